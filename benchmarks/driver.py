@@ -66,7 +66,7 @@ def checkpoint(arch: str) -> None:
             save_checkpoint(folder, training, metrics)
 
         def plain() -> None:
-            """The same bytes, as they were written before they were sealed."""
+            """The same bytes without a seal."""
             folder.write_checkpoint(1, 0, save(tensors, {"progress": "{}"}))
 
         sealed()

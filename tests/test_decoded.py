@@ -119,12 +119,10 @@ def test_zeroed_labels_are_found_and_trained_on_by_nobody(shell: Shell):
     for key in ("data_sha256", "test", "weights_sha256", "train_loss"):
         assert before[key] == after[key], key
 
-    old = {key: meta[key] for key in meta if key not in ("sha256", "seal")}
-    (labels.parent / "meta.json").write_bytes(to_json(old))
-    notes = shell("verify", "tiny").out
-    assert "decoded by an older version, which noted no hashes" in notes
-    said = shell("data", "prepare", "digits").out
-    assert "decoded by an older version, which noted no hashes; decoding it again" in said
+    bare = {key: meta[key] for key in meta if key not in ("sha256", "seal")}
+    (labels.parent / "meta.json").write_bytes(to_json(bare))
+    assert "meta.json is damaged" in shell("verify", "tiny", code=1).out
+    assert "meta.json is damaged; decoding it again" in shell("data", "prepare", "digits").out
     assert json.loads((labels.parent / "meta.json").read_text()) == meta
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ABLATE, Shell
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load
 
 from ablate.audit.doctor import examine_store, machine, resume_check, stored
 from ablate.cli import keeping
@@ -31,7 +31,7 @@ from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import RunDir
 from ablate.store.store import Store
 from ablate.training import resume_check as training
-from ablate.training import worker
+from ablate.training import sealed, worker
 from ablate.training.data.cache import prepare
 from ablate.version import FORMAT
 
@@ -151,19 +151,23 @@ def test_a_leg_ends_with_the_run_and_a_diverged_one_is_said_to_be(tmp_path, stor
 def test_one_bit_is_a_difference_and_times_are_none(tmp_path, store):
     train_leg(tmp_path / "a", store, TINY, 2)
     path = RunDir(tmp_path / "a").checkpoints()[0][1]
-    tensors, sums = load_file(path), {"step": 2, "loss_sum": 4.5, "seconds": 1.0}
+    tensors, sums = load(path.read_bytes()), {"step": 2, "loss_sum": 4.5, "seconds": 1.0}
+
+    def write(path: Path, tensors: dict, sums: dict) -> None:
+        told = {"progress": json.dumps(sums), "metrics": json.dumps({"bytes": 0, "sha256": ""})}
+        path.write_bytes(b"".join(sealed.to_bytes(tensors, **told)))
 
     def against(changed: dict, sums: dict) -> dict:
         shutil.rmtree(tmp_path / "b", ignore_errors=True)
         shutil.copytree(tmp_path / "a", tmp_path / "b")
-        save_file(changed, tmp_path / "b" / path.name, {"progress": json.dumps(sums)})
+        write(tmp_path / "b" / path.name, changed, sums)
         return training.compare(tmp_path / "a", tmp_path / "b")
 
-    save_file(tensors, path, {"progress": json.dumps(sums)})
+    write(path, tensors, sums)
     name = "model.head.bias"
     tensors[name][0] = 0.0
     nan = {**tensors, name: torch.full_like(tensors[name], torch.nan)}
-    save_file(nan, path, {"progress": json.dumps(sums)})
+    write(path, nan, sums)
     assert against(nan, sums | {"seconds": 2.0})["differing"] == 0
     assert against(nan, sums | {"loss_sum": 4.25}) == {
         "tensors": len(tensors),
@@ -171,7 +175,7 @@ def test_one_bit_is_a_difference_and_times_are_none(tmp_path, store):
         "first": "progress.loss_sum",
         "by": 0.25,
     }
-    save_file(tensors, path, {"progress": json.dumps(sums)})
+    write(path, tensors, sums)
     signed = tensors[name].clone()
     signed[0] = -0.0
     said = against({**tensors, name: signed}, sums)

@@ -36,7 +36,7 @@ def leave(store: Store, run: Any, top1: float) -> None:
     """A run's folder as a worker leaves it, but for the weights."""
     folder = store.rundir(run.id)
     folder.path.mkdir(parents=True)
-    folder.run.write_bytes(to_json({"format": 1, "id": run.id, "spec": run.spec()}))
+    folder.run.write_bytes(to_json({"id": run.id, "spec": run.spec()}))
     folder.lock.path.write_text('{"pid": 1, "exit": "result"}')
     folder.write_attempts([{"at": 1.0, "ended": 2.0, "pid": 1, "exit": "result", "from_step": 0}])
     metrics = Metrics(folder.metrics)
@@ -59,6 +59,7 @@ def leave(store: Store, run: Any, top1: float) -> None:
         "metrics_sha256": hashlib.sha256(folder.metrics.read_bytes()).hexdigest(),
         "predictions_sha256": hashlib.sha256(content.getvalue()).hexdigest(),
         "probes_sha256": {},
+        "env_sha256": hashlib.sha256(folder.env.read_bytes()).hexdigest(),
     }
     folder.result.write_bytes(to_json(result))
 
@@ -236,7 +237,6 @@ def test_an_edited_seal_of_a_plan_is_the_ledger_s_fault(store, ask):
 def test_an_edited_env_is_named_by_whoever_prints_it(store, ask, tmp_path):
     run = first(store)
     folder = store.rundir(run.id)
-    seal_env(store)
     assert "edited" not in ask("show", run.label)[1]
     assert "env.json" not in ask("verify")[1]
     whole = folder.env.read_bytes()
@@ -260,8 +260,21 @@ def test_an_edited_env_is_named_by_whoever_prints_it(store, ask, tmp_path):
     assert f"{run.label}: env.json: missing" in ask("verify")[1]
 
 
+@pytest.mark.parametrize("file", ["env.json", "metrics.jsonl"])
+def test_a_file_that_a_result_does_not_seal_is_not_believed(store, ask, file):
+    run = first(store)
+    folder = store.rundir(run.id)
+    result = json.loads(folder.result.read_bytes())
+    del result[f"{file.partition('.')[0]}_sha256"]
+    folder.result.write_bytes(to_json(result))
+    with Ledger.driving(store) as ledger:
+        ledger.record(run.id, "finished", **result_detail(folder, result))
+    assert f"{file} was edited since the run ended" in ask("show", run.label)[1]
+    code, text = ask("verify")
+    assert (code, f"{run.label}: {file}: differs from the file" in text) == (1, True)
+
+
 def test_a_bundle_covers_env_json_an_anonymous_one_what_is_left_of_it(store, ask, tmp_path):
-    seal_env(store)
     for out, *words in (("plain",), ("nobody", "--anonymous")):
         assert ask("export", out, *words)[0] == 0
         code, text = ask("verify", out)
@@ -271,17 +284,6 @@ def test_a_bundle_covers_env_json_an_anonymous_one_what_is_left_of_it(store, ask
         code, text = ask("verify", out)
         assert (code, f"specs/{first(store).id}/env.json: changed after" in text) == (1, True)
         assert ("by the hash in result.json" in text) is (out == "plain")
-
-
-def seal_env(store: Store) -> None:
-    """As workers do at the end; older ones did not."""
-    with Ledger.driving(store) as ledger:
-        for run in store.folders():
-            folder = store.rundir(run)
-            result = json.loads(folder.result.read_bytes())
-            result["env_sha256"] = hashlib.sha256(folder.env.read_bytes()).hexdigest()
-            folder.result.write_bytes(to_json(result))
-            ledger.record(run, "finished", **result_detail(folder, result))
 
 
 @pytest.mark.parametrize("content", ["[]", '{"status": "unknown"}', "3"])

@@ -261,7 +261,7 @@ def test_evaluation_resizes_the_whole_picture_and_shows_its_centre(
 def test_what_follows_the_crop_is_drawn_as_it_is_for_squares(train: EncodedSplit) -> None:
     """Squares of the crops, changed as squares are, are what encoded images become."""
     view = ImageView(12, whole="tf")
-    rest = Augment(flip=True, crop_pad=1, randaug=2, jitter=0.3, erase=0.5, randaug_levels="tf")
+    rest = Augment(flip=True, crop_pad=1, randaug=2, jitter=0.3, erase=0.5)
     crops, _ = Batches(
         train, 30, Augment(flip=False, crop_pad=0, crop_area=0.2), Draws(5), view
     ).at(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import os
@@ -254,42 +253,6 @@ def test_images_that_are_swapped_under_their_names_are_another_set(
     for file in (cat, dog):
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert taken(images, memo) == taken(images) != before
-
-
-def by_names_and_sizes(folder: Path) -> str:
-    """What older versions made of PLAIN and an image folder."""
-    files = sorted(str(file) for file in folder.rglob("*.JPG"))
-    content = [(file.removeprefix(f"{folder}/"), os.path.getsize(file)) for file in files]
-    keys = ("source", "image", "label", "size", "channels", "train", "validation", "test")
-    text = json.dumps([content, {key: PLAIN[key] for key in keys}], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-@pytest.mark.parametrize("harm", [None, "before", "after"])
-def test_a_store_of_an_older_version_keeps_its_fingerprint_while_nothing_changes(
-    images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], harm: str | None
-) -> None:
-    memo = tmp_path / "store" / "fingerprints.json"
-    older, picture = by_names_and_sizes(images), images / "train" / "cat" / "0.JPG"
-    decoded = memo.parent / older / "train.labels.npy"
-    decoded.parent.mkdir(parents=True)
-    time.sleep(0.02)  # of the clock that stamps files
-    decoded.write_text("labels")
-    if harm == "before":
-        time.sleep(0.02)
-        picture.write_text("BYTES")
-        assert by_names_and_sizes(images) == older
-        assert older != taken(images, memo) == taken(images)
-        assert "the runs are planned anew" in capsys.readouterr().err
-        assert older != taken(images, memo) == taken(images)
-    else:
-        assert taken(images, memo) == older != taken(images)
-        shutil.rmtree(decoded.parent)
-        assert taken(images, memo) == older  # it is known what it stands for
-    if harm == "after":
-        picture.write_text("BYTES")
-        assert older != taken(images, memo) == taken(images)
-    assert capsys.readouterr().err == ""
 
 
 def test_a_plan_walks_a_folder_once(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,8 +201,8 @@ def test_what_was_added_is_left_out_of_ids_while_it_means_as_before():
     added = {"kind", "cls", "cls_at", "cls_posemb", "qkv_bias", "gelu", "init", "norm_eps"}
     assert not added & kept.keys()
     tree = spec.to_tree(run)
-    old = {**tree, "model": {k: v for k, v in tree["model"].items() if k not in added}}
-    assert build_run(old) == run
+    bare = {**tree, "model": {k: v for k, v in tree["model"].items() if k not in added}}
+    assert build_run(bare) == run
     for key, value in {
         "cls": "exclude",
         "cls_posemb": True,
@@ -214,22 +214,6 @@ def test_what_was_added_is_left_out_of_ids_while_it_means_as_before():
         other = tiny.run({f"model.{key}": value})
         assert json.loads(spec.identity(other))["model"][key] == value
         assert other.id != run.id
-
-
-@pytest.mark.parametrize("today", [True, False])
-def test_a_setting_added_to_a_choice_is_left_out_of_ids_at_what_it_was(monkeypatch, today):
-    before = tiny.run({"stem": "dpn"})
-    tree = spec.to_tree(before)
-    dpn = choices.STEMS["dpn"]
-    new = choices.Param(bool, today, "a bias", before=True)
-    choice = choices.Choice(dpn.line, dpn.source, dpn.path, {**dpn.params, "bias": new})
-    monkeypatch.setitem(choices.STEMS, "dpn", choice)
-    after = tiny.run({"stem": "dpn"})
-    assert after.stem.settings["bias"] is today
-    assert (after.id == before.id) is today
-    old = tiny.run({"stem": "dpn", "stem.bias": True})
-    assert build_run(tree) == old  # an old run.json
-    assert old.id == before.id
 
 
 # --- Other people's models ----------------------------------------------------------------------

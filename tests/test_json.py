@@ -1,6 +1,6 @@
 """`--format json`: one whole document on standard output, its keys, and the exit code of the text.
 
-In this process, on a copy of a store that an older version left.
+In this process, on a copy of a store that a sweep left.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def test_planning_again_keeps_what_happened_and_extends(store):
     with Ledger.driving(store) as ledger:
         ledger.plan(small_plan())
         ledger.record("a0", "started", step=0)
-        ledger.record("a0", "finished", seconds=1.0)
+        ledger.record("a0", "finished", seconds=1.0, result_sha256="")
         ledger.plan(small_plan(seeds=(0, 1, 2)))
         states = ledger.states()
         assert states["a0"].status == "finished"
@@ -69,7 +69,7 @@ def test_planning_again_keeps_what_happened_and_extends(store):
         assert len(ledger.events("a0")) == 3
     with Ledger.reading(store) as ledger:
         assert ledger.sweeps() == ["p"]
-        assert ledger.last_detail("finished") == {"a0": {"seconds": 1.0}}
+        assert ledger.last_detail("finished")["a0"]["seconds"] == 1.0
 
 
 def test_a_reader_reads_while_a_driver_is_in_the_middle_of_writing(store):
@@ -126,6 +126,15 @@ def test_a_plan_of_another_format_is_named_with_its_remedy(store):
         store.plan_path(plan.name).write_text(json.dumps(tree))
         with pytest.raises(Failure, match=r"of an older ablate.*; the same `ablate s"):
             ledger.sealed_plan(store, plan.name)
+
+
+def test_a_result_that_was_recorded_without_its_hash_is_damage(store):
+    with Ledger.driving(store) as ledger:
+        ledger.plan(small_plan())
+        ledger.record("a0", "finished", seconds=1.0)
+        for read in (lambda: ledger.events("a0"), ledger.seals):
+            with pytest.raises(sqlite3.DatabaseError, match="damaged: no event is 'finished'"):
+                read()
 
 
 def test_plans_are_plain_json_and_come_back(store):

@@ -100,7 +100,7 @@ def test_every_way_of_printing_a_verdict_leaves_one_look(store, words):
     run(*words)
     [look] = told(store)
     assert (look["sweep"], look["columns"][""]["n"], look["metric"]) == ("fixture", 3, "top1")
-    assert "planned" not in look
+    assert look["planned"] == []
     runs = [[*row["runs"].values()] for row in look["columns"][""]["rows"].values()]
     assert runs == [[*cell.ids.values()] for cell in store.read_plan("fixture").cells]
     assert findings(store) == []

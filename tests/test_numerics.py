@@ -141,7 +141,7 @@ def test_tf32_is_refused_where_there_is_none(gpu, tmp_path):
     assert told["a"]["parameters"] > 0
 
 
-def test_the_spec_says_it_and_older_ids_stay():
+def test_the_spec_says_it_and_no_id_does():
     assert tiny.run().id == "1b10adc6de6f6755"
     with pytest.raises(UserError, match=r"train\.deterministic: expected auto, true or false"):
         tiny.run({"train.deterministic": "sometimes"})

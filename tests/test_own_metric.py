@@ -20,7 +20,7 @@ from pages import blocks
 from test_table import SPEC, finished, make_plan, tabulate
 
 import ablate
-from ablate.audit import export, rerun
+from ablate.audit import export
 from ablate.planning.analysis_keys import is_metric
 from ablate.planning.own_metric import kept, metric_of, read
 from ablate.planning.plan import Plan
@@ -62,23 +62,6 @@ def test_predictions_keep_the_true_class_and_the_confidence(kind):
     np.testing.assert_array_equal(table["label"], labels)
     np.testing.assert_array_equal(table["rank"] == 0, table["class"] == table["label"])
     np.testing.assert_allclose(table["confidence"], share[np.arange(40), wide.argmax(1)], rtol=1e-9)
-
-
-def test_a_retrained_run_is_compared_by_what_its_old_predictions_have(tmp_path):
-    fields = [("class", "<i4"), ("rank", "<i4"), ("loss", "<f8")]
-    old = np.zeros(5, fields)
-    old["loss"] = np.arange(5)
-    new = np.zeros(5, [*fields, ("label", "<i4"), ("confidence", "<f8")])
-    for name in old.dtype.names:
-        new[name] = old[name]
-    paths = [tmp_path / "old.npy", tmp_path / "new.npy"]
-    np.save(paths[0], old)
-    np.save(paths[1], new)
-    assert rerun._same(*paths)
-    assert not rerun._same(*paths[::-1])  # what a file has must be there again
-    new["loss"][3] += 1e-15 * new["loss"][3]
-    np.save(paths[1], new)
-    assert not rerun._same(*paths)
 
 
 # --- What a function says of itself -------------------------------------------------------------
@@ -170,10 +153,9 @@ def test_a_plan_keeps_what_it_says_and_no_other():
             kept(wrong)
         with pytest.raises(ValueError, match="no plan of a sweep"):
             Plan.from_tree({**tree, "own": wrong})
-    del tree["own"]
+    tree["own"] = {}
     with pytest.raises(ValueError, match="its analysis can't be computed"):
         Plan.from_tree(tree)
-    assert "own" not in json.loads(make_plan(["base", "up"]).to_bytes())  # as ever
 
 
 def test_chance_and_directions():
@@ -389,7 +371,7 @@ def test_it_is_found_out_before_anything_trains(shell):
         assert line in done.err
 
 
-def test_runs_of_an_older_version_say_what_they_lack(shell):
+def test_predictions_that_lack_fields_were_edited(shell):
     run = next(iter(runs_of(shell.folder).values()))
     table = np.load(run.predictions)
     np.save(run.predictions, table[["class", "rank", "loss"]])

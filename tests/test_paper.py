@@ -167,15 +167,6 @@ def test_another_recipe_is_not_subtracted(tmp_path):
     assert paper.beside(plan, tmp_path)["ViT", "S/16"].differs == f"train.examples {augreg}"
 
 
-def test_a_plan_from_before_differs_where_its_operators_did(tmp_path):
-    plan = real("table1", tmp_path)
-    for cell in plan.cells:
-        del cell.spec["augment"]["randaug_levels"]
-    found = paper.beside(plan, tmp_path)
-    assert found["ViT", "S/16"].differs.startswith("augment.randaug_levels not as in")
-    assert found["ViT", "DeiT-S/16"].differs == ""
-
-
 def test_elsewhere_a_cell_says_whether_the_gains_agree():
     plan = make_plan(["none", "dpn", "pre"], ("S/4", "Ti/4"))
     cells = []

@@ -214,8 +214,8 @@ def test_a_run_that_diverges_keeps_its_gradients(tmp_path, cache):  # noqa: F811
 
 def test_runs_without_probes_keep_their_ids_and_those_with_are_others():
     run = tiny.run()
-    old = {key: value for key, value in spec.to_tree(run).items() if key != "probe"}
-    assert build_run(old).id == run.id == tiny.run({"probe": []}).id
+    bare = {key: value for key, value in spec.to_tree(run).items() if key != "probe"}
+    assert build_run(bare).id == run.id == tiny.run({"probe": []}).id
     ids = {tiny.run({"probe": names}).id for names in (["gradnorm"], ["scales"], ALL)}
     assert len(ids | {run.id}) == 4
     assert tiny.run({"probe": ["scales", "gradnorm"]}).id == (

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from ablate.planning.compose import resolve
-from ablate.shared.files import to_json, write_whole
 from ablate.shared.rundir import RunDir
 from ablate.store import provenance
 from ablate.store.provenance import origin
@@ -173,7 +172,6 @@ def test_an_attempt_notes_where_and_with_what_it_trains(attempt, rundir):
 
     assert noted["packages"]["torch"] == torch.__version__
     assert noted["packages"]["kornia"] == kornia.__version__
-    assert json.loads(rundir.env.read_text())["format"] == 1
 
 
 def test_a_stopped_run_ends_as_the_undisturbed_one_with_the_same_code(attempt, rundir, tmp_path):
@@ -213,19 +211,9 @@ def test_a_torn_newest_checkpoint_is_not_what_was_gone_on_from(attempt, rundir):
 
 def test_a_lost_env_json_is_code_that_nobody_knows(attempt, rundir):
     attempt("d1", stop_at=2)
-    rundir.env.write_text('{"format": 1, "attempts": [{"dig')
+    rundir.env.write_text('{"attempts": [{"dig')
     assert attempt("d2") == 0
     assert digest_of(rundir) == "unknown+d2"
-
-
-def test_one_written_before_is_a_single_attempt(attempt, rundir):
-    attempt("d0", stop_at=2)
-    old = {"device": "cpu", "digest": "d0", "threads": 1, "packages": {"torch": "2.0"}}
-    write_whole(rundir.env, to_json(old))
-    assert rundir.read_attempts() == [old]
-    assert attempt("d1") == 0
-    assert rundir.read_attempts()[0] == old
-    assert digest_of(rundir) == "d0+d1"
 
 
 def test_one_that_fails_says_why(attempt, rundir):

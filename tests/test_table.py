@@ -35,7 +35,7 @@ SPEC = {
     "optim": {},
     "train": {
         **{"steps": None, "examples": None, "epochs": 6.0},
-        **{"precision": "fp32", "deterministic": True, "draws": 2},
+        **{"precision": "fp32", "deterministic": True},
     },
     "eval": {},
 }
@@ -65,7 +65,7 @@ def finished(top1, **more):
     test = {"n": 300, "loss": 1 - top1, "top1": top1}
     result = {"status": "finished", "collapsed": False, "test": test, "device": "cpu"}
     result["train"] = {"n": 1197}
-    return {**result, "kernel": "sdpa", "digest": "d1", "threads": 1, **more}
+    return {**result, "kernel": "sdpa", "execution": "eager", "digest": "d1", "threads": 1, **more}
 
 
 def plant(plan, values):
@@ -731,7 +731,7 @@ def test_the_csv_reads_back_as_the_table():
 def test_the_json_is_the_table():
     table = tabulate(*full())
     tree = dataclasses.asdict(table)
-    del tree["task"], tree["choice"]  # said where it is another than that of older tables
+    del tree["task"], tree["choice"]  # said where it is none of classification's
     for line in (line for block in tree["blocks"] for line in block["lines"]):
         assert line.pop("where") == ""  # said of trends
     for column in tree["columns"]:

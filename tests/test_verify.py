@@ -1,5 +1,5 @@
-"""`ablate verify`: one byte, digit or row changed anywhere is found, and named; what an older
-version wrote, or what is not finished, is no finding. `--rerun` gives the same bits."""
+"""`ablate verify`: one byte, digit or row changed anywhere is found, and named; what is
+not finished is no finding. `--rerun` gives the same bits."""
 
 from __future__ import annotations
 
@@ -315,7 +315,7 @@ def test_a_forger_must_forge_every_seal(store):
 
 
 def test_the_table_itself_is_compared(store):
-    """A number that no single check watches: `collapsed`, in an older store without seals."""
+    """A number that no single check watches: `collapsed`."""
     run = run_of(store)
     folder = store.rundir(run)
     result = folder.read_result()

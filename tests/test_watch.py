@@ -1,6 +1,6 @@
 """`ablate watch`: who may read its page, what is answered, and what a browser makes of it.
 
-The store is one that an older version left; the server is a thread of this process.
+The store is one that a sweep left; the server is a thread of this process.
 """
 
 from __future__ import annotations

@@ -87,8 +87,6 @@ _TREE: dict[str, Any] = {
         "precision": "fp32",
         "deterministic": False,
         "label_smoothing": 0.0,
-        "draws": spec.DRAWS,
-        "mended": spec.MENDED,
     },
     "augment": {"flip": False, "crop_pad": 0},
     "eval": {"every": 1, "batch": 500},

@@ -13,7 +13,6 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
 from ablate.planning.plan import Plan
 from ablate.shared.own import is_own
-from ablate.shared.spec import DRAWS, draws_of
 from ablate.store.store import REMEDY
 
 if TYPE_CHECKING:
@@ -216,22 +215,6 @@ def withheld(runs: Mapping[str, str]) -> Iterator[str]:
         yield f"Withheld: {line}."
     if runs:
         yield f"Withheld runs count as missing; {REMEDY}."
-
-
-def older_draws(plan: Plan, older: int) -> Iterator[str]:
-    """That runs of other draws are other runs. `older`: how many of these the store has beside the
-    plan's own."""
-    if any("train" in cell.spec and draws_of(cell.spec) != DRAWS for cell in plan.cells):
-        yield (
-            "This sweep's runs have the random draws of an older version (train.draws=1). They are "
-            "shown and never trained again; the same sweep would train new runs, which no table "
-            "mixes with these runs."
-        )
-    elif older:
-        yield (
-            f"The store also has {count(older, 'run')} of this sweep with the random draws of an "
-            f"older version (train.draws=1). No number here includes these runs."
-        )
 
 
 def _void(plan: Plan, column: TableColumn, block: Sequence[Scores], judged: bool) -> Iterator[str]:

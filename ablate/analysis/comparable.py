@@ -55,8 +55,8 @@ DATA |= {
     for theirs, ours in sets.items()
 }
 MODEL = ("dropout", "drop_path", "head_bias", "rep", "input")  # what of it is a recipe's
-MACHINES = {"train.micro_batch", "train.deterministic", "train.compile", "train.draws"}
-MACHINES |= {"train.mended", "eval.every", "eval.batch"}
+MACHINES = {"train.micro_batch", "train.deterministic", "train.compile"}
+MACHINES |= {"eval.every", "eval.batch"}
 
 
 def tested_on(dataset: str) -> str:

@@ -287,12 +287,7 @@ def data_notes(block: Sequence[Scores]) -> list[str]:
 
 def _circumstances(cell: Cell, result: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """Yield (key, name, value) of all facts that should be the same in the runs of a column."""
-    # Results from before there was a choice don't say that they are eager.
-    known = {
-        "execution": "eager",
-        **result,
-        "precision": cell.spec.get("train", {}).get("precision"),
-    }
+    known = {**result, "precision": cell.spec.get("train", {}).get("precision")}
     for key, name in MACHINE.items():
         if known.get(key) is not None:
             yield key, name, known[key]

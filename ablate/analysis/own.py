@@ -26,7 +26,6 @@ from ablate.shared.files import is_number
 from ablate.shared.spec import also_of, classes_of
 from ablate.store.store import REMEDY, Store
 
-OLDER = ("class", "rank", "loss")  # what classification kept before `label` and `confidence`
 Measured = dict[str, dict[str, float]]  # run -> value by the set of `eval.also`, "" of its own test
 
 
@@ -104,8 +103,7 @@ def _called(
 ) -> float:
     """The value of a function; `classes` is for one that has a parameter of this name."""
     fields = table.dtype.names or ()
-    older = " alone, as of an older version" if fields == OLDER else ""
-    kept = f"predictions.npy has {', '.join(fields)}{older}"
+    kept = f"predictions.npy has {', '.join(fields)}"
     more = {"classes": classes} if "classes" in _parameters(function) else {}
     try:
         with contextlib.redirect_stdout(sys.stderr):  # never into a table

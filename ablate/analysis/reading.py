@@ -17,7 +17,6 @@ from ablate.analysis.scores import Results
 from ablate.analysis.table import Table
 from ablate.analysis.tabulate import tabulate
 from ablate.planning.plan import Plan
-from ablate.shared.spec import DRAWS, draws_of, older_id
 from ablate.store import looks
 from ablate.store.events import Look
 from ablate.store.ledger import Unrecorded
@@ -104,12 +103,3 @@ def _peek(plan: Plan, results: Results) -> Iterator[Look]:
     peek = looks.peek(plan, {run for run, result in results.items() if result})
     if any(row.runs for column in peek.columns.values() for row in column.variants):
         yield peek.event()
-
-
-def older(plan: Plan, store: Store) -> int:
-    """How many of its runs the store has, too, as an older version drew them: other runs, which no
-    cell of it has."""
-    runs = [run for run in plan.runs() if draws_of(run.cell.spec) == DRAWS]
-    ids = {older_id(run.cell.spec, run.seed) for run in runs}
-    ids -= {run.id for run in runs}  # those that draw nothing
-    return sum(store.rundir(run).has_result() for run in ids)

@@ -70,7 +70,6 @@ def tabulate(
     cost: bool = False,
     paper: Mapping[tuple[str, str], Beside] | None = None,
     withheld: Mapping[str, str] | None = None,
-    older: int = 0,
     predictions: Predictions | None = None,
     population: bool = False,
 ) -> Table:
@@ -80,7 +79,7 @@ def tabulate(
     Failure where runs of a column are of other machines or code. `also`: metrics beside the plan's.
     `curves`, `probes`, `predictions` read these files. `sizes`: of cells whose results lack them.
     `cost` adds times and memory. `paper`: from `analysis.paper.beside`. `withheld`: runs without a
-    result here. `older`: runs of older draws. `population` adds gains for new seeds and images."""
+    result here. `population` adds gains for new seeds and images."""
     footnotes = Footnotes()
     cells = all_scores(plan, results, also, curves, probes)
     courses = follow(plan, cells, results, predictions, past) if plan.until and not means else {}
@@ -120,7 +119,6 @@ def tabulate(
         details=tuple(details.details(plan, columns)) if told else (),
         notes=(
             *captions.withheld(withheld or {}),
-            *captions.older_draws(plan, older),
             *captions.notes(plan, list(cells.values()), columns, told),
             *before,
             *_of_looks(plan, courses, below),

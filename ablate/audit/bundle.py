@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import os
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from ablate.shared.errors import Failure, UserError, other_format, unknown
 from ablate.shared.files import MOST_BYTES, is_number, read_file, read_json, to_json
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
-from ablate.store.events import History, Look
+from ablate.store.events import History, Look, detail_of
 from ablate.store.find import computed, driven, instance, sweeps
 from ablate.store.ledger import Ledger, Unrecorded
 from ablate.store.record import folded, histories
@@ -132,12 +133,13 @@ class Bundle(Store):
                 run: [(at, kind, detail) for at, kind, detail in events[run]] for run in events
             }
             for at, kind, detail in itertools.chain.from_iterable(told.values()):
-                if not (is_number(at) and isinstance(kind, str) and isinstance(detail, dict)):
+                if not is_number(at):
                     raise ValueError
+                detail_of(kind, json.dumps(detail))
             for history in told.values():
                 folded(history)
             return told
-        except (ValueError, LookupError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, sqlite3.DatabaseError) as error:
             raise Failure(
                 f"{self.events}: is not whole, or not written by `ablate export`"
             ) from error
@@ -156,9 +158,7 @@ class Bundle(Store):
     def seals(self) -> dict[str, str]:
         last = {run: history[-1] for run, history in self._told().items() if history}
         return {
-            run: str(detail["result_sha256"])
-            for run, (_, kind, detail) in last.items()
-            if kind in FINAL and "result_sha256" in detail
+            run: detail["result_sha256"] for run, (_, kind, detail) in last.items() if kind in FINAL
         }
 
     def read_looks(self) -> list[Look]:

@@ -221,7 +221,7 @@ class _Merge:
         ]
         self.seals.pop(run, None)
         last = folded(history)[1]
-        if last is not None and "result_sha256" in last[1]:  # older versions took none
+        if last is not None:
             self.seals[run] = last[1]["result_sha256"]
 
     def _unite(self, plan: Plan, source: MergeSource, done: Brought) -> None:

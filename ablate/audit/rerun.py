@@ -7,7 +7,6 @@ import filecmp
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from ablate.analysis.footnotes import MACHINE
@@ -77,8 +76,7 @@ def _train(
     """Train until the worker is gone, with what was decided `before`. A signal kills the worker:
     its state is of no use."""
     slot = launcher.slots[0]
-    decided = {key: before[key] for key in AUTO if before.get(key) is not None}
-    decided["execution"] = before.get("execution", "eager")  # of all, before steps were compiled
+    decided = {key: before[key] for key in (*AUTO, "execution") if before.get(key) is not None}
     launcher.start(again, slot, decided)
     ended = False
     while not ended or launcher.alive(again):
@@ -94,7 +92,7 @@ def _machine(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return [
         f"{name}: was {before.get(key)}, is {after.get(key)}"
         for key, name in {**MACHINE, "plugins": "version of your own classes"}.items()
-        if before.get(key, after.get(key)) != after.get(key)
+        if before.get(key) != after.get(key)
     ]
 
 
@@ -120,30 +118,13 @@ def _compare(
         if old_file == kept.weights and not old_file.exists():  # from a bundle: its hash is there
             same = before.get("weights_sha256") == after.get("weights_sha256")
             yield f"{old_file.name}: {SAME if same else 'differs'}"
-        elif old_file.exists() and new_file.exists() and _same(old_file, new_file):
+        elif (
+            old_file.exists()
+            and new_file.exists()
+            and filecmp.cmp(old_file, new_file, shallow=False)
+        ):
             yield f"{old_file.name}: {SAME}"
         elif old_file == kept.metrics and first is not None:
             yield f"{old_file.name}: differs from step {first} on"
         else:
             yield f"{old_file.name}: differs"
-
-
-def _same(old: Path, new: Path) -> bool:
-    """Are the bytes equal? Of predictions: those of each field that the old file has, too, since a
-    later version may keep more of an example."""
-    if filecmp.cmp(old, new, shallow=False):
-        return True
-    if old.suffix != ".npy":
-        return False
-    import numpy as np
-
-    one, other = np.load(old), np.load(new)
-    fields = one.dtype.names or ()
-    return (
-        one.shape == other.shape
-        and {*fields} < {*(other.dtype.names or ())}
-        and all(
-            one.dtype[f] == other.dtype[f] and one[f].tobytes() == other[f].tobytes()
-            for f in fields
-        )
-    )

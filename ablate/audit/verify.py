@@ -38,8 +38,6 @@ from ablate.store.ledger import Ledger
 from ablate.store.record import Recorded, folded
 from ablate.store.store import Store
 
-SINGLE = 2**-23  # relative rounding of the losses in files of older versions
-
 
 @dataclass
 class Verified:
@@ -118,7 +116,7 @@ class _Check:
         self.recorded: dict[str, Mapping[str, Any]] = {}  # what result.json says, by run
         self.remade: dict[str, Mapping[str, Any]] = {}  # what the raw files say
         self.read: dict[str, dict[str, object]] = {}
-        self.unchecked: Counter[str] = Counter()  # what older versions did not write
+        self.unchecked: Counter[str] = Counter()  # what, and of how many runs
 
     def finding(self, run: PlannedRun, where: Path | str, what: str) -> None:
         name = where.name if isinstance(where, Path) else where
@@ -224,9 +222,7 @@ class _Check:
             self.unchecked["have a result that the ledger has not recorded yet"] += 1
             return
         kind, detail = self.last[run.id]
-        if "result_sha256" not in detail:
-            self.unchecked["were recorded before results were sealed"] += 1
-        elif detail["result_sha256"] == sha256_of(folder.result) and "rebuilt" in detail:
+        if detail["result_sha256"] == sha256_of(folder.result) and "rebuilt" in detail:
             self.unchecked["were recorded from their files when the ledger was rebuilt"] += 1
         elif detail["result_sha256"] != sha256_of(folder.result):
             self.finding(run, folder.result, "differs from the file that the ledger recorded")
@@ -246,9 +242,7 @@ class _Check:
             self.finding(run, folder.run, "is another run's: the id is not the hash of its spec")
 
     def _env(self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]) -> None:
-        if "env_sha256" not in result:
-            self.unchecked["ended before env.json was sealed: it is not covered"] += 1
-        elif folder.sealed_attempts(result)[1]:
+        if folder.sealed_attempts(result)[1]:
             what = "differs from the file that the run wrote, by the hash in result.json"
             self.finding(run, folder.env, what if folder.env.exists() else "missing")
 
@@ -262,11 +256,7 @@ class _Check:
         self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any]
     ) -> dict[str, Any] | None:
         """Return the part of the result that the last line gives; None if the file is wrong."""
-        if "metrics_sha256" not in result:
-            self.unchecked["were written before metrics were sealed"] += 1
-            if not folder.metrics.exists():
-                self.finding(run, folder.metrics, "missing")
-        elif not self._hash(run, folder.metrics, result["metrics_sha256"]):
+        if not self._hash(run, folder.metrics, result.get("metrics_sha256")):
             return None
         if result["status"] != "finished":
             return {}
@@ -306,13 +296,6 @@ class _Check:
         if not isinstance(said, dict) or {k for k in said if is_number(said[k])} != made.keys():
             self.finding(run, where, f"{what} is {said}, but {made} by the predictions")
             return None
-        for key in made.keys() & {*table.dtype.names}:  # older files keep it in four bytes
-            if table.dtype[key].itemsize == 4:
-                self.unchecked[
-                    f"keep their {key} in single precision, so the test {key} was checked to it"
-                ] += 1
-                if abs(made[key] - said[key]) <= SINGLE * abs(made[key]):
-                    made[key] = said[key]
         for key, value in made.items():
             if value != said[key]:
                 words = f"{what} {key} is {said[key]}, but {value} by the predictions"

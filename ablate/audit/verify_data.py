@@ -10,7 +10,7 @@ from ablate.shared.files import read_json
 from ablate.shared.spec import also_of, datasets_of
 from ablate.store.store import Store
 
-# By run: data_sha256 by the name in `eval.also`, "": of its own; None in older results.
+# By run: data_sha256 by the name in `eval.also`, "": of its own; one that diverged read no other.
 Read = Mapping[str, Mapping[str, object]]
 
 
@@ -26,9 +26,7 @@ def check_data(runs: Iterable[PlannedRun], store: Store, read: Read) -> tuple[li
             notes.append(f"{name} is not decoded here, so it was not checked")
             continue
         wrong = decoded.damage(home)
-        if wrong == decoded.OLDER:
-            notes.append(f"{name} {wrong}, so it was not checked")
-        elif wrong is not None:
+        if wrong is not None:
             findings.append(f"{name}: {home}: {wrong}; the same `ablate sweep` decodes it again")
         elif others := _of_other_bytes(
             runs, fingerprint, decoded.digest(read_json(home / decoded.META)), read
@@ -52,6 +50,5 @@ def _of_other_bytes(
             datasets_of(run.cell.spec),
             strict=True,
         )
-        if data["fingerprint"] == fingerprint
-        and read.get(run.id, {}).get(name) not in (None, sha256)
+        if data["fingerprint"] == fingerprint and read.get(run.id, {}).get(name, sha256) != sha256
     ]

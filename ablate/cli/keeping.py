@@ -237,8 +237,6 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
     from ablate.report.live import begin, view
     from ablate.running import launchers
     from ablate.running.launchers.decode import decode
-    from ablate.shared.checks import trainable
-    from ablate.shared.own import is_own
     from ablate.store.find import driven, find_run, planned_as, sweeps
     from ablate.store.ledger import Ledger
     from ablate.store.progress import SweepProgress, Worker
@@ -256,8 +254,6 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
     if not of:
         raise UserError(f"--rerun: {text}: no sweep contains this run")
     sweep, run = of[0]
-    if not is_own(run.cell.spec):
-        trainable(run.run())
     begin(f"training {run.label} once more")
     launcher = launchers.make_here(composer.launcher(chosen), store.cache)
     try:

@@ -205,7 +205,7 @@ def read_table(
 ) -> tuple[Table, tuple[str, ...]]:
     """The table of a sweep, which is a look, and the parts that `--show` asks for."""
     from ablate.analysis.paper import beside
-    from ablate.analysis.reading import older, read
+    from ablate.analysis.reading import read
     from ablate.planning.probing import no_images
     from ablate.report.formats import DEFAULT, SHOW, check_show
     from ablate.running.estimate import sizes
@@ -242,7 +242,6 @@ def read_table(
         cost="cost" in parts,
         population="population" in parts,
         paper=beside(plan, store.root) if "paper" in parts else None,
-        older=older(plan, store),
     ).table
     if recomputed is not None:
         table = dataclasses.replace(table, words=("--from", str(store.root)))

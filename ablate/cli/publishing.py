@@ -20,7 +20,7 @@ def report(
     ] = None,
 ) -> None:
     """Write a sweep as one HTML file: verdicts, gains, figures, every run and its provenance."""
-    from ablate.analysis.reading import older, read
+    from ablate.analysis.reading import read
     from ablate.planning.tree import file_name
     from ablate.report.live import begin
     from ablate.report.page import FIGURES, render_page
@@ -42,7 +42,6 @@ def report(
         kept,
         {record.run.id: record.result for record in runs},
         withheld={r.run.id: f"{r.label}: {r.withheld}" for r in runs if r.withheld},
-        older=older(made, kept),
     )
     drawn = figures(made, reading.table, kept.rundir, FIGURES)
     if write_out(path, render_page(made, reading.table, runs, reading.looks, drawn).encode()):

@@ -85,7 +85,7 @@ def check_words(plan: Plan, store: Store) -> None:
     before = _driven(plan.name, store)
     if before is None:
         return
-    with contextlib.suppress(UserError):  # words of old that can't be read now are others
+    with contextlib.suppress(UserError):  # words that can't be read any more are others
         if alike(before.words, plan.words, store.root):
             return
     raise UserError(

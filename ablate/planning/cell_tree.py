@@ -9,10 +9,7 @@ from ablate.planning.cell import Cell, Tune, TuningStage, TuningWinner
 
 
 def cell_tree(cell: Cell) -> dict[str, Any]:
-    tree = {**vars(cell), "chosen": [vars(choice) for choice in cell.chosen]}
-    if not cell.seeds:
-        del tree["seeds"]
-    return tree
+    return {**vars(cell), "chosen": [vars(choice) for choice in cell.chosen]}
 
 
 def cell_of(tree: Mapping[str, Any]) -> Cell:
@@ -24,7 +21,7 @@ def cell_of(tree: Mapping[str, Any]) -> Cell:
         tuple(tree["overrides"]),
         tuple(map(_choice, tree["chosen"])),
         tuple(tree["specs"]),
-        tuple(tree.get("seeds", ())),
+        tuple(tree["seeds"]),
     )
 
 

@@ -40,8 +40,8 @@ from ablate.planning.tree import (
 from ablate.planning.whole import put_whole, settled
 from ablate.planning.yaml_size import check_yaml
 from ablate.shared import plugin, spec, trainer
-from ablate.shared.build import build_run, is_whole, of_today
-from ablate.shared.checks import SHOWN, trainable
+from ablate.shared.build import build_run, is_whole
+from ablate.shared.checks import SHOWN
 from ablate.shared.choices import CHOICES
 from ablate.shared.dataset import local
 from ablate.shared.errors import UserError, unknown
@@ -240,9 +240,7 @@ class Composer:
             seeded = spec.seeded({**tree, "code": code}, tree["seed"] if seed is None else seed)
             return trainer.build_own(seeded)
         run = self._completed(tree)
-        made = build_run(of_today(spec.seeded(run, tree["seed"] if seed is None else seed)))
-        trainable(made)
-        return made
+        return build_run(spec.seeded(run, tree["seed"] if seed is None else seed))
 
     def _completed(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """With what files say: of data, of classes of the user's own, of weights."""

@@ -36,9 +36,6 @@ from ablate.shared.printable import printable
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 from ablate.version import FORMAT
 
-# Keys that are left out where there is nothing to say.
-OPTIONAL = ("own", "groups", "until", "file", "skipped")
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -281,14 +278,14 @@ class Plan:
         """As plain values. Not dataclasses.asdict, which copies every spec to its leaves."""
         return {
             "format": FORMAT,
-            **{key: value for key, value in vars(self).items() if key not in OPTIONAL or value},
+            **vars(self),
             "rows": [vars(row) for row in self.rows],
             "columns": [vars(column) for column in self.columns],
             "cells": [cell_tree(cell) for cell in self.cells],
             "analysis": vars(self.analysis),
             "tune": self.tune and asdict(self.tune),
             "trials": [{**vars(trial), "cell": cell_tree(trial.cell)} for trial in self.trials],
-            **({"groups": [vars(group) for group in self.groups]} if self.groups else {}),
+            "groups": [vars(group) for group in self.groups],
         }
 
     def to_bytes(self) -> bytes:
@@ -341,11 +338,11 @@ class Plan:
             trials=tuple(
                 Trial(**{**trial, "cell": cell_of(trial["cell"])}) for trial in tree["trials"]
             ),
-            own=own_metric.kept(tree.get("own", {})),
-            groups=tuple(ColumnGroup(**group) for group in tree.get("groups", ())),
-            until=tuple(tree.get("until", ())),
-            file=tree.get("file", {}),
-            skipped=tree.get("skipped", {}),
+            own=own_metric.kept(tree["own"]),
+            groups=tuple(ColumnGroup(**group) for group in tree["groups"]),
+            until=tuple(tree["until"]),
+            file=tree["file"],
+            skipped=tree["skipped"],
         )
 
 

@@ -90,6 +90,4 @@ def _may_start(ledger: Ledger, run: str) -> bool:
 
 def _check(folder: RunDir) -> None:
     if not folder.log.exists():
-        raise Failure(
-            f"{folder.log}: no log; the run has not begun, or an older version trained it inline"
-        )
+        raise Failure(f"{folder.log}: no log; the run has not begun")

@@ -140,7 +140,7 @@ def _end(attempt: Mapping[str, Any], worker: object) -> str:
             return str(exit)
         case {"pid": pid}:
             return "running" if pid == worker else "killed without an error message"
-    return "not noted"  # in a store of old
+    return "not noted"
 
 
 def _curves(metrics: Sequence[Mapping[str, Any]], task: TaskChoice) -> list[str]:

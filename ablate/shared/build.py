@@ -26,7 +26,7 @@ from ablate.shared.sections import (
     Weights,
     Whole,
 )
-from ablate.shared.spec import DRAWS, MENDED, UNTYPED, Run, as_before, task_of
+from ablate.shared.spec import UNTYPED, Run, task_of
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 WHOLE_KEYS = ("name", "version", "folder", "input")  # of every whole model
@@ -93,27 +93,6 @@ def _model(tree: Mapping[str, Any], data: Data) -> Model | Whole:
     coerce(own["input"], hints(Model)["input"], "model.input")
     settings = {k: coerce(v, Any, f"model.{k}") for k, v in tree.items() if k not in WHOLE_KEYS}
     return Whole(**own, settings=settings)
-
-
-def of_today(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree of a run that is being composed: what it leaves open, and `build_run` would read as
-    in runs from before that was there, is as it is today. Not checked."""
-    filled = dict(tree)
-    today: dict[str, Mapping[str, Any]] = {
-        "augment": {"randaug_levels": "tf"},
-        "train": {"draws": DRAWS, "mended": MENDED},
-    }
-    for kind, table in CHOICES.items():
-        chosen = tree.get(kind)
-        choice = table.get(str(chosen.get("name"))) if isinstance(chosen, Mapping) else None
-        if choice is not None:
-            today[kind] = {key: choice.params[key].default for key in as_before(choice.params)}
-    for section, settings in today.items():
-        if isinstance(filled.get(section), Mapping):
-            filled[section] = {**settings, **filled[section]}
-    if tree.get("parent") is not None:
-        filled["parent"] = of_today(tree["parent"])
-    return filled
 
 
 # --- Sections and keys --------------------------------------------------------------------------
@@ -202,14 +181,13 @@ def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
     if not isinstance(name, str) or name not in table:
         raise unknown(kind, name, [*table, "module:Class"])
     params = table[name].params
-    before = as_before(params)
-    same_keys(kind, tree, ["name", *params], before)
+    same_keys(kind, tree, ["name", *params])
     hosts = {
         key: getattr(model, param.host)
         for key, param in params.items()
         if param.host is not None and tree.get(key, param.default) is None
     }
-    return Chosen(name, settings_of(kind, params, {**before, **tree, **hosts}))
+    return Chosen(name, settings_of(kind, params, {**tree, **hosts}))
 
 
 def _eval(tree: Any) -> Eval:

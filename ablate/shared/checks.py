@@ -18,7 +18,7 @@ from ablate.shared.metrics import TASKS
 from ablate.shared.parts import ACT, PARTS, is_plugin
 from ablate.shared.recipe import Augment, Optim, Train
 from ablate.shared.sections import Chosen, Data, Model, Whole
-from ablate.shared.spec import DRAWS, MENDED, Run, mended, to_tree
+from ablate.shared.spec import Run
 
 GELUS = ("gelu", "geglu")  # the activations of which `model.gelu` says something
 
@@ -71,20 +71,6 @@ def _whole(run: Run, model: Whole) -> None:
             f"train.micro_batch: auto splits a batch as the machine needs it, and model="
             f"{model.name} may draw and take statistics by what it is shown at once; "
             f"set train.micro_batch=N, or null, for all rows"
-        )
-
-
-def trainable(run: Run) -> None:
-    """Raises UserError for a run that can be read, and not trained any more."""
-    if run.train.draws != DRAWS:
-        raise UserError(
-            f"train.draws: {run.train.draws} is of runs of an older version, whose random draws "
-            f"are not made any more: they can be read, not trained; leave it out for a new run"
-        )
-    if run.train.mended != MENDED and mended(to_tree(run)):
-        raise UserError(
-            f"train.mended: {run.train.mended} is of runs of an older version, whose cutmix or "
-            f"adafactor_bv differs: they can be read, not trained; leave it out for a new run"
         )
 
 

@@ -14,23 +14,18 @@ from typing import Any, Literal
 
 from ablate.shared.keys import Bounds
 
-SAID = object()  # of a setting that is as old as its choice: every run says it
-
 
 @dataclass(frozen=True)
 class Param(Bounds):
     """One setting of a choice: its type (as in an annotation), default, a line of help, bounds.
 
-    One with a `host` takes, where it is not given (null), the value of that field of `Model`. One
-    that was added to a choice when runs of it were there already says in `before` how they were
-    trained: so it is read where a run doesn't say it, and at that value it is left out of `Run.id`.
+    One with a `host` takes, where it is not given (null), the value of that field of `Model`.
     """
 
     type: Any
     default: Any
     line: str
     host: str | None = None
-    before: Any = SAID
 
 
 @dataclass(frozen=True)
@@ -318,7 +313,6 @@ BLOCKS: dict[str, Choice] = {
                 Literal["inner", "pre"],
                 "inner",
                 "where the MLP's norm stands: before its activation (released), or before the MLP",
-                before="pre",
             )
         },
         brings=("norm",),

@@ -37,8 +37,6 @@ SPLITS = ("train", "validation", "test")
 _READ = 1 << 20
 _NAMED = 20  # images, of however many
 
-OLDER = "was decoded by an older version, which noted no hashes"
-
 
 def hashes(home: Path, names: Mapping[str, int]) -> dict[str, list[str]]:
     """The sha256 of each block of files in `home`, given with their sizes in bytes.
@@ -146,8 +144,7 @@ def damage(home: Path, within_s: float = math.inf) -> str | None:
     all that could be read `within_s` seconds, blocks drawn at random."""
     meta = read_json(home / META)
     if not is_sealed(meta):
-        older = isinstance(meta, dict) and not {"sha256", "seal"} & meta.keys()
-        return OLDER if older else f"{META} is damaged"
+        return f"{META} is damaged"
     expected = {
         (name, BLOCK * n): digest
         for name, digests in meta["sha256"].items()

@@ -4,10 +4,6 @@ Files count by the sha256 of their contents, those of image folders by their nam
 class and split are names; hub sets by name and pinned revision, bundled sets by name and, where
 they have one, revision. What was hashed once is remembered, so that planning again reads no image.
 The same data by another path is the same run.
-
-Older versions knew image folders by names and sizes alone. A store whose set was decoded then keeps
-its fingerprint, and so its runs, if nothing in the folder changed since: what is there is what was
-decoded. From then on that fingerprint stands for those contents.
 """
 
 from __future__ import annotations
@@ -23,13 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.dataset import Listing, _walk, local
+from ablate.shared.dataset import Listing, local
 from ablate.shared.errors import UserError
-from ablate.shared.files import FULL, make_folder, read_json, read_sealed, write_sealed
+from ablate.shared.files import FULL, make_folder, read_sealed, write_sealed
 
 LARGE, MANY = 1 << 30, 50_000  # bytes and files that take seconds to hash
 _SAID_S = 10.0  # between two lines of progress
-_OLDER = "older"  # in the memo: what fingerprints of older versions stand for
 
 # What of the `data` section belongs to the data's content: how it is read and split.
 _READING = ("source", "image", "label", "size", "channels", "train", "validation", "test")
@@ -66,22 +61,19 @@ def fingerprint(
         return _digest([*zip(names, hashes, strict=True)], data)
     prefix = os.path.join(found.path, "")
     names = [file.removeprefix(prefix) for file in found.files]
-    today = _digest([*zip(names, hashes, strict=True)], data)
-    sizes = [stamp[0] for stamp in known.stamps]
-    older = _digest([*zip(names, sizes, strict=True)], data)
-    return older if known.stands_for(older, today, found, name) else today
+    return _digest([*zip(names, hashes, strict=True)], data)
 
 
 def _digest(content: Any, data: dict[str, Any]) -> str:
     reading = {key: data[key] for key in _READING}
-    if data.get("cache_size") is not None:  # added later: without it all is as it was
+    if data.get("cache_size") is not None:  # each of these counts where it is not its default
         reading["cache_size"] = data["cache_size"]
-    if data.get("cache", "decoded") != "decoded":  # so was this; one file serves all sizes
+    if data.get("cache", "decoded") != "decoded":  # one file serves all sizes
         del reading["size"]
         reading["cache"] = data["cache"]
-    if data.get("broken", "error") != "error":  # and this
+    if data.get("broken", "error") != "error":
         reading["broken"] = data["broken"]
-    if data.get("labels", "classes") != "classes":  # and these: pixels are counted by class
+    if data.get("labels", "classes") != "classes":  # pixels are counted by class
         reading |= {key: data.get(key) for key in ("labels", "ignore", "classes")}
     if data.get("text") is not None:
         reading["text"] = data["text"]
@@ -145,32 +137,6 @@ class _Memo:
                 pool.shutdown(cancel_futures=True)
                 raise
 
-    def stands_for(self, older: str, today: str, found: Listing, name: str) -> bool:
-        """Does a fingerprint of names and sizes stand for these contents? Decided once a store,
-        where a set was decoded by it: if nothing has changed since, it does."""
-        if self._path is None:
-            return False
-        decided = self._known.get(_OLDER)
-        if not isinstance(decided, dict):
-            decided = self._known[_OLDER] = {}
-        if older not in decided:
-            home = self._path.parent / older
-            try:  # written before the first image is decoded
-                decoded_at = (home / "train.labels.npy").stat().st_mtime_ns
-            except (FileNotFoundError, NotADirectoryError):
-                return False
-            same = _changed_at(found, self.stamps) < decoded_at
-            decided[older] = today if same else None
-            self._write()
-            if not same:
-                print(
-                    f"data={name}: {found.path}: was changed after an older version decoded it and "
-                    f"noted only names and sizes; the images may be others, so the runs are "
-                    f"planned anew",
-                    file=sys.stderr,
-                )
-        return bool(decided[older] == today)
-
     def _write(self) -> None:
         if self._path is not None:
             try:
@@ -183,12 +149,8 @@ class _Memo:
 
 def _recalled(path: Path) -> dict[str, Any]:
     """What the memo remembers, {} where it is not as it was written: a hash that rotted there would
-    make other runs of the same images. Those of older versions have no seal, and paths alone."""
-    if (sealed := read_sealed(path)) is not None:
-        return sealed
-    tree = read_json(path)
-    older = isinstance(tree, dict) and all(key == _OLDER or os.path.isabs(key) for key in tree)
-    return tree if older else {}
+    make other runs of the same images."""
+    return read_sealed(path) or {}
 
 
 def _keys(files: list[str]) -> list[str]:
@@ -225,16 +187,8 @@ def _stamp(file: str) -> list[int]:
 
 
 def _remembered(entry: Any, stamp: list[int]) -> str:
-    """The hash in an entry of the memo, "" if it is not this file's. Older versions noted no
-    inode."""
+    """The hash in an entry of the memo, "" if it is not this file's."""
     if not isinstance(entry, list) or not entry:
         return ""
     *noted, digest = entry
-    return digest if noted in (stamp, stamp[:3]) and isinstance(digest, str) else ""
-
-
-def _changed_at(found: Listing, stamps: list[list[int]]) -> int:
-    """When anything was last written, renamed or linked in the folder: ns since the epoch."""
-    times = [max(stamp[1:3]) for stamp in stamps]
-    entries = {*found.files, *(inside for inside, _ in _walk(found.path))}
-    return max(*times, *(os.lstat(entry).st_ctime_ns for entry in entries))
+    return digest if noted == stamp and isinstance(digest, str) else ""

@@ -127,15 +127,6 @@ class Train:
         Literal["auto", True, False],
         Key("compile the step; auto: on a CPU, where the run is so long that it repays"),
     ] = "auto"
-    # 1: of torch's generators. Nothing draws them any more, so such runs are read, never trained.
-    draws: Annotated[
-        Literal[1, 2], Key("version of all that is drawn at random but the initial weights")
-    ] = 1
-    # In the id of the runs that it bears upon; of these 1 is read, never trained.
-    mended: Annotated[
-        Literal[1, 2],
-        Key("version of cutmix's boxes, and of how adafactor_bv factors the kernel of stem=none"),
-    ] = 1
 
 
 @dataclass(frozen=True)
@@ -157,11 +148,6 @@ class Augment:
     style: Annotated[
         Literal["tf", "timm"], Key("whose crop and RandAugment: big_vision's or timm's")
     ] = "tf"
-    # PIL's are those by which they were trained at first. In the id where there are such operators.
-    randaug_levels: Annotated[
-        Literal["pil", "tf"],
-        Key("style=tf: RandAugment's operators on levels as TensorFlow executes them, or PIL's"),
-    ] = "pil"
     jitter: Annotated[
         float, Key("of brightness, contrast and saturation: at most this share", least=0, below=1)
     ] = 0.0

@@ -32,7 +32,6 @@ from ablate.shared.result import is_scored, parse_result
 RUNS = "runs"  # where the folders of a store's runs lie
 ATTEMPTS = "attempts"  # where those of attempts off the driver's host lie: attempts/N/ID
 SCRATCH = "scratch"
-FORMAT = 1  # of run.json and result.json; raised when a reader of the old would be wrong
 
 # How a worker that leaves no result says why; anything else is a death of its own.
 STOPPED = "stopped"  # asked to, checkpoint written
@@ -201,7 +200,7 @@ class RunDir:
     def create(self, spec: dict[str, Any]) -> None:
         """The folder with its `run.json`. What is no part of the id (where the data lies, where a
         class of the user's own is) stands there as it was given last: things move."""
-        content = {"format": FORMAT, "id": self.id, "spec": spec}
+        content = {"id": self.id, "spec": spec}
         if read_json(self.run) != content:
             make_folder(self.path)
             write_whole(self.run, to_json(content))
@@ -260,9 +259,10 @@ class RunDir:
                 may_lack[self.predictions_on(name)] = told.get("predictions_sha256")
         if weights:
             may_lack[self.weights] = result.get("weights_sha256")
-        for path, hashed in (sealed | may_lack).items():
+        left = {path: hashed for path, hashed in may_lack.items() if hashed is not None}
+        for path, hashed in (sealed | left).items():
             try:
-                if hashed is not None and sha256_of(path) != hashed:
+                if sha256_of(path) != hashed:
                     return None, f"{path} was edited since the run ended"
             except FileNotFoundError:
                 if path not in may_lack:
@@ -274,31 +274,26 @@ class RunDir:
         return self.result.exists()
 
     def read_attempts(self) -> list[dict[str, Any]]:
-        """What each worker that tried it noted of itself, oldest first; [] where that is not whole.
-
-        Stores of old have one flat object: the newest worker's.
-        """
+        """What each worker that tried it noted of itself, oldest first; [] where that is not
+        whole."""
         content = read_json(self.env)
-        if not isinstance(content, dict):
-            return []
-        attempts = content.get("attempts", [content])
+        attempts = content.get("attempts") if isinstance(content, dict) else None
         return [a for a in attempts if isinstance(a, dict)] if isinstance(attempts, list) else []
 
     def sealed_attempts(self, result: Mapping[str, Any] | None) -> tuple[list[dict[str, Any]], str]:
         """`read_attempts` for whoever prints them; and why they are withheld, "" where they are
         not. `result`: as the run left it, None where it has none yet."""
-        sealed = result.get("env_sha256") if result is not None else None
-        if sealed is not None:
+        if result is not None:
             try:
                 content = self.env.read_bytes()
             except FileNotFoundError:
                 return [], f"{self.env}: missing"
-            if hashlib.sha256(content).hexdigest() != sealed:
+            if hashlib.sha256(content).hexdigest() != result.get("env_sha256"):
                 return [], f"{self.env} was edited since the run ended"
         return self.read_attempts(), ""
 
     def write_attempts(self, attempts: list[dict[str, Any]], **told: Any) -> None:
-        write_whole(self.env, to_json({"format": FORMAT, "attempts": attempts, **told}))
+        write_whole(self.env, to_json({"attempts": attempts, **told}))
 
     def write_prune(self, step: int) -> None:
         """Tell the worker that its training counts up to `step`, and no further."""

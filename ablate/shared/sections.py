@@ -8,11 +8,8 @@ from typing import Annotated, Any, Literal
 
 from ablate.shared.keys import Folder, Key, Settings, Version
 
-# What a run is stands in full in its run.json, and conf/ supplies the defaults. Only a field that
-# was added later has a default here: it means "as before" and is left out of `Run.id` while the
-# field has it, so old run.jsons are read and their ids stay. Where "as before" was wrong, new runs
-# say something else (`build.of_today`), so that they are never mixed with old ones. What of before
-# is no longer trained (`Train.draws`) is still read.
+# What a run is stands in full in its run.json, and conf/ supplies the defaults. A field that has a
+# default here is left out of `Run.id` while it has it: one that is added leaves ids as they are.
 
 
 @dataclass(frozen=True)

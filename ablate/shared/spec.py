@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
 from ablate.shared import metrics, own
-from ablate.shared.choices import CHOICES, OPTIMIZERS, SAID, Param
+from ablate.shared.choices import CHOICES, OPTIMIZERS
 from ablate.shared.keys import Key, added, hints
 from ablate.shared.parts import PARTS
 from ablate.shared.recipe import Augment, Optim, Train
@@ -80,8 +80,9 @@ def shipped(run: Run) -> ShippedRun:
     return cast(ShippedRun, run)
 
 
-DRAWS = 2  # `train.draws` of every run that is trained
-MENDED = 2  # so is `train.mended`
+# Part of the id of every run that takes steps. Raised when the same configuration would train
+# otherwise.
+DRAWS = 2
 
 # Keys that say one length: the first that is given counts.
 LENGTHS = (
@@ -90,7 +91,7 @@ LENGTHS = (
     ("optim.cooldown_steps", "optim.cooldown_epochs"),
 )
 
-# Of a run's tree, where they are as before.
+# Of a run's tree, where they have their default.
 LEFT_OUT = ("task", "parent", "weights", "own_probes", "text", "inferred", "not_followed")
 
 # What composition makes of other words: nobody types them.
@@ -116,12 +117,14 @@ def identity(run: Run) -> str:
 
 
 def tree_identity(tree: Mapping[str, Any]) -> str:
-    """`identity`, of what `to_tree` made of a run, now or before fields were added; of a cell's
-    tree, which has no seed."""
+    """`identity`, of what `to_tree` made of a run; of a cell's tree, which has no seed. A section's
+    field with a default is left out where it has it: fields can be added, and ids stay."""
     if own.is_own(tree):
         return own.identity(tree)
     apart = ("seed", "probe", *LEFT_OUT)
     kept = {key: value for key, value in effective(tree).items() if key not in apart}
+    if trains(tree):
+        kept["train"] = {**kept["train"], "draws": DRAWS}
     more = {"probe": tree["probe"]} if tree.get("probe") else {}
     if (probes := tree.get("own_probes")) is not None:
         more["own_probes"] = probes["versions"]
@@ -206,19 +209,6 @@ def has_task(tree: Mapping[str, Any]) -> bool:
         return False
 
 
-def draws_of(tree: Mapping[str, Any]) -> int:
-    """The version of the draws that the plain tree of a run says."""
-    return DRAWS if own.is_own(tree) else int(tree["train"].get("draws", 1))
-
-
-def older_id(tree: Mapping[str, Any], seed: int) -> str:
-    """The id of the same run with the draws of before."""
-    if own.is_own(tree):
-        return run_id(tree_identity(tree), seed)
-    older = {**tree, "train": {**tree["train"], "draws": 1, "mended": 1}}
-    return run_id(tree_identity(older), seed)
-
-
 def also_of(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The sections of the sets that a run of the plain tree is tested on beside its own."""
     return list(tree.get("eval", {}).get("also", ()))
@@ -250,35 +240,19 @@ def guesses_of(tree: Mapping[str, Any]) -> int:
 
 
 def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree of a run without what has no effect in it: operators that it doesn't draw, mends
-    that don't concern it, keys that its optimiser doesn't read; of one that takes no steps, how
-    steps are taken."""
-    augment = tree["augment"]
-    if not augment.get("randaug") or augment.get("style", "tf") != "tf":
-        augment = {key: value for key, value in augment.items() if key != "randaug_levels"}
+    """The tree of a run without what has no effect in it: keys that its optimiser doesn't read; of
+    one that takes no steps, how steps are taken."""
     if trains(tree):
         idle = unread(tree)
         optim = {key: value for key, value in tree["optim"].items() if key not in idle}
-        train = tree["train"]
-        if not mended(tree):
-            train = {key: value for key, value in train.items() if key != "mended"}
-        return {**tree, "optim": optim, "augment": augment, "train": train}
+        return {**tree, "optim": optim}
     evaluated = {key: value for key, value in tree["eval"].items() if key != "every"}
     return {
         **{key: value for key, value in tree.items() if key != "optim"},
         "train": {key: tree["train"][key] for key in ("precision", "deterministic")},
-        "augment": augment if evaluated.get("augment") else {},
+        "augment": tree["augment"] if evaluated.get("augment") else {},
         "eval": evaluated,
     }
-
-
-def mended(tree: Mapping[str, Any]) -> bool:
-    """Does the run of the plain tree hang on `train.mended`: on cutmix's boxes, or on how the
-    kernel of the plain stem is factored?"""
-    plain = "stem" in tree and tree["stem"]["name"] == "none"
-    return bool(tree["augment"].get("cutmix")) or (
-        plain and tree["optim"].get("name") == "adafactor_bv"
-    )
 
 
 def unread(tree: Mapping[str, Any]) -> tuple[str, ...]:
@@ -307,8 +281,8 @@ def run_id(identity: str, seed: int) -> str:
 
 
 def to_tree(spec: Any) -> dict[str, Any]:
-    """Plain dicts of a spec, for JSON. A choice is written flat: name and settings. What every run
-    was before there was a choice is not said."""
+    """Plain dicts of a spec, for JSON. A choice is written flat: name and settings. LEFT_OUT says
+    what is not there where it has its default."""
     tree: dict[str, Any] = {}
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
@@ -349,12 +323,4 @@ def _added_in(section: str, tree: Any) -> dict[str, Any]:
     """`added`, of a section of a run's tree."""
     if section == "model":
         return {} if "name" in tree else added(Model)
-    if section in CHOICES:
-        choice = CHOICES[section].get(tree["name"])
-        return as_before(choice.params) if choice else {}
-    return added(hints(Run)[section])
-
-
-def as_before(params: Mapping[str, Param]) -> dict[str, Any]:
-    """`added`, of a choice's settings."""
-    return {k: p.before for k, p in params.items() if p.before is not SAID}
+    return {} if section in CHOICES else added(hints(Run)[section])

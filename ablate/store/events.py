@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from ablate.planning.tree import fits
 from ablate.shared.files import is_number
+from ablate.shared.result import FINAL
 
 Status = Literal[
     "planned",
@@ -94,11 +95,16 @@ def holds(before: str, event: Event, seal: str) -> bool:
 def is_look(tree: Any) -> bool:
     """Is it one, as `store.looks` writes it?"""
     match tree:
-        case {"sweep": str(), "metric": str(), "columns": {**columns}, "analysis": analysis}:
+        case {
+            "sweep": str(),
+            "metric": str(),
+            "columns": {**columns},
+            "analysis": analysis,
+            "planned": [*planned],
+        }:
             return (
                 fits(analysis, Mapping[str, Any])
-                and fits(tree.get("planned", []), list)
-                and all(map(is_number, tree.get("planned", ())))
+                and all(map(is_number, planned))
                 and all(map(_is_column, columns.values()))
             )
     return False
@@ -106,12 +112,8 @@ def is_look(tree: Any) -> bool:
 
 def _is_column(tree: Any) -> bool:
     match tree:
-        case {"n": int(), "rows": {**rows}} if rows:
-            return (
-                fits(tree.get("contrasts", 0), int)
-                and fits(tree.get("decided", {}), Mapping[str, str])
-                and all(map(_is_row, rows.values()))
-            )
+        case {"n": int(), "contrasts": int(), "decided": decided, "rows": {**rows}} if rows:
+            return fits(decided, Mapping[str, str]) and all(map(_is_row, rows.values()))
     return False
 
 
@@ -161,8 +163,8 @@ def detail_of(kind: str, text: str) -> dict[str, Any]:
             whole = plan_detail(text) is not None
         else:
             fold(RunState(), kind, tree)
-            seal = tree.get("result_sha256")
-            whole = is_number(tree.get("step", 0)) and (seal is None or isinstance(seal, str))
+            whole = is_number(tree.get("step", 0))
+            whole = whole and (kind not in FINAL or isinstance(tree["result_sha256"], str))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(f"no event is {kind!r:.20}: {text!r:.60}") from error
     if not whole:

@@ -153,7 +153,7 @@ class StoreFolder:
             raise Failure(f"{path}: {error}; the same `ablate sweep` writes it again") from error
 
     def looks_view(self) -> list[Look]:
-        """Every whole line of `looks.jsonl`; one that a crash of an older version tore is none."""
+        """Every whole line of `looks.jsonl`."""
         try:
             lines = read_file(self.looks).split(b"\n")
         except FileNotFoundError:

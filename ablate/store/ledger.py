@@ -26,7 +26,6 @@ from ablate.planning.memory import driven_with
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, NotThere, UserError
 from ablate.shared.files import make_folder, read_json, sha256_of, write_whole
-from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
 from ablate.store.connection import (
     check_version,
@@ -178,12 +177,12 @@ class Ledger(Queries):
         if old.whole:
             return []
         seals, taken = self.seals(), []
-        for run, state in self.states().items():
+        for run in self.states():
             result = store.rundir(run).read_result()
             if result is None:
                 continue
             detail = {**result_detail(store.rundir(run), result), "rebuilt": True}
-            if state.status not in FINAL or seals.get(run) not in (None, detail["result_sha256"]):
+            if seals.get(run) != detail["result_sha256"]:
                 taken.append((run, result["status"], detail))
         self._append(taken)
         return [run for run, _, _ in taken]

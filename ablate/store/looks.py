@@ -88,7 +88,7 @@ class InterimLook:
         return {
             "sweep": self.sweep,
             "metric": self.metric,
-            **({"planned": list(self.planned)} if self.planned else {}),
+            "planned": list(self.planned),
             "columns": {label: _column_tree(column) for label, column in self.columns.items()},
             "analysis": self.analysis,
         }
@@ -97,8 +97,8 @@ class InterimLook:
 def _column_tree(column: ReadColumn) -> dict[str, Any]:
     return {
         "n": column.n,
-        **({"contrasts": column.contrasts} if column.contrasts else {}),
-        **({"decided": dict(column.decided)} if column.decided else {}),
+        "contrasts": column.contrasts,
+        "decided": dict(column.decided),
         "rows": {
             label: {"spec": row.spec, "runs": {str(seed): run for seed, run in row.runs.items()}}
             for label, row in column.rows.items()
@@ -111,7 +111,7 @@ def _column_of(tree: Mapping[str, Any]) -> ReadColumn:
         label: ReadRow(row["spec"], {int(seed): run for seed, run in row["runs"].items()})
         for label, row in tree["rows"].items()
     }
-    return ReadColumn(tree["n"], rows, tree.get("contrasts", 0), tree.get("decided", {}))
+    return ReadColumn(tree["n"], rows, tree["contrasts"], tree["decided"])
 
 
 def read(events: Iterable[events.Look], sweep: str | None = None) -> list[InterimLook]:
@@ -122,7 +122,7 @@ def read(events: Iterable[events.Look], sweep: str | None = None) -> list[Interi
             event["metric"],
             event["analysis"],
             {label: _column_of(tree) for label, tree in event["columns"].items()},
-            tuple(event.get("planned", ())),
+            tuple(event["planned"]),
         )
         for event in events
         if sweep in (None, event["sweep"])

@@ -27,6 +27,7 @@ from ablate.store.events import (
     Look,
     Row,
     RunState,
+    detail_of,
     fold,
     holds,
     is_look,
@@ -147,8 +148,9 @@ def _events(old: sqlite3.Connection) -> tuple[list[Row], dict[str, RunState], st
                 raise ValueError(f"event {number} was changed")
             if run.startswith(PLAN_OF) and plan_detail(detail) is None:
                 raise ValueError(f"event {number} names no plan")
+            told = detail_of(kind, detail)
             if run and not run.startswith(PLAN_OF):
-                states[run] = fold(states.get(run, RunState()), kind, json.loads(detail))
+                states[run] = fold(states.get(run, RunState()), kind, told)
             events.append((number, at, run, kind, detail, seal))
             before = seal
         counted = old.execute("SELECT seq FROM sqlite_sequence WHERE name = 'event'").fetchone()

@@ -35,7 +35,7 @@ class Store(StoreFolder):
     """A store: its folder, and what its ledger says of it."""
 
     def seals(self) -> dict[str, str]:
-        """The hash of every result that is recorded, by run: older versions took none."""
+        """The hash of every result that is recorded, by run."""
         if not self.ledger.exists() and not self.plans():
             return {}
         with Ledger.reading(self) as ledger:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ablate.shared.errors import UserError
 from ablate.shared.files import write_whole
-from ablate.shared.rundir import Metrics, RunDir, parse_lines, up_to
+from ablate.shared.rundir import Metrics, RunDir
 from ablate.training import sealed
 from ablate.training.task.contrastive import Contrastive
 from ablate.training.training import Training, TrainState
@@ -90,26 +90,22 @@ class Checkpoint:
 
     tensors: dict[str, Tensor]
     state: TrainState
-    seal: dict[str, Any] | None  # see Metrics.seal; None: written before metrics were sealed
-    tokens_sha256: str | None = None  # see Contrastive; None: of no texts, or written before it was
+    seal: dict[str, Any]  # see Metrics.seal
+    tokens_sha256: str | None = None  # see Contrastive; None: of no texts
 
     def metrics(self, content: bytes) -> bytes | None:
         """What `metrics.jsonl` had by then, of what it has now; None where that is damaged."""
-        if self.seal is not None:
-            content = content[: self.seal["bytes"]]
-            whole = hashlib.sha256(content).hexdigest() == self.seal["sha256"]
-            return content if whole else None
-        content = up_to(content, self.state.step)
-        last = [0, *(line["step"] for line in parse_lines(content))][-1]
-        return content if last == self.state.step - self.state.loss_steps else None
+        content = content[: self.seal["bytes"]]
+        whole = hashlib.sha256(content).hexdigest() == self.seal["sha256"]
+        return content if whole else None
 
 
 def read_checkpoint(path: Path, step: int) -> Checkpoint | None:
     """What `path` holds; None where that is not what was written, or of another step."""
     try:
-        tensors, told = sealed.read(path, "progress")
+        tensors, told = sealed.read(path)
         state = TrainState(**json.loads(told["progress"]))
-        seal = json.loads(told["metrics"]) if "metrics" in told else None
+        seal = json.loads(told["metrics"])
     except (sealed.Rotten, OSError, ValueError, KeyError, TypeError):
         return None
     made = Checkpoint(tensors, state, seal, told.get("tokens_sha256"))

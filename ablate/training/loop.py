@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from ablate.shared import decoded
-from ablate.shared.checks import trainable
 from ablate.shared.files import read_json
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
@@ -47,10 +46,9 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     """Train `run`, from its newest checkpoint if it has one; returns what `result.json` holds.
 
     Writes checkpoints, `metrics.jsonl`, `predictions.npy` and what probes measure. Raises
-    TrainingStopped when asked to stop, UserError where the data does not fit the spec or the run is
-    one that can only be read, OSError where the disk is full.
+    TrainingStopped when asked to stop, UserError where the data does not fit the spec, OSError
+    where the disk is full.
     """
-    trainable(run)
     device, beat, say = machine.device, machine.beat, machine.say
     chosen(run, device, machine.settled).use()
 

@@ -1,14 +1,13 @@
 """Tensors as a safetensors file that carries the sha256 of itself: what rotted is not what was
 written, and is not read.
 
-The hash is of the whole file, with BLANK in its own place in the header's metadata. Versions before
-wrote files without one, which are taken as they are.
+The hash is of the whole file, with BLANK in its own place in the header's metadata.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,27 +46,22 @@ def _sealed(content: bytes) -> tuple[bytes, memoryview]:
 
 def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """As `read`, of what `arrays_to_bytes` made."""
-    return _read(path, "np", ())
+    return _read(path, "np")
 
 
-def read(path: Path, *before: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file and what it told.
-
-    `before`: what files of old told, which had no hash. One that tells anything else must have it:
-    a flipped bit in the word sha256 makes no file of old. Raises OSError where there is no file or
-    it can't be read, Rotten where it is not what was written.
-    """
-    return _read(path, "pt", before)
+def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a file and what it told. Raises OSError where there is no file or it can't be
+    read, Rotten where it is not what was written."""
+    return _read(path, "pt")
 
 
-def _read(path: Path, framework: str, before: Collection[str]) -> tuple[Any, dict[str, str]]:
+def _read(path: Path, framework: str) -> tuple[Any, dict[str, str]]:
     try:
         with safe_open(path, framework=framework) as file:
             told = file.metadata() or {}
-            if told.keys() != set(before):
-                seal = told.pop("sha256")
-                if _sha256(path, seal) != seal:
-                    raise Rotten(path)
+            seal = told.pop("sha256")
+            if _sha256(path, seal) != seal:
+                raise Rotten(path)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError, KeyError) as error:
         raise Rotten(path) from error

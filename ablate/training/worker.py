@@ -168,7 +168,7 @@ def check_data(rundir: RunDir, home: Path, opened: tuple[int, int] | None, withi
         rundir.drop_checkpoints()
         raise Damaged(f"{home}: was found damaged and decoded again while this run trained on it")
     wrong = decoded.damage(home, within_s)
-    if wrong in (None, decoded.OLDER):
+    if wrong is None:
         return
     decoded.begin_again(rundir.runs, home.name)
     decoded.discard(home.parent, home.name)
@@ -180,7 +180,7 @@ def check_tested(home: Path, within_s: float) -> None:
     """`check_data`, of a set that the finished model was tested on beside its own: its training is
     sound, and is gone on with from its last checkpoint."""
     wrong = decoded.damage(home, within_s)
-    if wrong not in (None, decoded.OLDER):
+    if wrong is not None:
         decoded.discard(home.parent, home.name)
         raise Damaged(f"{home}: {wrong}; this run was tested on it, and is tested again")
 

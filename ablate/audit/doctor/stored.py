@@ -264,7 +264,7 @@ def _decoded(store: Store) -> Findings:
         sound += wrong is None
         if wrong is not None:
             yield Finding(
-                "warning" if wrong == decoded.OLDER else "problem",
+                "problem",
                 "data",
                 f"{home}: {wrong}; the next `ablate sweep` with this dataset decodes it again",
             )

@@ -83,6 +83,5 @@ def check(data: Mapping[str, Any], store: Path, say: Callable[[str], None]) -> N
     if wrong is None:
         return
     say(f"data={data['name']}: {home}: {wrong}; decoding it again")
-    if wrong != decoded.OLDER:
-        decoded.begin_again(store / "runs", fingerprint)
+    decoded.begin_again(store / "runs", fingerprint)
     decoded.discard(cache, fingerprint)

@@ -300,19 +300,19 @@ def randaugment(batch: int, spec: Augment, view: ImageView, draws: Draws, step: 
         words = draws.words("randaug", step, range(batch), many * each, steps)
         numbers = uniform(words).view(steps * many, each, batch).transpose(0, 1).flatten(1)
         if spec.style == "tf":
-            made = changes.tf_layer(numbers, size, spec.randaug_magnitude, spec.randaug_levels)
+            made = changes.tf_layer(numbers, size, spec.randaug_magnitude)
         else:
             made = changes.timm_layer(numbers, size, spec.randaug_magnitude)
         return [[*layers.each()] for layers in made.stacked(steps, many, batch).each()]
 
     alone = 2 if draws.device.type == "cpu" else changes.SETTLED
-    kind = spec.style, many, spec.randaug_magnitude, spec.randaug_levels
+    kind = spec.style, many, spec.randaug_magnitude
     layers = draws.ahead(("randaug", kind, size, batch), step, batch * many * alone, draw)
 
     def changed(images: torch.Tensor, rows: slice) -> torch.Tensor:
         some = [layer.of(rows) for layer in layers]
         if spec.style == "tf":
-            return changes.tf_randaugment(images, some, spec.randaug_levels)
+            return changes.tf_randaugment(images, some)
         mean = tuple(round(255 * mean) for mean in MEAN) if view.input == "imagenet" else (128,)
         return changes.timm_randaugment(images, some, changes.constants(mean, images.device))
 

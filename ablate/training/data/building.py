@@ -248,7 +248,7 @@ def build_cache(data: Data, folder: Path, progress: Progress, processes: int | N
         meta = _decode(data, building, progress, processes)
         _check_unchanged(data, hashes)  # nor while we read it
         write_whole(building / decoded.META, to_json(decoded.sealed(meta, building)))
-        shutil.rmtree(home, ignore_errors=True)  # not whole, or of an older format
+        shutil.rmtree(home, ignore_errors=True)  # not whole, or of another format
         os.rename(building, home)
         sync_folder(folder)
         for file in home.iterdir():  # the journal and what else only a builder needs

@@ -26,7 +26,7 @@ from ablate.training.data.masked_crop import MaskedCrops
 from ablate.training.data.picture import Example, decode_whole
 from ablate.training.data.whole import Cut
 
-FORMAT = 1  # raised when the same data would be decoded to other pixels: old caches are rebuilt
+FORMAT = 1  # raised when the same data would be decoded to other pixels: it is decoded again
 
 
 @dataclass(frozen=True)

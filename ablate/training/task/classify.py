@@ -19,8 +19,7 @@ from ablate.training.data.cached import AnySplit
 from ablate.training.task.own_loss import ROWS, alike, least_constant, own_loss
 
 # What predictions.npy holds for each test example, in the test set's order. The loss is in full:
-# the metrics are those of the file, to the last bit. (Older files have it in single precision, and
-# neither label nor confidence, which no metric of ours needs.)
+# the metrics are those of the file, to the last bit.
 PREDICTION = np.dtype(
     [("class", "<i4"), ("rank", "<i4"), ("loss", "<f8"), ("label", "<i4"), ("confidence", "<f8")]
 )

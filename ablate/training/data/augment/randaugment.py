@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -42,25 +42,9 @@ def cut_out(images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
     return cutout(images, row, column, drawn.whole(40), GREY)
 
 
-def factor_of_before(drawn: Drawn) -> Tensor:
-    """float32 (b,): rounded before 0.1 is added."""
-    return 0.1 + drawn.level(1.8)
-
-
 def increasing(drawn: Drawn) -> Tensor:
     """(b,): a factor that moves away from 1, either way, as the magnitude grows."""
     return (1 + drawn.signed(0.9)).clamp(min=0.1)
-
-
-def enhancers(factor: Callable[[Drawn], Tensor], end: str = "") -> dict[str, Operator]:
-    """PIL's ImageEnhance, `end` behind each name."""
-
-    return {
-        f"Color{end}": Blended(colour.saturation, lambda x: spread(x.grey), factor),
-        f"Contrast{end}": Blended(colour.contrast, lambda x: colour.mean_of(x.grey), factor),
-        f"Brightness{end}": Blended(colour.brightness, lambda x: None, factor),
-        f"Sharpness{end}": Blended(colour.sharpness, lambda x: smooth(x.images, 6.5), factor),
-    }
 
 
 def spread(planes: Tensor) -> Tensor:
@@ -68,54 +52,46 @@ def spread(planes: Tensor) -> Tensor:
     return planes.permute(0, 2, 3, 1)
 
 
-AUTOCONTRAST = Counted(colour.autocontrast, colour.contrasted)
 EQUALIZE = Counted(colour.equalize, colour.flattened)
 INVERT = Levels(lambda x, d: invert(x))
+SOLARIZE_ADD = Levels(lambda x, d: solarize_add(x, d.whole(110)))
 
-# big_vision/pp/autoaugment.py: level_to_arg, and distort_image_with_randaugment's list. On levels
-# PIL's operators: so are runs that don't say `randaug_levels`.
-TF_PIL: dict[str, Operator] = {
-    "AutoContrast": AUTOCONTRAST,
+# big_vision/pp/autoaugment.py: level_to_arg, and distort_image_with_randaugment's list, on levels
+# as TensorFlow executes it.
+TF: dict[str, Operator] = {
+    "AutoContrast": Counted(colour_tf.autocontrast, colour_tf.contrasted),
     "Equalize": EQUALIZE,
     "Invert": INVERT,
     "Rotate": Warped(warp, lambda d, h, w: rotation(d.signed(30), h, w)),
-    "Posterize": Levels(lambda x, d: posterize(x, d.whole(4))),
-    "Solarize": Levels(lambda x, d: solarize(x, d.whole(256))),
-    **enhancers(factor_of_before),
+    "Posterize": Levels(lambda x, d: colour_tf.posterize(x, d.whole(4))),
+    "Solarize": Levels(lambda x, d: colour_tf.solarize(x, d.whole(256))),
+    "Color": Blended(
+        colour_tf.saturation, lambda x: spread(colour_tf.grey(x.planes)), Drawn.factor
+    ),
+    "Contrast": Blended(colour_tf.contrast, lambda x: colour_tf.sum_of(x.images), Drawn.factor),
+    "Brightness": Blended(colour.brightness, lambda x: None, Drawn.factor),
+    "Sharpness": Blended(colour_tf.sharpness, lambda x: smooth(x.images, 0), Drawn.factor),
     "ShearX": Warped(warp, lambda d, h, w: shear_x(d.signed(0.3))),
     "ShearY": Warped(warp, lambda d, h, w: shear_y(d.signed(0.3))),
     "TranslateX": Warped(warp, lambda d, h, w: translation(d.signed(100), d.signed(0))),
     "TranslateY": Warped(warp, lambda d, h, w: translation(d.signed(0), d.signed(100))),
     "Cutout": cut_out,
-    "SolarizeAdd": Levels(lambda x, d: solarize_add(x, d.whole(110))),
+    "SolarizeAdd": SOLARIZE_ADD,
 }
-
-# The same list as TensorFlow executes it.
-TF: dict[str, Operator] = (
-    TF_PIL
-    | enhancers(Drawn.factor)
-    | {
-        "AutoContrast": Counted(colour_tf.autocontrast, colour_tf.contrasted),
-        "Posterize": Levels(lambda x, d: colour_tf.posterize(x, d.whole(4))),
-        "Solarize": Levels(lambda x, d: colour_tf.solarize(x, d.whole(256))),
-        "Color": Blended(
-            colour_tf.saturation, lambda x: spread(colour_tf.grey(x.planes)), Drawn.factor
-        ),
-        "Contrast": Blended(colour_tf.contrast, lambda x: colour_tf.sum_of(x.images), Drawn.factor),
-        "Sharpness": Blended(colour_tf.sharpness, lambda x: smooth(x.images, 0), Drawn.factor),
-    }
-)
 
 # timm/data/auto_augment.py: _RAND_INCREASING_TRANSFORMS and LEVEL_TO_ARG ("inc1").
 TIMM: dict[str, Operator] = {
-    "AutoContrast": AUTOCONTRAST,
+    "AutoContrast": Counted(colour.autocontrast, colour.contrasted),
     "Equalize": EQUALIZE,
     "Invert": INVERT,
     "Rotate": Warped(warp_bilinear, lambda d, h, w: rotation(d.signed(30), h, w)),
     "PosterizeIncreasing": Levels(lambda x, d: posterize(x, 4 - d.whole(4))),
     "SolarizeIncreasing": Levels(lambda x, d: solarize(x, 256 - d.whole(256))),
-    "SolarizeAdd": TF_PIL["SolarizeAdd"],
-    **enhancers(increasing, "Increasing"),
+    "SolarizeAdd": SOLARIZE_ADD,
+    "ColorIncreasing": Blended(colour.saturation, lambda x: spread(x.grey), increasing),
+    "ContrastIncreasing": Blended(colour.contrast, lambda x: colour.mean_of(x.grey), increasing),
+    "BrightnessIncreasing": Blended(colour.brightness, lambda x: None, increasing),
+    "SharpnessIncreasing": Blended(colour.sharpness, lambda x: smooth(x.images, 6.5), increasing),
     "ShearX": Warped(warp_bilinear, lambda d, h, w: shear_x(d.signed(0.3), CORNER)),
     "ShearY": Warped(warp_bilinear, lambda d, h, w: shear_y(d.signed(0.3), CORNER)),
     "TranslateXRel": Warped(
@@ -129,31 +105,23 @@ TIMM: dict[str, Operator] = {
 TF_LAYER, TIMM_LAYER = 4, 6  # uniforms that a layer takes
 
 
-def tf_layer(
-    uniform: Tensor, size: tuple[int, int], magnitude: float, levels: str = "tf"
-) -> DrawnLayer:
+def tf_layer(uniform: Tensor, size: tuple[int, int], magnitude: float) -> DrawnLayer:
     """What images of `size` draw by `uniform` (TF_LAYER, B) in a layer of big_vision's `randaug`:
     one of 16 operators, always applied, at a fixed magnitude."""
     choice, turn, row, column = uniform
     magnitudes = torch.full_like(choice, magnitude, dtype=torch.float64)
-    return _layer(_tf(levels), choice, Drawn(magnitudes, sign(turn), row, column), size)
+    return _layer(TF, choice, Drawn(magnitudes, sign(turn), row, column), size)
 
 
-def tf_randaugment(images: Tensor, layers: Iterable[DrawnLayer], levels: str = "tf") -> Tensor:
+def tf_randaugment(images: Tensor, layers: Iterable[DrawnLayer]) -> Tensor:
     """big_vision's `randaug(layers, magnitude)`: uint8 (B, H, W, C) to the same, by `tf_layer`s.
 
     0 is not the identity: enhancements by 0.1, all inverted if solarized (as at 10 and 20), one bit
-    left if posterized (a larger magnitude leaves more). `levels`: operators on levels as TensorFlow
-    executes them ("tf"), or PIL's ("pil"), by which 10 and more solarize nothing, Contrast has the
-    mean that it is named for, and 0 bits are black.
+    left if posterized (a larger magnitude leaves more).
     """
     for layer in layers:
-        images = operate(images, layer, _tf(levels).values(), GREY)
+        images = operate(images, layer, TF.values(), GREY)
     return images
-
-
-def _tf(levels: str) -> dict[str, Operator]:
-    return TF if levels == "tf" else TF_PIL
 
 
 def timm_layer(
