@@ -24,7 +24,6 @@ import typer  # noqa: E402
 from ablate.cli import (  # noqa: E402
     choosing,
     comparing,
-    completing,
     driving,
     keeping,
     looking,
@@ -113,8 +112,6 @@ def main() -> None:
             signal.signal(signal.SIGINT, _interrupt)
             sys.unraisablehook = _dropped
         _open_closed()
-        if completing.asked():
-            completing.main(typer.main.get_command(app))
         with gate():
             code = _run()
         sys.stdout.flush()

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ablate.cli import completing
 from ablate.cli.printing import Format, TextFormat, YamlFormat, print_json
 from ablate.cli.selection import RUNS, Scale, Selection, StoreDir
 
@@ -16,6 +17,7 @@ def list_(
         typer.Argument(
             metavar="KIND",
             help="Kind to list: sweeps, norms, stems, data, ..., keys (default: all but keys).",
+            autocompletion=completing.kinds,
         ),
     ] = None,
     prefix: Annotated[
@@ -39,7 +41,9 @@ def config(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME] KEY=VALUE", help="Settings of a run, or a sweep, of which one cell."
+            metavar="[NAME] KEY=VALUE",
+            help="Settings of a run, or a sweep, of which one cell.",
+            autocompletion=completing.words,
         ),
     ] = None,
     row: Annotated[

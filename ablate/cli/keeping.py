@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ablate.cli import completing
 from ablate.cli.printing import Format, TextFormat, print_json
 from ablate.cli.selection import RUNS, Scale, Selection, StoreDir, planned
 from ablate.shared.errors import Failure, UserError
@@ -33,6 +34,7 @@ def doctor(
         typer.Argument(
             metavar="NAME KEY=VALUE",
             help="Name of a sweep, or settings of a run (default: quickstart).",
+            autocompletion=completing.words,
         ),
     ] = None,
     scale: Scale = None,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ablate.cli import completing
 from ablate.cli.mistakes import whole
 from ablate.cli.out import check_format, write_out
 from ablate.cli.pairing import paired, print_pair, refused
@@ -265,6 +266,7 @@ class DrawnSelection(Selection):
         typer.Argument(
             metavar="[NAME] [KEY=VALUE ...] KIND",
             help="Name of a sweep, settings, and the kind of figure (`ablate list plots`).",
+            autocompletion=completing.words,
         ),
     ] = field(default_factory=list)
 

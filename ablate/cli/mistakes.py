@@ -46,7 +46,10 @@ def one_of(*choices: StrEnum) -> dict[str, Any]:
             raise typer.BadParameter(expected(text, choices))
         return type(choices[0])(text)
 
-    return {"parser": parse, "metavar": "|".join(choices)}
+    return {
+        **{"parser": parse, "metavar": "|".join(choices)},
+        "autocompletion": lambda: [*choices],
+    }
 
 
 def number(text: str) -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from ablate.cli import completing
 from ablate.cli.mistakes import number, whole
 from ablate.shared.errors import UserError
 
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
-Scale = Annotated[str | None, typer.Option("--scale", help="Scale of the sweep file to use.")]
+Scale = Annotated[
+    str | None,
+    typer.Option(
+        "--scale", help="Scale of the sweep file to use.", autocompletion=completing.scales
+    ),
+]
 StoreDir = Annotated[
     Path, typer.Option("--store", envvar="ABLATE_STORE", help="Folder of runs and results.")
 ]
@@ -39,7 +45,11 @@ class Selection:
 
     words: Annotated[
         list[str],
-        typer.Argument(metavar="NAME KEY=VALUE", help="Name of a sweep, and settings."),
+        typer.Argument(
+            metavar="NAME KEY=VALUE",
+            help="Name of a sweep, and settings.",
+            autocompletion=completing.words,
+        ),
     ] = field(default_factory=list)
     scale: Scale = None
     name: Annotated[
