@@ -23,7 +23,6 @@ import typer  # noqa: E402
 
 from ablate.cli import (  # noqa: E402
     choosing,
-    comparing,
     driving,
     keeping,
     looking,
@@ -55,7 +54,7 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     "Look": (
         *(looking.status, looking.watch, looking.show, looking.table, looking.plot),
-        *(tuning.trials, comparing.diff),
+        tuning.trials,
     ),
     "Share": (publishing.report, publishing.export, merging.merge),
     "Keep": (keeping.doctor, keeping.verify, keeping.gc),

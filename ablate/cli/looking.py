@@ -206,7 +206,7 @@ def table(
 ) -> None:
     """Show the gain of each variant over the baseline, with 95 % intervals and verdicts.
 
-    `ablate table A B` shows two sweeps side by side.
+    `ablate table A B` shows two sweeps side by side, or one below the other.
     `ablate table paper:T1L` shows a published table, read by the same code; `ablate list paper`
     lists the published tables.
     """

@@ -32,8 +32,10 @@ VERBS = {  # commands of other tools: what is here
         "`ablate sweep` trains, and goes on where it stopped",
     ),
     "init": "`ablate new sweep NAME` writes a sweep file",
-    "compare": "`ablate table A B` sets two sweeps side by side, `ablate diff A B` says how they "
-    "differ",
+    **dict.fromkeys(
+        ("compare", "diff"),
+        "`ablate table A B` sets two sweeps side by side, `ablate show RUN --against RUN` two runs",
+    ),
     "delete": "`ablate run RUN --delete` removes a run, `ablate gc NAME` a sweep",
 }
 

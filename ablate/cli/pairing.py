@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ablate.cli.printing import Format, TableView, print_json, print_set, read_table
+from ablate.cli.printing import Format, TableView, print_json, print_rendered, print_set, read_table
 from ablate.cli.selection import Selection
 from ablate.shared.errors import UserError
 
@@ -55,7 +55,8 @@ def print_pair(
     floated: LatexFloat,
     view: TableView,
 ) -> None:
-    """Print two sweeps side by side, of the first what `view` shows."""
+    """Print two sweeps side by side, one below the other where they share no row, of the first what
+    `view` shows."""
     from ablate.report.formats import PAIRED, render_pair
     from ablate.report.formats.tidy import tree
     from ablate.report.pair import pair
@@ -63,10 +64,16 @@ def print_pair(
 
     one, other = plans
     (first, parts), (second, _) = (read_table(plan, store, strict, show) for plan in plans)
-    parts = PAIRED if show is None else parts
     made = pair((view.of(first, one), second), (one, other))
     if format is Format.json:
         print_json(of_pair(made, [tree(table) for table in made.tables]))
         return
-    draw = functools.partial(render_pair, made, show=parts, floated=floated)
+    if not made.rows and format is not Format.csv:
+        for table in made.tables:
+            print(end="\n" * (table is not made.tables[0]))
+            print_rendered(table, format, parts, transpose=False, floated=floated)
+        return
+    draw = functools.partial(
+        render_pair, made, show=PAIRED if show is None else parts, floated=floated
+    )
     print_set(format, draw, lambda width: draw(Format.rich, width=width))
