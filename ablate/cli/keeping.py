@@ -17,6 +17,7 @@ import typer
 from ablate.cli import completing
 from ablate.cli.printing import Format, TextFormat, print_json
 from ablate.cli.selection import RUNS, Scale, Selection, StoreDir, planned
+from ablate.report.text import counted
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.printable import printable
 
@@ -220,8 +221,8 @@ def _say(found: Verified, format: Format, name: str, what: str = "") -> None:
         for note in found.notes:
             print(f"note: {printable(note)}")
     if found.findings:
-        raise Failure(f"{name}: {_count(len(found.findings), 'finding')}")
-    counts = f"{_count(found.runs, 'run')}, {_count(found.numbers, 'number')}{what}"
+        raise Failure(f"{name}: {counted(len(found.findings), 'finding')}")
+    counts = f"{counted(found.runs, 'run')}, {counted(found.numbers, 'number')}{what}"
     if format is Format.text:
         print(f"verified: {counts}, nothing wrong")
 
@@ -356,7 +357,3 @@ def alone(store: Store, command: str) -> Iterator[None]:
         yield
     finally:
         store.driver.release()
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")

@@ -13,7 +13,6 @@ from ablate.shared.errors import UserError
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
-    from ablate.report.formats import LatexFloat
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
@@ -46,15 +45,7 @@ def refused(two: Sequence[Selection], **options: Any) -> None:
             raise UserError(f"--{name}: is of the table of one sweep; leave {b} or --{name} out")
 
 
-def print_pair(
-    plans: Sequence[Plan],
-    store: Store,
-    format: Format | None,
-    strict: bool,
-    show: str | None,
-    floated: LatexFloat,
-    view: TableView,
-) -> None:
+def print_pair(plans: Sequence[Plan], store: Store, view: TableView) -> None:
     """Print two sweeps side by side, one below the other where they share no row, of the first what
     `view` shows."""
     from ablate.report.formats import PAIRED, render_pair
@@ -63,17 +54,16 @@ def print_pair(
     from ablate.report.pair import tree as of_pair
 
     one, other = plans
-    (first, parts), (second, _) = (read_table(plan, store, strict, show) for plan in plans)
+    (first, parts), (second, _) = (read_table(plan, store, view) for plan in plans)
     made = pair((view.of(first, one), second), (one, other))
-    if format is Format.json:
+    if view.format is Format.json:
         print_json(of_pair(made, [tree(table) for table in made.tables]))
         return
-    if not made.rows and format is not Format.csv:
+    if not made.rows and view.format is not Format.csv:
         for table in made.tables:
             print(end="\n" * (table is not made.tables[0]))
-            print_rendered(table, format, parts, transpose=False, floated=floated)
+            print_rendered(table, view, parts)
         return
-    draw = functools.partial(
-        render_pair, made, show=PAIRED if show is None else parts, floated=floated
-    )
-    print_set(format, draw, lambda width: draw(Format.rich, width=width))
+    shown = PAIRED if view.show is None else parts
+    draw = functools.partial(render_pair, made, show=shown, floated=view.floated)
+    print_set(view.format, draw, lambda width: draw(Format.rich, width=width))

@@ -17,13 +17,13 @@ from ablate.report.show import flat
 from ablate.shared.errors import UserError
 
 Change = dict[str, tuple[Any, Any]]  # key -> the value of the baseline, the value of the row
-MATCHES = ("label", "change", "baseline")
 
 
 @dataclass(frozen=True)
 class SharedRow:
-    """A row of both: its label in each, and by which of MATCHES they are one. `differs`: the keys
-    in which two rows of one label change the baseline otherwise."""
+    """A row of both: its label in each; `by`: they are one by their label, by what they change, or
+    as baselines. `differs`: the keys in which two rows of one label change the baseline otherwise.
+    """
 
     labels: tuple[str, str]
     by: str
