@@ -26,7 +26,6 @@ from ablate.cli import (  # noqa: E402
     driving,
     keeping,
     looking,
-    making,
     merging,
     ordering,
     preparing,
@@ -50,7 +49,7 @@ data = typer.Typer(help="Prepare datasets.")
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train": (
         *(driving.sweep, driving.plan, driving.stop, ordering.run),
-        *(making.new, choosing.list_, choosing.config),
+        *(choosing.new, choosing.list_, choosing.config),
     ),
     "Look": (
         *(looking.status, looking.watch, looking.show, looking.table, looking.plot),

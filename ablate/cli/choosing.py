@@ -1,4 +1,4 @@
-"""Commands on what there is to choose from: list, config."""
+"""Commands on what there is to choose from: list, config, and new, which adds to it."""
 
 from __future__ import annotations
 
@@ -79,3 +79,23 @@ def config(
         return
     head = "".join(f"# {line}\n" for line in said)
     print(f"{head}{OmegaConf.to_yaml(OmegaConf.create(tree))}", end="")
+
+
+def new(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="norm, stem, block, activation, model, optimizer, schedule, loss, augmentation, "
+            "metric, probe, trainer, sweep, recipe or data.",
+        ),
+    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the file.")],
+) -> None:
+    """Write a small working file of your own, and print the command that tries it."""
+    from ablate.planning.templates import write
+
+    written = write(kind, name)
+    for path in written.files:
+        print(f"wrote {path}")
+    print(f"try it: {written.command}")
