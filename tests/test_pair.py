@@ -181,8 +181,7 @@ def test_columns_are_matched_by_label_and_two_alone_are_one():
     made = pair((one[1], single[1]), (one[0], single[0]))
     assert made.columns == (("M", "L"),)
     assert "Columns: M of one beside L of single." in render_pair(made, "md")
-    with pytest.raises(UserError, match="no column is in both: many has S, B; single has L"):
-        pair((many[1], single[1]), (many[0], single[0]))
+    assert pair((many[1], single[1]), (many[0], single[0])).rows == ()
 
 
 def test_what_can_t_be_compared_is_refused_in_a_line(two):
@@ -190,13 +189,17 @@ def test_what_can_t_be_compared_is_refused_in_a_line(two):
     loss = sown("losses", A, metric="loss")
     with pytest.raises(UserError, match="cifar is of top1, in points; losses is of loss, in nats"):
         pair((tables[0], loss[1]), (plans[0], loss[0]))
-    alien = sown("alien", {"x": ("none", 0), "y": ("only_learnable", 1)})
-    with pytest.raises(
-        UserError, match=r"no row is in both: cifar has dpn, .*, alone; alien has y"
-    ):
-        pair((tables[0], alien[1]), (plans[0], alien[0]))
     with pytest.raises(UserError, match="is one sweep"):
         pair((tables[0], tables[0]), (plans[0], plans[0]))
+
+
+def test_sweeps_without_a_common_row_keep_their_whole_tables(two):
+    tables, plans = two
+    alien = sown("alien", {"x": ("none", 0), "y": ("only_learnable", 1)}, metric="loss")
+    made = pair((tables[0], alien[1]), (plans[0], alien[0]))
+    assert made.tables == (tables[0], alien[1])
+    assert (made.rows, made.columns, made.between) == ((), (), ())
+    assert made.only_rows == (("base", "dpn", "pre", "alone"), ("x", "y"))
 
 
 def test_by_names_on_the_command_line(ask, tmp_path, monkeypatch):
@@ -236,3 +239,26 @@ def test_by_names_on_the_command_line(ask, tmp_path, monkeypatch):
     code, text = ask("table", "fixture", "fixtur")
     assert code == 2
     assert "did you mean 'fixture'" in text
+
+
+def test_one_below_the_other_on_the_command_line(ask, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(REPOSITORY / "tests" / "golden" / "store", "runs")
+    store = Store(Path("runs"))
+    plan = store.read_plan("fixture")
+    only = {"name": "only", "rows": plan.rows[:1], "cells": plan.cells[:1]}
+    other = replace(plan, **only)
+    store.write_plan(other)
+    with Ledger.driving(store) as ledger:
+        ledger.plan(other)
+    alone = [ask("table", name, "--format", "md")[1] for name in ("fixture", "only")]
+    code, text = ask("table", "fixture", "only", "--format", "md")
+    assert (code, [*map(grids, text.split(alone[1]))]) == (0, [grids(alone[0]), []])
+    assert text.endswith(f"\n\n{alone[1]}")
+    found = json.loads(ask("table", "fixture", "only", "--format", "json")[1])
+    assert [len(one["columns"][0]["entries"]) for one in found["sweeps"]] == [2, 1]
+    assert (found["rows"], found["only_rows"]) == ([], [["pre", "post"], ["pre"]])
+    for verb in ("diff", "compare"):
+        code, text = ask(verb, "fixture", "only")
+        assert (code, text.count("\n")) == (2, 1)
+        assert "`ablate table A B` sets two sweeps side by side" in text

@@ -20,6 +20,7 @@ from ablate.analysis import tabulate as making
 from ablate.analysis.across import PValues
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
+from ablate.planning.expand import plan as expand
 from ablate.planning.plan import Plan
 from ablate.report.formats import CSV_FIELDS, DEFAULT, render
 from ablate.report.formats.layout import sheet
@@ -342,6 +343,17 @@ def test_a_row_that_always_diverged_has_nothing_but_its_count():
     assert (entry.accuracy, entry.gain, entry.n) == (None, None, 0)
     assert "| worse | - | - | 0 | 3/3 diverged" in render(table, "md")
     assert entries(table)["better"].verdict == "helps"
+
+
+def test_a_stored_trend_is_read_and_left_out(tmp_path):
+    words = ["recipe=quick", "data=digits", "stem=none,dpn", "model.depth=1,2"]
+    made, _ = expand(words, across=["model.depth"], store=tmp_path)
+    of = {"across": "model.depth"}
+    both = {"more": {**of, "from": 1, "to": 2}, "old": {**of, "trend": "log2"}}
+    made = dataclasses.replace(made, analysis=dataclasses.replace(made.analysis, contrasts=both))
+    plan = Plan.from_tree(json.loads(made.to_bytes()))
+    table = tabulate(plan, {run.id: finished(0.9) for run in plan.runs()})
+    assert [block.name for block in table.blocks if block.kind == "contrast"] == ["more"]
 
 
 @pytest.mark.parametrize("scored", ["omit", "chance"])
@@ -732,8 +744,6 @@ def test_the_json_is_the_table():
     table = tabulate(*full())
     tree = dataclasses.asdict(table)
     del tree["task"], tree["choice"]  # said where it is none of classification's
-    for line in (line for block in tree["blocks"] for line in block["lines"]):
-        assert line.pop("where") == ""  # said of trends
     for column in tree["columns"]:
         assert (column.pop("on"), column.pop("group")) == ("", "")  # so are these
         assert [entry.pop("population") for entry in column["entries"]] == [None] * 6

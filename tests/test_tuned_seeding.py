@@ -274,4 +274,3 @@ def test_five_kills_search_and_decide_as_none_does(tmp_path):
         assert shell(*words).out == calm(*words).out
     assert "5 to " in calm("table", "few").out
     assert "nothing wrong" in shell("verify", "few").out
-    assert "no difference" in shell("diff", "few").out

@@ -53,8 +53,7 @@ class SummaryLine:
     verdict: str | None
     p_values: PValues
     sampled: Estimate | None = None  # the average, if columns were a sample of those to come
-    columns: tuple[str, ...] = ()  # that the average or the trend is over
-    where: str = ""  # of a trend: in which columns the row is told from the baseline
+    columns: tuple[str, ...] = ()  # that the average is over
 
     def mean_alone(self) -> SummaryLine:
         gain = dataclasses.replace(self.gain, low=None, high=None, sd=None)
@@ -63,7 +62,7 @@ class SummaryLine:
 
 @dataclass(frozen=True)
 class Summary:
-    """One block. `kind`: average, group (averages over groups of columns), contrast, trend or
+    """One block. `kind`: average, group (averages over groups of columns), contrast or
     placement."""
 
     kind: str
@@ -156,14 +155,13 @@ class Arrays:
         gain: RowGain,
         given: bool,
         margin: bool = True,
-        words: tuple[str, str] | None = None,
         **more: Any,
     ) -> SummaryLine:
-        """Make a line. `given`: it may have a verdict, in `words`; `margin`: with the margin."""
+        """Make a line. `given`: it may have a verdict; `margin`: with the margin."""
         from ablate.analysis import stats
 
         plan, analysis = self.plan, self.plan.analysis
-        words = words or (stats.NEUTRAL if plan.metric.neutral else stats.BETTER)
+        words = stats.NEUTRAL if plan.metric.neutral else stats.BETTER
         limit = analysis.margin if margin else None
         word = verdict_of(gain.gain, limit, self.judge and given, words)
         return SummaryLine(
@@ -240,7 +238,7 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
 
     plan = arrays.plan
     for name, contrast in plan.analysis.contrasts.items():
-        if "trend" in contrast:  # analysis.trends
+        if "from" not in contrast:  # of an older plan: a trend along the columns
             continue
         key, ends = contrast["across"], (contrast["from"], contrast["to"])
         pairs = list(_pairs(plan.columns, key, *ends))

@@ -42,7 +42,6 @@ from ablate.analysis.table import (
     TableRow,
 )
 from ablate.analysis.trained_on import by_column, data_names, trained_on
-from ablate.analysis.trends import trends
 from ablate.planning.cell import Column, WidePlace, wide_places
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure
@@ -162,8 +161,7 @@ def _below(
     shared = _shared(plan)
     images = right.by_column(cells, shared.seeds)
     arrays = Arrays.of(shared, cells, judge, gain_alpha(plan.analysis), images, past)
-    verdicts = {(e.row, e.column): e.verdict for column in columns for e in column.entries}
-    return (*averages(arrays), *blocks(arrays), *trends(arrays, verdicts))
+    return (*averages(arrays), *blocks(arrays))
 
 
 def _on_others(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ablate.analysis import captions
 from ablate.analysis.own import functions, measure
 from ablate.analysis.scores import Results
 from ablate.audit.bundle import Bundle, is_regular, sha256_of
@@ -35,7 +36,9 @@ def check(bundle: Bundle) -> Verified:
     if not bundle.is_one and bundle.environment.name not in wrong:
         found.findings.append(f"{bundle.environment.name}: says no format of a bundle")
     if strange := [name for name in bundle.names() if not is_regular(bundle.root / name)]:
-        found.findings.append(f"{_list(strange)}: not a regular file, so nothing was recomputed")
+        found.findings.append(
+            f"{captions.names(strange, 4)}: not a regular file, so nothing was recomputed"
+        )
         return found
     try:
         plan, told = bundle.read_unsealed()
@@ -72,8 +75,8 @@ def check(bundle: Bundle) -> Verified:
     words = [name for name in differ if not (alike or name in NUMBERS)]
     if words:
         found.notes.append(
-            f"{_list(words)}: the bytes differ here, with {_versions(here)}; the bundle was made "
-            f"with {_versions(makers)}"
+            f"{captions.names(words, 4)}: the bytes differ here, with {_versions(here)}; the "
+            f"bundle was made with {_versions(makers)}"
         )
     found.findings += [
         f"{name}: differs from the file that the raw files give"
@@ -150,8 +153,3 @@ def _same(path: Path, made: bytes) -> bool:
 def _versions(makers: Mapping[str, Any]) -> str:
     others = (f"{name} {version}" for name, version in makers["made_with"].items())
     return ", ".join([f"ablate {makers['ablate']} (format {makers['bundle']})", *others])
-
-
-def _list(names: Collection[str], most: int = 4) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join([*names][:most]) + more

@@ -23,12 +23,9 @@ import typer  # noqa: E402
 
 from ablate.cli import (  # noqa: E402
     choosing,
-    comparing,
-    completing,
     driving,
     keeping,
     looking,
-    making,
     merging,
     ordering,
     preparing,
@@ -52,11 +49,11 @@ data = typer.Typer(help="Prepare datasets.")
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train": (
         *(driving.sweep, driving.plan, driving.stop, ordering.run),
-        *(making.new, choosing.list_, choosing.config),
+        *(choosing.new, choosing.list_, choosing.config),
     ),
     "Look": (
         *(looking.status, looking.watch, looking.show, looking.table, looking.plot),
-        *(tuning.trials, comparing.diff),
+        tuning.trials,
     ),
     "Share": (publishing.report, publishing.export, merging.merge),
     "Keep": (keeping.doctor, keeping.verify, keeping.gc),
@@ -113,8 +110,6 @@ def main() -> None:
             signal.signal(signal.SIGINT, _interrupt)
             sys.unraisablehook = _dropped
         _open_closed()
-        if completing.asked():
-            completing.main(typer.main.get_command(app))
         with gate():
             code = _run()
         sys.stdout.flush()

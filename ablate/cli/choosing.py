@@ -1,4 +1,4 @@
-"""Commands on what there is to choose from: list, config."""
+"""Commands on what there is to choose from: list, config, and new, which adds to it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ablate.cli import completing
 from ablate.cli.printing import Format, TextFormat, YamlFormat, print_json
 from ablate.cli.selection import RUNS, Scale, Selection, StoreDir
 
@@ -16,6 +17,7 @@ def list_(
         typer.Argument(
             metavar="KIND",
             help="Kind to list: sweeps, norms, stems, data, ..., keys (default: all but keys).",
+            autocompletion=completing.kinds,
         ),
     ] = None,
     prefix: Annotated[
@@ -39,7 +41,9 @@ def config(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME] KEY=VALUE", help="Settings of a run, or a sweep, of which one cell."
+            metavar="[NAME] KEY=VALUE",
+            help="Settings of a run, or a sweep, of which one cell.",
+            autocompletion=completing.words,
         ),
     ] = None,
     row: Annotated[
@@ -75,3 +79,23 @@ def config(
         return
     head = "".join(f"# {line}\n" for line in said)
     print(f"{head}{OmegaConf.to_yaml(OmegaConf.create(tree))}", end="")
+
+
+def new(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="norm, stem, block, activation, model, optimizer, schedule, loss, augmentation, "
+            "metric, probe, trainer, sweep, recipe or data.",
+        ),
+    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the file.")],
+) -> None:
+    """Write a small working file of your own, and print the command that tries it."""
+    from ablate.planning.templates import write
+
+    written = write(kind, name)
+    for path in written.files:
+        print(f"wrote {path}")
+    print(f"try it: {written.command}")

@@ -12,7 +12,7 @@ import typer
 
 from ablate.cli import starting
 from ablate.cli.mistakes import number
-from ablate.cli.printing import Format, TextFormat, print_json, print_table
+from ablate.cli.printing import Format, TableView, TextFormat, print_json, print_table
 from ablate.cli.selection import RUNS, Selection, StoreDir
 from ablate.cli.starting import check_name, check_words, grown, ready, statuses_of, tell_renamed
 from ablate.shared.errors import Failure, UserError
@@ -199,7 +199,7 @@ def _close(store: Store, outcome: Outcome, bystander: Bystander, quiet: bool) ->
     if not quiet:  # a table that nobody sees would be a look
         with Ledger.reading(store) as ledger:
             shown = left_out(plan, ledger)
-        table = print_table(shown, store, None)
+        table = print_table(shown, store, TableView())
         if line := headline(table):
             bystander.read(line, _verdicts(table))
         for how in ("cancelled", *["skipped"] * bool(plan.until or plan.tune)):  # which lack them

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ablate.cli import completing
 from ablate.cli.printing import Format, TextFormat, print_json
 from ablate.cli.selection import RUNS, Scale, Selection, StoreDir, planned
+from ablate.report.text import counted
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.printable import printable
 
@@ -33,6 +35,7 @@ def doctor(
         typer.Argument(
             metavar="NAME KEY=VALUE",
             help="Name of a sweep, or settings of a run (default: quickstart).",
+            autocompletion=completing.words,
         ),
     ] = None,
     scale: Scale = None,
@@ -218,8 +221,8 @@ def _say(found: Verified, format: Format, name: str, what: str = "") -> None:
         for note in found.notes:
             print(f"note: {printable(note)}")
     if found.findings:
-        raise Failure(f"{name}: {_count(len(found.findings), 'finding')}")
-    counts = f"{_count(found.runs, 'run')}, {_count(found.numbers, 'number')}{what}"
+        raise Failure(f"{name}: {counted(len(found.findings), 'finding')}")
+    counts = f"{counted(found.runs, 'run')}, {counted(found.numbers, 'number')}{what}"
     if format is Format.text:
         print(f"verified: {counts}, nothing wrong")
 
@@ -350,7 +353,3 @@ def alone(store: Store, command: str) -> Iterator[None]:
         yield
     finally:
         store.driver.release()
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")

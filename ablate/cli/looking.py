@@ -10,22 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ablate.cli import completing
 from ablate.cli.mistakes import whole
-from ablate.cli.out import check_format, write_out
+from ablate.cli.out import check_out, write_out
 from ablate.cli.pairing import paired, print_pair, refused
 from ablate.cli.printing import (
-    Caption,
-    FigureFormat,
     Format,
-    Label,
-    Notes,
     Rows,
-    Show,
-    TableFormat,
     TableView,
     TextFormat,
-    Wide,
-    latex_float,
     print_json,
     print_rendered,
     print_table,
@@ -177,25 +170,6 @@ def show(
 def table(
     selection: Selection,
     view: TableView,
-    format: TableFormat = None,
-    show: Show = None,
-    transpose: Annotated[
-        bool, typer.Option("--transpose", help="Show variants as columns.")
-    ] = False,
-    wide: Wide = None,
-    against: Annotated[
-        str | None,
-        typer.Option(metavar="paper", help="Show published figures beside the measured."),
-    ] = None,
-    label: Label = None,
-    caption: Caption = None,
-    notes: Notes = None,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict", help="Refuse a table of unlike runs, and verdicts of repeated looks."
-        ),
-    ] = False,
     bundle: Annotated[
         Path | None,
         typer.Option(
@@ -205,7 +179,7 @@ def table(
 ) -> None:
     """Show the gain of each variant over the baseline, with 95 % intervals and verdicts.
 
-    `ablate table A B` shows two sweeps side by side.
+    `ablate table A B` shows two sweeps side by side, or one below the other.
     `ablate table paper:T1L` shows a published table, read by the same code; `ablate list paper`
     lists the published tables.
     """
@@ -215,19 +189,17 @@ def table(
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
-    if wide and transpose:
-        raise UserError("--wide: its columns are not variants; leave --transpose out")
-    floated = latex_float(format, label, caption, notes)
+    view.check()
     first = selection.words[0] if selection.words else ""
     if first.startswith(WHERE):
-        if selection.words[1:] or selection.has_options or against or strict or bundle:
+        more = selection.words[1:] or selection.has_options
+        if more or view.against or view.strict or bundle:
             raise UserError(
                 f"{first}: takes --format, --show, --rows, --columns, --sort, --transpose and "
                 f"--wide, and --label, --caption and --notes; leave other words out"
             )
-        parts = check_show(show) if show is not None else SHOW
-        published = view.of(read_published(first.removeprefix(WHERE)))
-        print_rendered(published, format, parts, transpose, wide, floated)
+        parts = check_show(view.show) if view.show is not None else SHOW
+        print_rendered(view.of(read_published(first.removeprefix(WHERE))), view, parts)
         return
     if bundle is not None:
         if selection.words or selection.has_options:
@@ -238,22 +210,19 @@ def table(
         made, told = exported.read()
         if len(told) >= MANY:
             begin(f"recomputing {made.name} from {bundle}")
-        results = exported.recompute(made, told)
-        print_table(
-            made, exported, format, strict, show, transpose, against, results, wide, floated, view
-        )
+        print_table(made, exported, view, exported.recompute(made, told))
         return
     kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
         two = paired(kept, ledger, selection)
-        refused(two, transpose=transpose, wide=wide, against=against)
+        refused(two, transpose=view.transpose, wide=view.wide, against=view.against)
         made, *others = [planned(kept, ledger, one, read=True) for one in two or [selection]]
     if others:
-        print_pair((made, *others), kept, format, strict, show, floated, view)
+        print_pair((made, *others), kept, view)
         return
     if len(made.cells) * len(made.seeds) >= MANY:
         begin(f"reading the runs of {made.name}")
-    print_table(made, kept, format, strict, show, transpose, against, None, wide, floated, view)
+    print_table(made, kept, view)
 
 
 @dataclass(frozen=True)
@@ -265,6 +234,7 @@ class DrawnSelection(Selection):
         typer.Argument(
             metavar="[NAME] [KEY=VALUE ...] KIND",
             help="Name of a sweep, settings, and the kind of figure (`ablate list plots`).",
+            autocompletion=completing.words,
         ),
     ] = field(default_factory=list)
 
@@ -274,10 +244,10 @@ def plot(
     out: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="File to write: .svg, .pdf or .png (default: NAME-KIND.svg)."
+            metavar="FILE",
+            help="File to write: .svg, .pdf or .png (default: NAME-KIND.svg, for a paper .pdf).",
         ),
     ] = None,
-    format: FigureFormat = None,
     style: Annotated[
         str,
         typer.Option(
@@ -309,7 +279,9 @@ def plot(
     if kind not in KINDS:
         raise unknown("plot", kind, KINDS, "as the last word one of")
     form = Form(style, read_size(size) if size is not None else None, not no_caption)
-    ending = check_format(out, FORMATS, format, "pdf" if style == "paper" else "svg")
+    ending = "pdf" if style == "paper" else "svg"
+    if out is not None:
+        ending = check_out(out, FORMATS)
     kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, replace(selection, words=words), read=True)

@@ -32,8 +32,10 @@ VERBS = {  # commands of other tools: what is here
         "`ablate sweep` trains, and goes on where it stopped",
     ),
     "init": "`ablate new sweep NAME` writes a sweep file",
-    "compare": "`ablate table A B` sets two sweeps side by side, `ablate diff A B` says how they "
-    "differ",
+    **dict.fromkeys(
+        ("compare", "diff"),
+        "`ablate table A B` sets two sweeps side by side, `ablate show RUN --against RUN` two runs",
+    ),
     "delete": "`ablate run RUN --delete` removes a run, `ablate gc NAME` a sweep",
 }
 
@@ -46,7 +48,10 @@ def one_of(*choices: StrEnum) -> dict[str, Any]:
             raise typer.BadParameter(expected(text, choices))
         return type(choices[0])(text)
 
-    return {"parser": parse, "metavar": "|".join(choices)}
+    return {
+        **{"parser": parse, "metavar": "|".join(choices)},
+        "autocompletion": lambda: [*choices],
+    }
 
 
 def number(text: str) -> float:

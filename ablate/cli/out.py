@@ -26,26 +26,6 @@ def check_out(path: Path, formats: Sequence[str]) -> str:
     return format
 
 
-def check_format(
-    path: Path | None, formats: Sequence[str], format: str | None, default: str
-) -> str:
-    """The format of the file: as `check_out`, else `format`, else `default`.
-
-    Raises UserError as `check_out`, and where the file's ending and `format` differ.
-    """
-    if path is None:
-        return format or default
-    ending = check_out(path, formats)
-    if _is_stream(path):
-        return format or default
-    if format not in (None, ending):
-        raise UserError(
-            f"--format {format}: --out {path} ends in {ending}; leave one of them out, or name a "
-            f"file that ends in {format}"
-        )
-    return ending
-
-
 def write_out(path: Path, content: bytes) -> bool:
     """Write a file whole, behind a link to it; into what is no file write through. Was it a file?
 

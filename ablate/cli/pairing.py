@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ablate.cli.printing import Format, TableView, print_json, print_set, read_table
+from ablate.cli.printing import Format, TableView, print_json, print_rendered, print_set, read_table
 from ablate.cli.selection import Selection
 from ablate.shared.errors import UserError
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
-    from ablate.report.formats import LatexFloat
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
@@ -46,27 +45,25 @@ def refused(two: Sequence[Selection], **options: Any) -> None:
             raise UserError(f"--{name}: is of the table of one sweep; leave {b} or --{name} out")
 
 
-def print_pair(
-    plans: Sequence[Plan],
-    store: Store,
-    format: Format | None,
-    strict: bool,
-    show: str | None,
-    floated: LatexFloat,
-    view: TableView,
-) -> None:
-    """Print two sweeps side by side, of the first what `view` shows."""
+def print_pair(plans: Sequence[Plan], store: Store, view: TableView) -> None:
+    """Print two sweeps side by side, one below the other where they share no row, of the first what
+    `view` shows."""
     from ablate.report.formats import PAIRED, render_pair
     from ablate.report.formats.tidy import tree
     from ablate.report.pair import pair
     from ablate.report.pair import tree as of_pair
 
     one, other = plans
-    (first, parts), (second, _) = (read_table(plan, store, strict, show) for plan in plans)
-    parts = PAIRED if show is None else parts
+    (first, parts), (second, _) = (read_table(plan, store, view) for plan in plans)
     made = pair((view.of(first, one), second), (one, other))
-    if format is Format.json:
+    if view.format is Format.json:
         print_json(of_pair(made, [tree(table) for table in made.tables]))
         return
-    draw = functools.partial(render_pair, made, show=parts, floated=floated)
-    print_set(format, draw, lambda width: draw(Format.rich, width=width))
+    if not made.rows and view.format is not Format.csv:
+        for table in made.tables:
+            print(end="\n" * (table is not made.tables[0]))
+            print_rendered(table, view, parts)
+        return
+    shown = PAIRED if view.show is None else parts
+    draw = functools.partial(render_pair, made, show=shown, floated=view.floated)
+    print_set(view.format, draw, lambda width: draw(Format.rich, width=width))

@@ -35,71 +35,30 @@ class Format(StrEnum):
     html = "html"
     csv = "csv"
     json = "json"
-    svg = "svg"
-    pdf = "pdf"
-    png = "png"
 
 
-READ = "Output format (default: rich on a terminal, md elsewhere)."
-TableFormat = Annotated[
-    Format | None,
-    typer.Option(
-        **one_of(Format.rich, Format.md, Format.latex, Format.html, Format.csv, Format.json),
-        help=READ,
-    ),
-]
-TrialsFormat = Annotated[
-    Format | None,
-    typer.Option(**one_of(Format.rich, Format.md, Format.csv, Format.json), help=READ),
-]
-Show = Annotated[
-    str | None,
-    typer.Option(
-        help="Columns: accuracy,gain,ci,pm,population,n,verdict,params,macs,cost,chosen,paper and "
-        "metrics (`ablate list metrics`)."
-    ),
-]
-Wide = Annotated[
-    bool | None,
-    typer.Option(
-        "--wide/--no-wide",
-        help="Lay the table out as papers do: a line for each architecture and variant "
-        "(default: for a sweep with groups).",
-        show_default=False,
-    ),
-]
-Label = Annotated[str | None, typer.Option(metavar="tab:NAME", help="Label of the LaTeX table.")]
-Caption = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Caption of the LaTeX table (default: title).")
-]
-Notes = Annotated[
-    str | None,
-    typer.Option(metavar="full|short|none", help="Notes under the LaTeX table (default: full)."),
-]
+def _of(*formats: Format) -> Any:
+    """An option that takes one of these; the first is the default."""
+    return typer.Option("--format", **one_of(*formats), help="Output format.")
+
+
+def _read(*formats: Format) -> Any:
+    help = "Output format (default: rich on a terminal, md elsewhere)."
+    return typer.Option("--format", **one_of(*formats), help=help)
+
+
+TextFormat = Annotated[Format, _of(Format.text, Format.json)]
+YamlFormat = Annotated[Format, _of(Format.yaml, Format.json)]
+TrialsFormat = Annotated[Format | None, _read(Format.rich, Format.md, Format.csv, Format.json)]
 Rows = Annotated[
     str | None,
     typer.Option(metavar="A,B", help="Rows to show; intervals stay those of the whole sweep."),
-]
-FigureFormat = Annotated[
-    Format | None,
-    typer.Option(
-        **one_of(Format.svg, Format.pdf, Format.png),
-        help="File format (default: of --out; else svg, for a paper pdf).",
-    ),
-]
-TextFormat = Annotated[
-    Format,
-    typer.Option(**one_of(Format.text, Format.json), help="Output format."),
-]
-YamlFormat = Annotated[
-    Format,
-    typer.Option(**one_of(Format.yaml, Format.json), help="Output format."),
 ]
 
 
 @dataclass(frozen=True)
 class TableView:
-    """What of a table is shown. The fields are options, as those of a Selection."""
+    """How a table is shown, and what of it. The fields are options, as those of a Selection."""
 
     rows: Rows = None
     columns: Annotated[
@@ -114,6 +73,68 @@ class TableView:
     sort: Annotated[
         str | None, typer.Option(metavar="gain", help="Order of the rows: the best gain first.")
     ] = None
+    format: Annotated[
+        Format | None,
+        _read(Format.rich, Format.md, Format.latex, Format.html, Format.csv, Format.json),
+    ] = None
+    show: Annotated[
+        str | None,
+        typer.Option(
+            help="Columns: accuracy,gain,ci,pm,population,n,verdict,params,macs,cost,chosen,paper "
+            "and metrics (`ablate list metrics`)."
+        ),
+    ] = None
+    transpose: Annotated[bool, typer.Option("--transpose", help="Show variants as columns.")] = (
+        False
+    )
+    wide: Annotated[
+        bool | None,
+        typer.Option(
+            "--wide/--no-wide",
+            help="Lay the table out as papers do: a line for each architecture and variant "
+            "(default: for a sweep with groups).",
+            show_default=False,
+        ),
+    ] = None
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="paper", help="Show published figures beside the measured."),
+    ] = None
+    label: Annotated[
+        str | None, typer.Option(metavar="tab:NAME", help="Label of the LaTeX table.")
+    ] = None
+    caption: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="Caption of the LaTeX table (default: title)."),
+    ] = None
+    notes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="full|short|none", help="Notes under the LaTeX table (default: full)."
+        ),
+    ] = None
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="Refuse a table of unlike runs, and verdicts of repeated looks."
+        ),
+    ] = False
+
+    def check(self) -> None:
+        """Raises UserError for options that exclude each other."""
+        if self.wide and self.transpose:
+            raise UserError("--wide: its columns are not variants; leave --transpose out")
+        for name in ("label", "caption", "notes"):
+            if getattr(self, name) is not None and self.format is not Format.latex:
+                raise UserError(f"--{name}: is of LaTeX; add --format latex, or leave --{name} out")
+        self.floated  # noqa: B018 - raises UserError, too
+
+    @property
+    def floated(self) -> LatexFloat:
+        """What is said of a LaTeX table."""
+        from ablate.report.formats import LatexFloat
+
+        return LatexFloat(self.label, self.caption, "full" if self.notes is None else self.notes)
 
     def of(self, table: Table, plan: Plan | None = None) -> Table:
         """The part of the table that is shown; see `report.chosen.choose`."""
@@ -162,46 +183,18 @@ def print_set(
     screen.print(rich(screen.width))
 
 
-def latex_float(
-    format: Format | None, label: str | None, caption: str | None, notes: str | None
-) -> LatexFloat:
-    """What the command line says of a LaTeX table. Raises UserError where another is printed."""
-    from ablate.report.formats import LatexFloat
-
-    given = {"--label": label, "--caption": caption, "--notes": notes}
-    first = next((name for name, value in given.items() if value is not None), None)
-    if first and format is not Format.latex:
-        raise UserError(f"{first}: is of LaTeX; add --format latex, or leave {first} out")
-    return LatexFloat(label, caption, "full" if notes is None else notes)
-
-
 def print_table(
-    plan: Plan,
-    store: Store,
-    format: Format | None,
-    strict: bool = False,
-    show: str | None = None,
-    transpose: bool = False,
-    against: str | None = None,
-    recomputed: Results | None = None,
-    wide: bool | None = None,
-    floated: LatexFloat | None = None,
-    view: TableView | None = None,
+    plan: Plan, store: Store, view: TableView, recomputed: Results | None = None
 ) -> Table:
     """Print the table of a sweep, and return it. `recomputed`: the results of a bundle."""
-    table, parts = read_table(plan, store, strict, show, against, recomputed)
-    table = view.of(table, plan) if view else table
-    print_rendered(table, format, parts, transpose, wide, floated)
+    table, parts = read_table(plan, store, view, recomputed)
+    table = view.of(table, plan)
+    print_rendered(table, view, parts)
     return table
 
 
 def read_table(
-    plan: Plan,
-    store: Store,
-    strict: bool = False,
-    show: str | None = None,
-    against: str | None = None,
-    recomputed: Results | None = None,
+    plan: Plan, store: Store, view: TableView, recomputed: Results | None = None
 ) -> tuple[Table, tuple[str, ...]]:
     """The table of a sweep, which is a look, and the parts that `--show` asks for."""
     from ablate.analysis.paper import beside
@@ -210,10 +203,10 @@ def read_table(
     from ablate.report.formats import DEFAULT, SHOW, check_show
     from ablate.running.estimate import sizes
 
-    if against not in (None, "paper"):
-        raise unknown("--against", against, ("paper",))
-    parts = check_show(show, plan.task.names) if show is not None else DEFAULT
-    if against and "paper" not in parts:
+    if view.against not in (None, "paper"):
+        raise unknown("--against", view.against, ("paper",))
+    parts = check_show(view.show, plan.task.names) if view.show is not None else DEFAULT
+    if view.against and "paper" not in parts:
         parts = (*parts, "paper")
     if "paper" in parts and plan.metric.unit != "%":
         raise UserError(
@@ -236,7 +229,7 @@ def read_table(
         store,
         results,
         withheld=withheld,
-        strict=strict,
+        strict=view.strict,
         also=also,
         sizes=sizes(plan, store, results) if named else None,
         cost="cost" in parts,
@@ -248,22 +241,20 @@ def read_table(
     return table, parts
 
 
-def print_rendered(
-    table: Table,
-    format: Format | None,
-    show: tuple[str, ...],
-    transpose: bool,
-    wide: bool | None = None,
-    floated: LatexFloat | None = None,
-) -> None:
+def print_rendered(table: Table, view: TableView, show: tuple[str, ...]) -> None:
     """Print a table on standard output."""
-    from ablate.report.formats import FLOAT, render
+    from ablate.report.formats import render
     from ablate.report.formats.tidy import tree
 
-    if format is Format.json:
+    if view.format is Format.json:
         print_json(tree(table))
         return
     draw = functools.partial(
-        render, table, show=show, transpose=transpose, wide=wide, floated=floated or FLOAT
+        render,
+        table,
+        show=show,
+        transpose=view.transpose,
+        wide=view.wide,
+        floated=view.floated,
     )
-    print_set(format, draw, lambda width: draw(Format.rich, width=width))
+    print_set(view.format, draw, lambda width: draw(Format.rich, width=width))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
+from ablate.cli import completing
 from ablate.cli.mistakes import number, whole
 from ablate.shared.errors import UserError
 
@@ -23,7 +24,12 @@ if TYPE_CHECKING:
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
-Scale = Annotated[str | None, typer.Option("--scale", help="Scale of the sweep file to use.")]
+Scale = Annotated[
+    str | None,
+    typer.Option(
+        "--scale", help="Scale of the sweep file to use.", autocompletion=completing.scales
+    ),
+]
 StoreDir = Annotated[
     Path, typer.Option("--store", envvar="ABLATE_STORE", help="Folder of runs and results.")
 ]
@@ -39,7 +45,11 @@ class Selection:
 
     words: Annotated[
         list[str],
-        typer.Argument(metavar="NAME KEY=VALUE", help="Name of a sweep, and settings."),
+        typer.Argument(
+            metavar="NAME KEY=VALUE",
+            help="Name of a sweep, and settings.",
+            autocompletion=completing.words,
+        ),
     ] = field(default_factory=list)
     scale: Scale = None
     name: Annotated[
@@ -246,35 +256,22 @@ def _check_said(made: Plan, plan: Plan, store: Store, crossed: Sequence[Word]) -
             f"`{store.command('sweep', *plan.words)}`; leave your words out to show the sweep"
         )
     said = {word.partition("=")[0]: word for word in made.words}
-    columns = [{column.label for column in each.columns} for each in (made, plan)]
-    if crossed and columns[0] != columns[1]:
-        again = shlex.join(["ablate", "sweep", *made.words])
-        raise UserError(
-            f"{crossed[0].text}: {plan.name} was driven with other columns, and all of "
-            f"them are shown; leave the word out, or `{again}` trains more"
-        )
+    both = made, plan
+    columns = [{column.label for column in each.columns} for each in both]
+    looks = [(each.until, each.analysis.margin) for each in both]
+    images = [{d["fingerprint"] for c in p.cells for d in datasets_of(c.spec)[:1]} for p in both]
     wanted, driven = set(made.seeds), set(plan.seeds)
-    if "seeds" in said and wanted != driven and not plan.until:
-        again = f"`{store.command('sweep', *made.words)}`"
-        more = f"{again} trains more" if wanted > driven else ""
-        raise UserError(
-            f"{said['seeds']}: {plan.name} was driven with {plan.seeds_said}, and all of them are "
-            f"shown; {more or f'with --as NAME, {again} is another sweep'}"
-        )
-    if "--until" in made.words and (made.until, made.analysis.margin) != (
-        plan.until,
-        plan.analysis.margin,
+    seeds = wanted != driven and not plan.until
+    again = f"`{store.command('sweep', *made.words)}`"
+    more, other = f"{again} trains more", f"with --as NAME, {again} is another sweep"
+    for word, differ, what, goes_on in (
+        (crossed[0].text if crossed else "", columns[0] != columns[1], "other columns", more),
+        (said.get("seeds"), seeds, plan.seeds_said, more if wanted > driven else other),
+        (said.get("--until"), looks[0] != looks[1], "other looks, or another margin", more),
+        (said.get("data.path"), images[0] != images[1], "other images", other),
     ):
-        again = store.command("sweep", *made.words)
-        raise UserError(
-            f"--until: {plan.name} was driven with other looks, or another margin; leave --until "
-            f"and --margin away to show the sweep; `{again}` goes on with these"
-        )
-    images = [
-        {d["fingerprint"] for c in p.cells for d in datasets_of(c.spec)[:1]} for p in (made, plan)
-    ]
-    if "data.path" in said and images[0] != images[1]:
-        raise UserError(
-            f"{said['data.path']}: {plan.name} was trained on other images; leave data.path out to "
-            f"show the sweep"
-        )
+        if word and differ:
+            raise UserError(
+                f"{word}: {plan.name} was driven with {what}; leave it out to show the sweep as it "
+                f"was driven, or {goes_on}"
+            )

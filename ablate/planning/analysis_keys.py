@@ -10,7 +10,6 @@ from ablate.planning import own_metric
 from ablate.shared.keys import Key
 from ablate.shared.metrics import TASKS
 
-CONTRASTS = ({"across", "from", "to"}, {"across", "trend"})  # keys of one
 METRICS = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.names))
 
 

@@ -13,15 +13,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ablate.planning.analysis_keys import CONTRASTS, Analysis
+from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import (
     FIRST_TUNING_SEED,
     JOINT,
-    LEVELS,
     Column,
     ColumnGroup,
     Tune,
-    series,
 )
 from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import MOST, plain, show
@@ -31,7 +29,6 @@ from ablate.shared.errors import UserError, unknown
 from ablate.shared.keys import hints
 
 ASIDE = ("logger", "notify")  # what stands beside a sweep: see ablate.planning.logger
-TRENDS = ("linear", "log2")  # of a gain, over the columns' number or its logarithm
 
 
 @dataclass(frozen=True)
@@ -177,24 +174,10 @@ def _analysis_value(key: str, value: Any, place: str) -> Any:
 
 
 def _contrast(raw: Any, place: str) -> dict[str, Any]:
-    form = "{across: key, from: value, to: value} or {across: key, trend: linear}"
-    if set(mapping_at(raw, place, form)) not in CONTRASTS:
+    form = "{across: key, from: value, to: value}"
+    if set(mapping_at(raw, place, form)) != {"across", "from", "to"}:
         raise UserError(f"{place}: expected {form}, got the keys {', '.join(map(str, raw))}")
-    if "trend" in raw and raw["trend"] not in TRENDS:
-        raise unknown(f"{place}: trend", str(raw["trend"]), TRENDS)
     return {**raw, "across": key_at(raw["across"], place)}
-
-
-def trend_lacks(contrast: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> str:
-    """What a trend needs that the columns' settings have not; "" for nothing, and of no trend."""
-    if "trend" not in contrast:
-        return ""
-    key, groups = contrast["across"], series(columns, contrast["across"])
-    if not groups:
-        return f"expected columns that differ in {key} alone, with {LEVELS} numbers or more"
-    if contrast["trend"] == "log2" and min(columns[i][key] for each in groups for i in each) <= 0:
-        return f"log2 expects positive numbers of {key}"
-    return ""
 
 
 def combinations(

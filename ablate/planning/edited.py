@@ -52,6 +52,6 @@ def edited(plan: Plan, command: Callable[..., str]) -> Iterator[str]:
         pass  # `ablate sweep` will say what is wrong with it
     yield (
         f"{place_of(path)} has changed since `{command('sweep', *plan.words)}` planned it: all "
-        f"that is shown is of that plan; the same command plans the file as it is now, "
-        f"`{command('diff', plan.name)}` shows what is new"
+        f"that is shown is of that plan; the same command trains the file as it is now, "
+        f"`{command('plan', *plan.words)}` shows its runs"
     )

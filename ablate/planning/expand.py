@@ -10,7 +10,7 @@ from typing import Any
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Row, Tune
 from ablate.planning.compose import Composer, placed
-from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown, trend_lacks
+from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown
 from ablate.planning.edited import hashes
 from ablate.planning.memory import Recall, SeedWords, check_crossed, crossed_again, recalled
 from ablate.planning.naming import sweep_name
@@ -351,10 +351,8 @@ def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
     for name, contrast in sorted(sweep.analysis.contrasts.items()):
         key = contrast["across"]
         values = [c.settings[key] for c in sweep.columns if key in c.settings]
-        ends = (contrast[end] for end in ("from", "to") if end in contrast)
-        missing = [end for end in ends if end not in values]
-        few = trend_lacks(contrast, [column.settings for column in sweep.columns])
-        if not (missing or few):
+        missing = [end for end in (contrast["from"], contrast["to"]) if end not in values]
+        if not missing:
             kept[name] = contrast
         elif sweep.scale is not None and not own:
             notes.append(f"contrast {name!r} has no columns at this scale")
@@ -363,8 +361,6 @@ def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
             place = f"{sweep.place}: {part}.contrasts.{name}"
             if not values:
                 raise UserError(f"{place}: across: no column sets {key!r}")
-            if few:
-                raise UserError(f"{place}: trend: {few}, got {', '.join(map(show, values))}")
             raise unknown(f"{place}: {key}", missing[0], dict.fromkeys(map(show, values)))
     return replace(sweep.analysis, contrasts=kept)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from dataclasses import is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
-from ablate.planning.compose import resolve
 from ablate.planning.launcher import DRIVER, LAUNCHERS
 from ablate.planning.tuning import OWN, TRIALS
 from ablate.shared.choices import CHOICES, Param
@@ -21,23 +20,19 @@ WHOLE_LINE = "a size such as S/16 (model.arch), or a whole model: timm:NAME, mod
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true, false"}
 
 
-def key_lines() -> Iterator[tuple[str, str, str]]:
-    """(`key=default`, what it does and what it takes, "-") of every key. The defaults are those of
-    a run of no other choices: a recipe, a data set and a size have their own.
-
-    Raises UserError where a file of `./conf` can't be composed.
-    """
-    tree, _ = resolve([], Path("runs"))
+def key_lines(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(`key=default`, what it does and what it takes, "-") of every key. `tree`: the configuration
+    that has the defaults; of {} they are null."""
     for section, hint in hints(Run).items():
         if section in CHOICES:
             names = ", ".join([*CHOICES[section], "module:Class"])
-            yield f"{section}={tree[section]['name']}", f"the {section} [{names}]", "-"
+            default = tree.get(section, {}).get("name")
+            yield f"{section}={default}", f"the {section} [{names}]", "-"
             yield from _of_choices(section, {n: c.params for n, c in CHOICES[section].items()})
         elif section in keys(Run):
             yield from _of_fields("", Run, tree, [section])
-        elif isinstance(tree.get(section), Mapping):
-            cls = Model if section == "model" else hint  # a whole model's keys are its own
-            yield from _of_fields(f"{section}.", cls, tree[section], keys(cls))
+        elif is_dataclass(cls := Model if section == "model" else hint):  # not a whole model
+            yield from _of_fields(f"{section}.", cls, tree.get(section, {}), keys(cls))
     yield from _of_fields("text.", Text, {}, keys(Text))
     yield from _of_choices("launcher", {name: choice.params for name, choice in LAUNCHERS.items()})
     for key, param in DRIVER.items():

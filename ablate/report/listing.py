@@ -96,6 +96,14 @@ def _files(group: str) -> Lines:
         yield name, comment.partition(". ")[0].rstrip("."), str(path)
 
 
+def _keys() -> Lines:
+    """The defaults are those of a run of no other choices: a recipe, a data set and a size have
+    their own. Raises UserError where a file of `./conf` can't be composed."""
+    from ablate.planning.compose import resolve
+
+    yield from key_lines(resolve([], Path("runs"))[0])
+
+
 # kind -> (how it is chosen on the command line, its lines)
 KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
     "norms": ("norm=NAME", lambda: _choices(choices.NORMS)),
@@ -161,7 +169,7 @@ def catalogue(kind: str | None, prefix: str, sweeps: Callable[[], Lines]) -> lis
     kinds = {"sweeps": ("ablate sweep NAME", sweeps), **KINDS}
     if kind is None:
         return [Catalogue(name, how, list(lines())) for name, (how, lines) in kinds.items()]
-    kinds["keys"] = ("KEY=VALUE", key_lines)
+    kinds["keys"] = ("KEY=VALUE", _keys)
     if kind not in kinds:
         raise unknown("list", kind, kinds)
     how, lines = kinds[kind]

@@ -29,7 +29,7 @@ from ablate.report.formats.parts import DEFAULT
 from ablate.report.logs import tail
 from ablate.report.plot import KINDS
 from ablate.report.show import leaves, provenance, yaml_lines
-from ablate.report.text import duration
+from ablate.report.text import counted, duration
 from ablate.shared.metrics import Metric
 from ablate.shared.spec import datasets_of
 from ablate.store.looks import InterimLook
@@ -54,11 +54,11 @@ def render_page(
     facts = provenance(runs)
     read = dict.fromkeys(_look_words(plan, look) for look in looks if not look.planned)
     commands = facts.pop("command", {}) or {shlex.join(["ablate", "sweep", *plan.words]): 0}
-    counted = _counted(runs)
+    by_status = _counted(runs)
     text = template("page.html").render(
         css=(HERE / "page.css").read_text("utf-8"),
         title=table.heading,
-        overview=_overview(plan, counted),
+        overview=_overview(plan, by_status),
         table=table,
         summary=summary(table),
         verdicts=said(table),
@@ -67,7 +67,7 @@ def render_page(
         forests=forests(plan, table),
         axis=f"{table.of().over(table.baseline)}, {table.of().points}",
         figures=figures,
-        counted=counted,
+        counted=by_status,
         variants=list(_variants(plan, runs)),
         named=len(plan.columns) > 1,
         measured=[
@@ -79,7 +79,7 @@ def render_page(
         base=next(cell for cell in plan.cells if cell.row == plan.baseline),
         version=__version__,
         # functions
-        plural=_plural,
+        plural=counted,
         score=functools.partial(_score, table),
         tail=tail,
         time=_time,
@@ -143,15 +143,15 @@ def _figure(kind: str, svg: str) -> _Figure:
     return _Figure(kind, alt, svg.replace("<svg", named, 1), float(width[1]) if width else 0.0)
 
 
-def _overview(plan: Plan, counted: str) -> str:
+def _overview(plan: Plan, by_status: str) -> str:
     size = " x ".join(
         (
-            _plural(len(plan.rows), "variant"),
-            *([_plural(len(plan.columns), "column")] if len(plan.columns) > 1 else []),
+            counted(len(plan.rows), "variant"),
+            *([counted(len(plan.columns), "column")] if len(plan.columns) > 1 else []),
             plan.seeds_said,
         )
     )
-    return f"{plan.name}: {size}. {counted}."
+    return f"{plan.name}: {size}. {by_status}."
 
 
 # --- Runs ---------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ def _counted(runs: Sequence[RunRecord]) -> str:
         counts = Counter(record.status for record in some)
         what = ", ".join(f"{count:,} {status}" for status, count in counts.most_common())
         if some:
-            parts.append(f"{_plural(len(some), noun)}: {what}")
+            parts.append(f"{counted(len(some), noun)}: {what}")
     return "; ".join(parts)
 
 
@@ -317,7 +317,7 @@ def _tuning(plan: Plan) -> str | None:
         return None
     stages = "; then ".join(
         f"{', '.join(f'{key} in {_space(space)}' for key, space in stage.space.items())}: "
-        f"{_plural(stage.trials, 'trial')}{f' of {_settings(stage.at)}' if stage.at else ''}"
+        f"{counted(stage.trials, 'trial')}{f' of {_settings(stage.at)}' if stage.at else ''}"
         for stage in plan.tune.stages
     )
     each = "variant" if len(plan.columns) == 1 else "variant in every column"
@@ -357,7 +357,7 @@ def _cost(runs: Sequence[RunRecord]) -> str:
     return (
         f"{_time(sum(seconds.values()))} of device time ({devices or 'no run has finished yet'}), "
         f"{f'{_time(sum(tuning))} of it on tuning, ' if tuning else ''}"
-        f"{_plural(attempts, 'attempt')} at {_plural(len(runs), 'run')}"
+        f"{counted(attempts, 'attempt')} at {counted(len(runs), 'run')}"
     )
 
 
@@ -375,7 +375,3 @@ def _when(runs: Sequence[RunRecord]) -> str | None:
         time.strftime("%Y-%m-%d %H:%M", time.gmtime(at)) for at in (min(times), max(times))
     )
     return f"{first} UTC" if first == last else f"{first} to {last} UTC"
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")

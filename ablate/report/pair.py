@@ -17,13 +17,13 @@ from ablate.report.show import flat
 from ablate.shared.errors import UserError
 
 Change = dict[str, tuple[Any, Any]]  # key -> the value of the baseline, the value of the row
-MATCHES = ("label", "change", "baseline")
 
 
 @dataclass(frozen=True)
 class SharedRow:
-    """A row of both: its label in each, and by which of MATCHES they are one. `differs`: the keys
-    in which two rows of one label change the baseline otherwise."""
+    """A row of both: its label in each; `by`: they are one by their label, by what they change, or
+    as baselines. `differs`: the keys in which two rows of one label change the baseline otherwise.
+    """
 
     labels: tuple[str, str]
     by: str
@@ -32,9 +32,10 @@ class SharedRow:
 
 @dataclass(frozen=True)
 class SweepPair:
-    """Two tables, of the shared rows, their baselines and shared columns alone. `columns`: pairs of
-    labels; `only_rows`, `only_columns`: labels that one alone has; `between`: the keys in which
-    the configurations of both baselines differ, in the first column."""
+    """Two tables, of the shared rows, their baselines and shared columns alone; whole tables where
+    no row or no column is shared. `columns`: pairs of labels; `only_rows`, `only_columns`: labels
+    that one alone has; `between`: the keys in which the configurations of both baselines differ,
+    in the first column."""
 
     tables: tuple[Table, Table]
     rows: tuple[SharedRow, ...]
@@ -54,12 +55,24 @@ def pair(tables: tuple[Table, Table], plans: tuple[Plan, Plan]) -> SweepPair:
     the same keys of its baseline's configuration from and to the same values in every column. Two
     baselines stand beside each other.
 
-    Columns are matched by label; two sweeps of one column each have one. Raises UserError where
-    the metrics differ, and where no row or no column is shared.
+    Columns are matched by label; two sweeps of one column each have one. Where no row or no column
+    is shared, the tables are whole. Raises UserError where the metrics differ.
     """
     one, other = tables
     if one.sweep == other.sweep:
         raise UserError(f"table {one.sweep} {other.sweep}: is one sweep; name another beside it")
+    wholes = one.whole or one, other.whole or other
+    columns = _columns(*wholes)
+    rows = {row.labels[0]: row for row in _rows(wholes, plans, columns) if columns}
+    shown = tuple(rows[row.label] for row in one.rows if row.label in rows)
+    if all(row.labels == (one.baseline, other.baseline) for row in shown):
+        rows, columns = {}, ()
+    only = (
+        _lacking([[r.label for r in t.rows] for t in wholes], [r.labels for r in rows.values()]),
+        _lacking([[c.label for c in t.columns] for t in wholes], columns),
+    )
+    if not rows:
+        return SweepPair(tables, (), (), *only, ())
     said = [f"{t.sweep} is of {t.metric}, in {t.of().points}" for t in tables]
     measures = [(t.metric, t.of().unit, t.of().points, t.of().sign) for t in tables]
     if measures[0] != measures[1]:
@@ -67,17 +80,6 @@ def pair(tables: tuple[Table, Table], plans: tuple[Plan, Plan]) -> SweepPair:
             f"table {one.sweep} {other.sweep}: {said[0]}; {said[1]}; analysis.metric=NAME reads "
             f"both by one"
         )
-    wholes = one.whole or one, other.whole or other
-    columns = _columns(*wholes)
-    if not columns:
-        raise UserError(
-            _none("column", tables, [[c.label or '""' for c in t.columns] for t in wholes])
-        )
-    rows = {row.labels[0]: row for row in _rows(wholes, plans, columns)}
-    shown = tuple(rows[row.label] for row in one.rows if row.label in rows)
-    if all(row.labels == (one.baseline, other.baseline) for row in shown):
-        theirs = [[r.label for r in t.rows if r.label != t.baseline] for t in (one, other)]
-        raise UserError(_none("row", tables, theirs))
     across = {column.label for column in one.columns}
     beside = tuple(both for both in columns if both[0] in across)
     parts = []
@@ -88,8 +90,7 @@ def pair(tables: tuple[Table, Table], plans: tuple[Plan, Plan]) -> SweepPair:
         (parts[0], parts[1]),
         shown,
         beside,
-        _lacking([[r.label for r in t.rows] for t in wholes], [r.labels for r in rows.values()]),
-        _lacking([[c.label for c in t.columns] for t in wholes], columns),
+        *only,
         tuple(_change(*(_base(*of) for of in zip(wholes, plans, columns[0], strict=True)))),
     )
 
@@ -98,14 +99,6 @@ def _base(table: Table, plan: Plan, column: str) -> Cell:
     own = own_labels(table)[column]
     cells = {(cell.row, cell.column): cell for cell in plan.cells}
     return cells[table.baseline, own]
-
-
-def _none(what: str, tables: Sequence[Table], labels: Sequence[Sequence[str]]) -> str:
-    one, other = (table.sweep for table in tables)
-    theirs = zip((one, other), labels, strict=True)
-    return f"table {one} {other}: no {what} is in both: " + "; ".join(
-        f"{name} has {names(found) or 'none'}" for name, found in theirs
-    )
 
 
 def _lacking(

@@ -12,8 +12,8 @@ from ablate.analysis.scores import short
 from ablate.planning.cell import Cell
 from ablate.planning.launcher import launcher_line
 from ablate.planning.plan import Plan
-from ablate.report.status import PARENTS, counted, show_grid, told_counts
-from ablate.report.text import device_time, duration
+from ablate.report.status import PARENTS, show_grid, told_counts
+from ablate.report.text import counted, device_time, duration
 from ablate.running.costs import UNKNOWN, Costs
 from ablate.running.rehearse import Rehearsals
 from ablate.shared.result import FINAL

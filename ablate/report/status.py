@@ -14,7 +14,7 @@ from ablate.planning.edited import edited
 from ablate.planning.plan import Plan
 from ablate.planning.until import Standing
 from ablate.report.gate import console
-from ablate.report.text import duration
+from ablate.report.text import counted, duration
 from ablate.report.workers import rate, standing_cell
 from ablate.shared.result import FINAL
 from ablate.store import looks
@@ -178,7 +178,3 @@ def _plain(text: str) -> Any:
     from rich.text import Text
 
     return Text(text)  # labels hold brackets, which are no markup
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}" + ("" if count == 1 else "s")

@@ -23,6 +23,11 @@ def sparkline(values: Sequence[float], width: int = 40, bars: str = BARS) -> str
     return "".join(bars[round((mean - low) * scale)] for mean in means)
 
 
+def counted(count: int, noun: str) -> str:
+    """1200, "run" -> "1,200 runs"."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
 def device_time(seconds: float) -> str:
     """2556000 -> "710 device-hours"; 20 -> "under 1 device-minute"."""
     return "under 1 device-minute" if seconds < 60 else f"{plain(seconds / 3600)} device-hours"

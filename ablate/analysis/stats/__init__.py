@@ -11,12 +11,10 @@ a slower import, is the oracle in the tests.
 
 from ablate.analysis.stats.across import (
     AverageGain,
-    Combined,
     FactorialEffects,
     average_gains,
     changes,
     grid_effects,
-    trends,
 )
 from ablate.analysis.stats.boundaries import boundaries
 from ablate.analysis.stats.curves import Reached, auc, epochs_to, expected_best, reached
@@ -59,7 +57,6 @@ from ablate.analysis.stats.verdict import (
     MOST_SEEDS,
     NEUTRAL,
     POWER,
-    TREND,
     UNSTABLE,
     agreement,
     verdict,
@@ -73,11 +70,9 @@ __all__ = [
     "MOST_SEEDS",
     "NEUTRAL",
     "POWER",
-    "TREND",
     "UNSTABLE",
     "AverageGain",
     "ColumnGains",
-    "Combined",
     "Decision",
     "Estimate",
     "Exact",
@@ -125,7 +120,6 @@ __all__ = [
     "seed_correlation",
     "sign_flip",
     "take_look",
-    "trends",
     "verdict",
     "welch_of_means",
 ]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,64 +66,6 @@ def average_gains(
     `method`, whose contrasts are those of this average, and `unstable` (C, R) are as in
     `column_gains`. A row with fewer columns is fitted beside the rows that have all of those.
     """
-
-    def mean(some: list[int]) -> Floats:
-        return np.full(len(some), 1 / len(some))
-
-    over = _over(y, baseline, method, unstable, right, mean, fewest=1)
-
-    def average(row: int, found: Combined) -> AverageGain:
-        some = list(found.columns)
-        gains = (y[some, row] - y[some, baseline]).mean(-1)
-        sampled = mean_interval(gains, method.alpha / method.contrasts)
-        return AverageGain(found.gain, sampled, found.columns, found.tripped, found.ratio)
-
-    return tuple(found and average(row, found) for row, found in enumerate(over))
-
-
-class Combined(NamedTuple):
-    """The gain of a row in a combination of `columns` (indices); the rest as of ColumnGains."""
-
-    gain: RowGain
-    columns: tuple[int, ...]
-    tripped: bool
-    ratio: float | None
-
-
-def trends(
-    y: Floats,
-    x: Floats,
-    baseline: int,
-    method: Method,
-    unstable: Bools | None = None,
-    right: Rights | None = None,
-) -> tuple[Combined | None, ...]:
-    """By how much the gain of every row of y (C, R, S) grows with the columns' number x (C,): the
-    slope of the least-squares line, a linear contrast of the columns (Cochran & Cox 1957, ch. 3).
-
-    The slope is taken within a row's seed first; the slopes' column is judged as that of the means
-    in `average_gains`, over the same columns. A line needs three: None where a row has fewer.
-    """
-
-    def slope(some: list[int]) -> Floats:
-        away = x[some] - x[some].mean()
-        return np.asarray(away / (away**2).sum())
-
-    return _over(y, baseline, method, unstable, right, slope, fewest=3)
-
-
-def _over(
-    y: Floats,
-    baseline: int,
-    method: Method,
-    unstable: Bools | None,
-    right: Rights | None,
-    weigh: Callable[[list[int]], Floats],
-    fewest: int,
-) -> tuple[Combined | None, ...]:
-    """The gain of every row of y (C, R, S) in the sum of columns with the weights that `weigh`
-    gives their indices. A row has the columns where it and a stable baseline have all seeds; None
-    below `fewest`, and for the baseline."""
     complete: Bools = np.asarray(~np.isnan(y).any(-1))
     shaky: Bools = np.zeros(y.shape[:2], dtype=bool) if unstable is None else unstable
     usable = complete & complete[:, [baseline]] & ~shaky[:, [baseline]]
@@ -132,23 +73,25 @@ def _over(
     @functools.cache
     def fitted(columns: tuple[int, ...]) -> ColumnGains:
         some = list(columns)
-        weights = weigh(some)
-        made = np.asarray((weights[:, None, None] * y[some]).sum(0))
-        made[~complete[some].all(axis=0)] = np.nan
+        mean = np.asarray(y[some].mean(0))
+        mean[~complete[some].all(axis=0)] = np.nan
         flips = None
         if right is not None:
-            flips = Flips(tuple(right[c] for c in some), tuple(weights.tolist()))
-        return column_gains(made, baseline, method, np.asarray(shaky[some].any(axis=0)), flips)
+            flips = Flips(tuple(right[c] for c in some), (1 / len(some),) * len(some))
+        return column_gains(mean, baseline, method, np.asarray(shaky[some].any(axis=0)), flips)
 
-    def combined(row: int) -> Combined | None:
-        columns = tuple(int(c) for c in np.flatnonzero(usable[:, row]))
-        if row == baseline or len(columns) < fewest:
+    def average(row: int) -> AverageGain | None:
+        some = [int(c) for c in np.flatnonzero(usable[:, row])]
+        if row == baseline or not some:
             return None
-        found = fitted(columns)
-        gain = found.rows[row]
-        return None if gain is None else Combined(gain, columns, found.tripped, found.ratio)
+        found = fitted(tuple(some))
+        if (gain := found.rows[row]) is None:
+            return None
+        gains = (y[some, row] - y[some, baseline]).mean(-1)
+        sampled = mean_interval(gains, method.alpha / method.contrasts)
+        return AverageGain(gain, sampled, tuple(some), found.tripped, found.ratio)
 
-    return tuple(combined(row) for row in range(y.shape[1]))
+    return tuple(average(row) for row in range(y.shape[1]))
 
 
 def changes(

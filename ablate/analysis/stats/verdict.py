@@ -9,11 +9,9 @@ CANT_TELL = "can't tell"
 UNSTABLE = "unstable"  # told from 0 by the other rows' spread, but not by its own
 DID_NOTHING = "did nothing"  # the baseline's predictions in every seed
 
-# Words for an interval above 0 and below: of a gain, of a difference that has no better direction,
-# of a gain's change along a column's number.
+# Words for an interval above 0 and below: of a gain, of a difference that has no better direction.
 BETTER = ("helps", "hurts")
 NEUTRAL = ("higher", "lower")
-TREND = ("grows", "shrinks")
 
 
 def verdict(

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ablate.report.text import counted
+
 Level = Literal["ok", "warning", "problem", "..."]  # ...: a check has begun
 
 
@@ -27,11 +29,6 @@ def size(number: float) -> str:
     from rich.filesize import decimal
 
     return decimal(int(number))
-
-
-def counted(number: int, noun: str) -> str:
-    """ "5 runs"."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def some(names: Sequence[str], noun: str, shown: int = 3) -> str:

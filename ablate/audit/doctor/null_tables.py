@@ -12,10 +12,11 @@ from ablate.analysis.details import seeds_command
 from ablate.analysis.methods import method_of
 from ablate.analysis.own import with_own
 from ablate.analysis.scores import Results, Scores, all_scores, by_replicate
-from ablate.audit.doctor.finding import Finding, Findings, counted
+from ablate.audit.doctor.finding import Finding, Findings
 from ablate.planning.cell import Column
 from ablate.planning.plan import Plan
 from ablate.planning.probing import again
+from ablate.report.text import counted
 from ablate.shared.errors import UserError
 from ablate.store.find import computed, driven, instance, left_out, sweeps
 from ablate.store.ledger import Ledger

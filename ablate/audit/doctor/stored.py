@@ -14,8 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 
-from ablate.audit.doctor.finding import Finding, Findings, counted, size, some
+from ablate.audit.doctor.finding import Finding, Findings, size, some
 from ablate.planning.plan import Plan
+from ablate.report.text import counted
 from ablate.shared import decoded
 from ablate.shared.errors import Failure
 from ablate.shared.files import read_json, write_whole

@@ -23,7 +23,7 @@ from ablate.report.formats.wide import wide_caption, wide_grids
 SIDE_BY_SIDE = 3  # columns of a sweep at most
 UNFINISHED = " (unfinished)"
 FEW_ROWS = 3  # of which no column makes a grid of its own
-WHERE = {"contrast": "columns", "trend": "columns", "group": "group"}  # heads a line's `column`
+WHERE = {"contrast": "columns", "group": "group"}  # heads a line's `column`
 
 
 def sheet(
@@ -176,23 +176,20 @@ def _transposed(table: Table, parts: Sequence[ShownPart]) -> Grid:
 
 
 def _block(table: Table, block: Summary, ci: str) -> Grid:
-    """An average, a contrast, a trend or the effects of a placement: an effect a line."""
+    """An average, a contrast or the effects of a placement: an effect a line."""
     where = any(line.column for line in block.lines) and block.kind in WHERE
-    told = any(line.where for line in block.lines)
     sampled = any(line.sampled for line in block.lines)
     judged = any(line.verdict for line in block.lines)
     told_as = bracket(ci, table.gain_alpha)
-    change = table.of().change
-    what = {"contrast": f"change of {change}", "trend": f"slope of {change}"}
+    change = "change of " * (block.kind == "contrast") + table.of().change
     headings = [
         GridCell("effect" if block.kind == "placement" else "variant"),
         *([GridCell(WHERE[block.kind])] if where else []),
-        GridCell(what.get(block.kind, change) + told_as, number=True),
+        GridCell(change + told_as, number=True),
         *([GridCell(f"if columns were a sample{told_as}", number=True)] if sampled else []),
         *([GridCell("columns", number=True)] if sampled else []),
         GridCell("n", number=True),
         *([GridCell("verdict" if table.complete else "")] if judged else []),
-        *([GridCell("by the columns' verdicts")] if told else []),
     ]
     lines = []
     for line in block.lines:
@@ -206,7 +203,6 @@ def _block(table: Table, block: Summary, ci: str) -> Grid:
             *([GridCell(str(len(line.columns)), number=True)] if sampled else []),
             GridCell(str(line.gain.n), number=True),
             *([GridCell(line.verdict or "")] if judged else []),
-            *([GridCell(line.where)] if told else []),
         ]
         lines.append(GridLine(tuple(cells)))
     note = f"{block.note}; {block.contrasts} contrasts" if block.contrasts > 1 else block.note

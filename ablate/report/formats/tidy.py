@@ -41,9 +41,6 @@ def tree(table: Table) -> dict[str, Any]:
             name: {key: getattr(metric, key) for key in said}
             for name, metric in table.choice.own.items()
         }
-    for line in (line for block in whole["blocks"] for line in block["lines"]):
-        if not line["where"]:  # nor is this
-            del line["where"]
     for column in whole["columns"]:
         del column["arch"], column["wide"]  # parts of its label
         # Nor which is of the own test set, of no group, without lack, or judged.
@@ -253,7 +250,6 @@ def _block(block: Summary) -> Iterator[Fact]:
         "average": "average.gain",
         "group": "group.gain",
         "contrast": f"contrast.{block.name}",
-        "trend": f"trend.{block.name}",
         "placement": f"placement.{block.name}",
     }[block.kind]
     for line in block.lines:
@@ -263,7 +259,6 @@ def _block(block: Summary) -> Iterator[Fact]:
             *_p_values(quantity, line.p_values),
             (f"{quantity}.columns", len(line.columns) or None),
             (f"{quantity}.verdict", line.verdict),
-            (f"{quantity}.where", line.where or None),
         ):
             if value is not None:
                 yield line.column, line.label, "", name, value
