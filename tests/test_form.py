@@ -17,7 +17,9 @@ from ablate.planning.plan import Plan
 from ablate.report.chosen import read_labels
 from ablate.report.plot import DrawnFigure, Form, Nothing, draw
 from ablate.report.plot.form import read_size
+from ablate.report.plot.gains import gain
 from ablate.report.plot.inks import inks
+from ablate.report.plot.style import styled
 from ablate.shared.errors import UserError
 
 COLUMN = (3.3, 2.4)
@@ -189,6 +191,56 @@ def test_wrong_words_are_named_with_the_choices():
     assert read_size("3.3x2.4") == COLUMN
 
 
+# --- Families -----------------------------------------------------------------------------------
+
+FAMILIES = {"row number 1": "after", "row number 2": "after", "row number 4": "branch"}
+
+
+def points_of(form):
+    """Row -> the point of its gain, a matplotlib line; and the texts of the legend."""
+    labels = ["base", *(f"row number {n}" for n in range(1, 6))]
+    plan = make_plan(labels, families=FAMILIES)
+    values = {row: [90 + n, 90.3 + 1.1 * n, 90.1 + n] for n, row in enumerate(labels)}
+    table = tabulate(plan, plant(plan, values))
+    with styled("families"):
+        sheet = gain(plan, table, lambda run: pytest.fail("reads no run"), form)
+    (axes,) = sheet.figure.axes
+    means = {entry.row: entry.gain.mean for entry in table.entries if entry.gain}
+    found = {
+        row: line
+        for row, mean in means.items()
+        for line in axes.lines
+        if [*line.get_ydata()] == [mean] and line.get_marker() != "o"
+    }
+    (legend,) = sheet.figure.legends
+    return found, [text.get_text() for text in legend.get_texts()]
+
+
+def look(line):
+    return line.get_color(), line.get_marker(), line.get_markerfacecolor()
+
+
+def test_rows_of_a_family_share_a_colour_a_marker_and_a_line_of_the_legend():
+    found, legend = points_of(Form(by="family"))
+    assert legend == ["after", "row number 3", "branch", "row number 5"]
+    looks = {row: look(line) for row, line in found.items()}
+    assert len(looks) == 5
+    assert looks["row number 1"] == looks["row number 2"]
+    assert len({*looks.values()}) == len({colour for colour, *_ in looks.values()}) == 4
+    assert len({*map(look, points_of(Form())[0].values())}) == 5
+
+
+@pytest.mark.parametrize("by", [None, "family"])
+def test_the_row_that_stands_out_is_large_on_top_and_itself(by):
+    found, legend = points_of(Form(by=by, highlight="row number 2"))
+    bold, *others = (found[f"row number {n}"] for n in (2, 1, 3, 4, 5))
+    assert all(bold.get_markersize() > one.get_markersize() for one in others)
+    assert all(bold.get_zorder() > one.get_zorder() for one in others)
+    assert look(bold) not in map(look, others)
+    assert "row number 2" in legend
+    assert (len(legend), "after" in legend) == (5, by == "family")
+
+
 # --- Colours ------------------------------------------------------------------------------------
 
 
@@ -263,3 +315,13 @@ def test_the_command_writes_what_is_asked_or_says_what_contradicts(tmp_path):
     assert "--format svg: --out figure.pdf ends in pdf; leave one of them out" in said
     said = shell("plot", "gain", "--rows", "dnp", code=2).err
     assert "--rows: expected one of none, dpn, got 'dnp' (did you mean 'dpn'?)" in said
+    shell("plot", "gain", "--by", "family", "--highlight", "dpn")
+    for option, value in (("--by", "family"), ("--highlight", "dpn")):
+        said = shell("plot", "forest", option, value, code=2).err
+        assert f"{option}: is of the figure gain; leave it out" in said
+    said = shell("plot", "gain", "--highlight", "none", code=2).err
+    assert "--highlight: expected one of dpn, got 'none'" in said
+    assert (
+        "--by: expected one of family, got 'row'"
+        in shell("plot", "gain", "--by", "row", code=2).err
+    )

@@ -180,9 +180,10 @@ def _of_option(
     """The values of an option; none where it takes a file, a number or a new name."""
     if option in RUN_OPTIONS or (name, option) == ("show", "--against"):
         return _runs(given)
-    if option in ("--rows", "--columns"):
+    if option in ("--rows", "--columns", "--highlight"):
         plan = next(_plans(given, places[:1]), {})
-        return _listed((one["label"] for one in plan.get(option[2:], ())), last)
+        parts = "columns" if option == "--columns" else "rows"
+        return _listed((one["label"] for one in plan.get(parts, ())), last)
     if option == "--across":
         return [word.partition("=")[0] for word in places if "=" in word]
     if option == "--scale":
