@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from conftest import Shell
 from test_plot import marks, points, texts
-from test_table import make_plan, plant, tabulate
+from test_table import finished, make_plan, plant, tabulate
 
-from ablate.planning.cell import Row
+from ablate.planning.cell import Column, Row
 from ablate.planning.plan import Plan
 from ablate.report.chosen import read_labels
 from ablate.report.plot import DrawnFigure, Form, Nothing, draw
+from ablate.report.plot.across import across
 from ablate.report.plot.form import read_size
 from ablate.report.plot.gains import gain
 from ablate.report.plot.inks import inks
@@ -239,6 +240,78 @@ def test_the_row_that_stands_out_is_large_on_top_and_itself(by):
     assert look(bold) not in map(look, others)
     assert "row number 2" in legend
     assert (len(legend), "after" in legend) == (5, by == "family")
+
+
+# --- Over a number of the columns -----------------------------------------------------------------
+
+
+def over(*settings, rows=("ViT", "BN"), lacking=()):
+    """The panels of the figure of columns with these settings, and the plan and table of it."""
+    columns = tuple(Column(str(n), one) for n, one in enumerate(settings))
+    plan = replace(make_plan(rows, [column.label for column in columns]), columns=columns)
+    results = {
+        f"{row}@{c}#{s}": finished(0.5 + 0.1 * r + 0.03 * c + 0.001 * (1 + c) * s)
+        for r, row in enumerate(rows)
+        for c in range(len(columns))
+        for s in range(3)
+    }
+    table = tabulate(plan, results | dict.fromkeys(lacking))
+    with styled("across"):
+        sheet = across(plan, table, lambda run: pytest.fail("reads no run"), Form())
+    return sheet.figure, plan, table
+
+
+def curves_of(axes):
+    """The lines of a panel, without the bars: a point each at other numbers."""
+    return [line for line in axes.lines if line.get_marker() not in ("", "None")]
+
+
+def test_a_panel_a_row_a_line_a_rate_over_the_depths():
+    """The column of rate 0.005 at depth 3 is missing, as in the published figure."""
+    pairs = [(0.003, 2), (0.003, 4), (0.003, 3), (0.005, 4), (0.005, 2)]
+    figure, _, table = over(*({"optim.lr": lr, "model.depth": d} for lr, d in pairs))
+    means = {(e.row, pairs[int(e.column)]): e.accuracy for e in table.entries}
+    assert [axes.get_title("left") for axes in figure.axes] == ["ViT", "BN"]
+    for axes, row in zip(figure.axes, ("ViT", "BN"), strict=True):
+        assert axes.get_xlabel() == "model.depth"
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "3", "4"]
+        one, other = curves_of(axes)
+        for line, lr, depths in ((one, 0.003, [2, 3, 4]), (other, 0.005, [2, 4])):
+            assert [*line.get_xdata()] == depths
+            assert [*line.get_ydata()] == [means[row, (lr, d)].mean for d in depths]
+        assert look(one) != look(other)
+        bars = [line for line in axes.lines if line not in (one, other)]
+        drawn = {(line.get_xdata()[0], *line.get_ydata()) for line in bars}
+        assert drawn == {(d, means[row, p].low, means[row, p].high) for p in pairs for d in p[1:]}
+    low, high = figure.axes[0].get_ylim()
+    assert figure.axes[1].get_ylim() == (low, high)
+    assert low < min(m.low for m in means.values()) < max(m.high for m in means.values()) < high
+    (legend,) = figure.legends
+    assert [t.get_text() for t in legend.get_texts()] == ["optim.lr=0.003", "optim.lr=0.005"]
+
+
+def test_columns_of_one_number_are_one_panel_with_a_line_a_row():
+    figure, plan, _ = over(*({"optim.lr": lr} for lr in (1e-4, 1e-3, 1e-2)))
+    (axes,) = figure.axes
+    assert axes.get_xscale() == "log"
+    assert [line.get_color() for line in curves_of(axes)] == [
+        ink.colour for ink in inks(plan).values()
+    ]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["ViT", "BN"]
+
+
+def test_a_cell_without_a_result_has_no_point():
+    lacking = [f"BN@1#{seed}" for seed in range(3)]
+    figure, *_ = over(*({"model.depth": d} for d in (1, 2, 3)), lacking=lacking)
+    assert [[*line.get_xdata()] for line in curves_of(figure.axes[0])] == [[1, 2, 3], [1, 3]]
+
+
+def test_columns_of_two_keys_in_step_or_of_names_are_over_no_number():
+    step = [{"model.width": 32, "model.depth": 1}, {"model.width": 64, "model.depth": 2}]
+    for settings in (step, [{"model.arch": "mu/4"}, {"model.arch": "mu/2"}]):
+        with pytest.raises(Nothing, match="planted: its columns do not differ in a number"):
+            over(*settings)
 
 
 # --- Colours ------------------------------------------------------------------------------------

@@ -326,7 +326,7 @@ def plot(
     begin(f"drawing {kind} of {made.name}")
     out = out or Path(f"{file_name(made.name)}-{kind}.{ending}")
     results, withheld = kept.results(made.runs(), curves=True, probes=True, predictions=True)
-    if kind in ("gain", "forest"):  # their intervals are read
+    if KINDS[kind].gives_intervals:
         table = read(made, kept, results, withheld=withheld).table
     else:
         table = tabulate(

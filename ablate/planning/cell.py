@@ -88,16 +88,18 @@ def _wide_place(column: Column) -> WidePlace:
 LEVELS = 3  # of a number, at least, that a trend is over
 
 
-def series(settings: Sequence[Mapping[str, Any]], key: str) -> list[list[int]]:
+def series(
+    settings: Sequence[Mapping[str, Any]], key: str, levels: int = LEVELS
+) -> list[list[int]]:
     """Indices of the columns with these settings that differ in a number of `key` alone, in its
-    order: a list for each setting of the other keys that has LEVELS of them."""
+    order: a list for each setting of the other keys that has as many `levels` of them."""
     found: dict[str, list[int]] = {}
     for index, one in enumerate(settings):
         if isinstance(one.get(key), int | float) and not isinstance(one[key], bool):
             rest = repr(sorted((k, v) for k, v in one.items() if k != key))
             found.setdefault(rest, []).append(index)
     groups = (sorted(group, key=lambda i: settings[i][key]) for group in found.values())
-    return [group for group in groups if len(group) >= LEVELS]
+    return [group for group in groups if len(group) >= levels]
 
 
 FIRST_TUNING_SEED = 1000  # seeds from here on are for choosing, never for reporting

@@ -50,11 +50,16 @@ def inks(plan: Plan, styles: Mapping[str, str] | None = None) -> dict[str, Ink]:
     names = [(styles or {}).get(row.label, row.label) for row in plan.rows]
     places = [[*dict.fromkeys(names)].index(name) for name in names]
     return {
-        row.label: Ink(
-            BLACK if row.label == plan.baseline else COLOURS[(place - 1) % len(COLOURS)],
-            MARKERS[place % len(MARKERS)],
-            DASHES[place % len(DASHES)],
-            filled=place // len(MARKERS) % 2 == 0,
-        )
+        row.label: ink_of(place, row.label == plan.baseline)
         for place, row in zip(places, plan.rows, strict=True)  # the baseline is first as a rule
     }
+
+
+def ink_of(place: int, black: bool = False) -> Ink:
+    """The style of a place, from 1: 0 is that of what is black."""
+    return Ink(
+        BLACK if black else COLOURS[(place - 1) % len(COLOURS)],
+        MARKERS[place % len(MARKERS)],
+        DASHES[place % len(DASHES)],
+        filled=place // len(MARKERS) % 2 == 0,
+    )
