@@ -274,3 +274,42 @@ def test_a_scale_with_few_columns_is_without_the_trend(tmp_path):
     small, _ = expand([str(file)], scale="small", store=tmp_path)
     assert [*small.analysis.contrasts] == ["again"]
     assert "contrast 'deeper' has no columns at this scale" in small.notes
+
+
+UNTIL = "until: {looks: [5, 8], margin: 1.0}\n"
+
+
+@pytest.mark.parametrize("until", ["", UNTIL])
+def test_a_sweep_crossed_by_words_has_its_contrasts_at_each_value_and_its_looks(
+    tmp_path, monkeypatch, until
+):
+    """The gain of post is 1 point a doubling at the lower rate, and 2 at the higher, by hand."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweeps").mkdir()
+    text = FILE.replace("from: 1, to: 2", "from: 1, to: 4")
+    (tmp_path / "sweeps" / "mine.yaml").write_text(text + until)
+    words = ["mine", "optim.lr=1e-3,3e-3"]
+    plan, _ = expand(words, store=tmp_path / "runs", name="other")
+    assert plan.name == "other"
+    assert plan.until == ((5, 8) if until else ())
+    assert len(plan.columns) == 3 * 2
+    noise = np.random.default_rng(1)
+    settings = {column.label: column.settings for column in plan.columns}
+    results = {}
+    for run in plan.runs():
+        one = settings[run.cell.column]
+        slope = {1e-3: 1.0, 3e-3: 2.0}[one["optim.lr"]]
+        gain = slope * np.log2(one["model.depth"]) * (run.cell.row == "post")
+        results[run.id] = finished((60 + gain) / 100 + 1e-6 * noise.normal())
+    found = {
+        (block.name, line.column): line.gain.mean
+        for block in tabulate(plan, results).blocks
+        for line in block.lines
+        if block.kind in ("contrast", "trend")
+    }
+    expected = {
+        (name, f"optim.lr={lr}"): slope * (2 if name == "again" else 1)
+        for name in ("deeper", "again")
+        for lr, slope in ((0.001, 1.0), (0.003, 2.0))
+    }
+    assert found == {place: pytest.approx(mean, abs=0.01) for place, mean in expected.items()}
