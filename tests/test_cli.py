@@ -738,6 +738,7 @@ def test_every_key_of_a_configuration_is_explained_with_its_default(shell):
     told = said.partition("expected one of ")[2].partition(", got")[0].split(", ")
     assert sorted(line.split("=")[0] for line in tune) == sorted(f"  tune.{key}" for key in told)
     assert "did you mean 'optim.wd'" in shell("list", "keys", "otim.wd", code=2).err
+    assert "`ablate config trainer=NAME` prints all" in shell("list", "keys", "trainer.").out
     assert shell("config", "lr=0.1", code=2).err == (
         "ablate: lr: is no key; did you mean optim.lr?\n"
     )

@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 from conftest import Shell
 from test_plot import marks, points, texts
-from test_table import make_plan, plant, tabulate
+from test_table import finished, make_plan, plant, tabulate
 
-from ablate.planning.cell import Row
+from ablate.planning.cell import Column, Row
 from ablate.planning.plan import Plan
 from ablate.report.chosen import read_labels
 from ablate.report.plot import DrawnFigure, Form, Nothing, draw
+from ablate.report.plot.across import across
 from ablate.report.plot.form import read_size
+from ablate.report.plot.gains import gain
 from ablate.report.plot.inks import inks
+from ablate.report.plot.style import styled
 from ablate.shared.errors import UserError
 
 COLUMN = (3.3, 2.4)
@@ -189,6 +192,128 @@ def test_wrong_words_are_named_with_the_choices():
     assert read_size("3.3x2.4") == COLUMN
 
 
+# --- Families -----------------------------------------------------------------------------------
+
+FAMILIES = {"row number 1": "after", "row number 2": "after", "row number 4": "branch"}
+
+
+def points_of(form):
+    """Row -> the point of its gain, a matplotlib line; and the texts of the legend."""
+    labels = ["base", *(f"row number {n}" for n in range(1, 6))]
+    plan = make_plan(labels, families=FAMILIES)
+    values = {row: [90 + n, 90.3 + 1.1 * n, 90.1 + n] for n, row in enumerate(labels)}
+    table = tabulate(plan, plant(plan, values))
+    with styled("families"):
+        sheet = gain(plan, table, lambda run: pytest.fail("reads no run"), form)
+    (axes,) = sheet.figure.axes
+    means = {entry.row: entry.gain.mean for entry in table.entries if entry.gain}
+    found = {
+        row: line
+        for row, mean in means.items()
+        for line in axes.lines
+        if [*line.get_ydata()] == [mean] and line.get_marker() != "o"
+    }
+    (legend,) = sheet.figure.legends
+    return found, [text.get_text() for text in legend.get_texts()]
+
+
+def look(line):
+    return line.get_color(), line.get_marker(), line.get_markerfacecolor()
+
+
+def test_rows_of_a_family_share_a_colour_a_marker_and_a_line_of_the_legend():
+    found, legend = points_of(Form(by="family"))
+    assert legend == ["after", "row number 3", "branch", "row number 5"]
+    looks = {row: look(line) for row, line in found.items()}
+    assert len(looks) == 5
+    assert looks["row number 1"] == looks["row number 2"]
+    assert len({*looks.values()}) == len({colour for colour, *_ in looks.values()}) == 4
+    assert len({*map(look, points_of(Form())[0].values())}) == 5
+
+
+@pytest.mark.parametrize("by", [None, "family"])
+def test_the_row_that_stands_out_is_large_on_top_and_itself(by):
+    found, legend = points_of(Form(by=by, highlight="row number 2"))
+    bold, *others = (found[f"row number {n}"] for n in (2, 1, 3, 4, 5))
+    assert all(bold.get_markersize() > one.get_markersize() for one in others)
+    assert all(bold.get_zorder() > one.get_zorder() for one in others)
+    assert look(bold) not in map(look, others)
+    assert "row number 2" in legend
+    assert (len(legend), "after" in legend) == (5, by == "family")
+
+
+# --- Over a number of the columns -----------------------------------------------------------------
+
+
+def over(*settings, rows=("ViT", "BN"), lacking=()):
+    """The panels of the figure of columns with these settings, and the plan and table of it."""
+    columns = tuple(Column(str(n), one) for n, one in enumerate(settings))
+    plan = replace(make_plan(rows, [column.label for column in columns]), columns=columns)
+    results = {
+        f"{row}@{c}#{s}": finished(0.5 + 0.1 * r + 0.03 * c + 0.001 * (1 + c) * s)
+        for r, row in enumerate(rows)
+        for c in range(len(columns))
+        for s in range(3)
+    }
+    table = tabulate(plan, results | dict.fromkeys(lacking))
+    with styled("across"):
+        sheet = across(plan, table, lambda run: pytest.fail("reads no run"), Form())
+    return sheet.figure, plan, table
+
+
+def curves_of(axes):
+    """The lines of a panel, without the bars: a point each at other numbers."""
+    return [line for line in axes.lines if line.get_marker() not in ("", "None")]
+
+
+def test_a_panel_a_row_a_line_a_rate_over_the_depths():
+    """The column of rate 0.005 at depth 3 is missing, as in the published figure."""
+    pairs = [(0.003, 2), (0.003, 4), (0.003, 3), (0.005, 4), (0.005, 2)]
+    figure, _, table = over(*({"optim.lr": lr, "model.depth": d} for lr, d in pairs))
+    means = {(e.row, pairs[int(e.column)]): e.accuracy for e in table.entries}
+    assert [axes.get_title("left") for axes in figure.axes] == ["ViT", "BN"]
+    for axes, row in zip(figure.axes, ("ViT", "BN"), strict=True):
+        assert axes.get_xlabel() == "model.depth"
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "3", "4"]
+        one, other = curves_of(axes)
+        for line, lr, depths in ((one, 0.003, [2, 3, 4]), (other, 0.005, [2, 4])):
+            assert [*line.get_xdata()] == depths
+            assert [*line.get_ydata()] == [means[row, (lr, d)].mean for d in depths]
+        assert look(one) != look(other)
+        bars = [line for line in axes.lines if line not in (one, other)]
+        drawn = {(line.get_xdata()[0], *line.get_ydata()) for line in bars}
+        assert drawn == {(d, means[row, p].low, means[row, p].high) for p in pairs for d in p[1:]}
+    low, high = figure.axes[0].get_ylim()
+    assert figure.axes[1].get_ylim() == (low, high)
+    assert low < min(m.low for m in means.values()) < max(m.high for m in means.values()) < high
+    (legend,) = figure.legends
+    assert [t.get_text() for t in legend.get_texts()] == ["optim.lr=0.003", "optim.lr=0.005"]
+
+
+def test_columns_of_one_number_are_one_panel_with_a_line_a_row():
+    figure, plan, _ = over(*({"optim.lr": lr} for lr in (1e-4, 1e-3, 1e-2)))
+    (axes,) = figure.axes
+    assert axes.get_xscale() == "log"
+    assert [line.get_color() for line in curves_of(axes)] == [
+        ink.colour for ink in inks(plan).values()
+    ]
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["ViT", "BN"]
+
+
+def test_a_cell_without_a_result_has_no_point():
+    lacking = [f"BN@1#{seed}" for seed in range(3)]
+    figure, *_ = over(*({"model.depth": d} for d in (1, 2, 3)), lacking=lacking)
+    assert [[*line.get_xdata()] for line in curves_of(figure.axes[0])] == [[1, 2, 3], [1, 3]]
+
+
+def test_columns_of_two_keys_in_step_or_of_names_are_over_no_number():
+    step = [{"model.width": 32, "model.depth": 1}, {"model.width": 64, "model.depth": 2}]
+    for settings in (step, [{"model.arch": "mu/4"}, {"model.arch": "mu/2"}]):
+        with pytest.raises(Nothing, match="planted: its columns do not differ in a number"):
+            over(*settings)
+
+
 # --- Colours ------------------------------------------------------------------------------------
 
 
@@ -261,3 +386,13 @@ def test_the_command_writes_what_is_asked_or_says_what_contradicts(tmp_path):
     assert (tmp_path / "gain.png").read_bytes().startswith(b"\x89PNG")
     said = shell("plot", "gain", "--rows", "dnp", code=2).err
     assert "--rows: expected one of none, dpn, got 'dnp' (did you mean 'dpn'?)" in said
+    shell("plot", "gain", "--by", "family", "--highlight", "dpn")
+    for option, value in (("--by", "family"), ("--highlight", "dpn")):
+        said = shell("plot", "forest", option, value, code=2).err
+        assert f"{option}: is of the figure gain; leave it out" in said
+    said = shell("plot", "gain", "--highlight", "none", code=2).err
+    assert "--highlight: expected one of dpn, got 'none'" in said
+    assert (
+        "--by: expected one of family, got 'row'"
+        in shell("plot", "gain", "--by", "row", code=2).err
+    )

@@ -245,6 +245,16 @@ def test_the_sweeps_of_published_tables_map_what_they_can(tmp_path):
         assert {beside.differs for beside in found.values()} == {""}, name
 
 
+@pytest.mark.parametrize("scale", [None, "digits"])
+def test_table_7_has_its_three_pairs(tmp_path, scale):
+    """As printed: B/32 first, B/16 behind it; at digits scale B/32's stand beside."""
+    found = paper.beside(real("table7", tmp_path, scale=scale), tmp_path)
+    pairs = [(41.4, 47.5), (48.3, 50.7), (52.5, 56.0), (45.6, 51.8), (58.7, 63.0), (60.8, 66.3)]
+    columns = list(dict.fromkeys(column for _, column in found))
+    theirs = [tuple(found[r, c].value for r in ("baseline", "Dual PatchNorm")) for c in columns]
+    assert theirs == (pairs if scale is None else pairs[:3])
+
+
 def test_what_is_quoted_as_about_says_so(tmp_path):
     found = paper.beside(real("bnffn_depth", tmp_path), tmp_path)
     assert {key: (theirs.printed, theirs.gain) for key, theirs in found.items()} == {

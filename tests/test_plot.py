@@ -347,7 +347,7 @@ def test_what_to_type_where_a_run_has_not_measured_it(plan, table, store):
         figure(tuned, table, "tuning", elsewhere.rundir)
     with pytest.raises(Nothing, match="no gain yet"):
         figure(plan, tabulate(plan, {}), "gain", elsewhere.rundir)
-    assert set(figures(plan, table, elsewhere.rundir)) == {"gain", "forest"}
+    assert set(figures(plan, table, elsewhere.rundir)) == {"gain", "forest", "across"}
 
 
 def test_labels_are_text_whatever_is_in_them(plan, table, store):

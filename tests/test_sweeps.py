@@ -25,6 +25,7 @@ DIGITS = {
     "table1_384": (2, 1),
     "table2": (2, 2),
     "table3": (2, 6),
+    "table7": (2, 3),
     "figure1": (20, 1),
     "figure2": (2, 1),
     "figure3": (1, 1),

@@ -884,3 +884,49 @@ def test_a_column_whose_predictions_lack_says_so_and_how_it_is_judged():
     assert table.columns[0].judged_by == "one way"
     assert "one spread of all rows" in table.caption[0]
     assert "not from images, since seed 0 of base has no predictions.npy" in table.details[0]
+
+
+CROSSED = """
+base: {recipe: quick, data: digits, model.arch: mu/4}
+across: {model.depth: [1, 2, 4]}
+variants: [{pre: {}}, {post: {block.mlp: post}}]
+analysis:
+  contrasts:
+    deeper: {across: model.depth, from: 1, to: 2}
+    deepest: {across: model.depth, from: 1, to: 4}
+"""
+
+
+@pytest.mark.parametrize("until", ["", "until: {looks: [5, 8], margin: 1.0}\n"])
+def test_a_sweep_crossed_by_words_has_its_contrasts_at_each_value_and_its_looks(
+    tmp_path, monkeypatch, until
+):
+    """The gain of post is 1 point a doubling at the lower rate, and 2 at the higher, by hand."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "mine.yaml").write_text(CROSSED + until)
+    words = ["mine", "optim.lr=1e-3,3e-3"]
+    plan, _ = expand(words, store=tmp_path / "runs", name="other")
+    assert plan.name == "other"
+    assert plan.until == ((5, 8) if until else ())
+    assert len(plan.columns) == 3 * 2
+    noise = np.random.default_rng(1)
+    settings = {column.label: column.settings for column in plan.columns}
+    results = {}
+    for run in plan.runs():
+        one = settings[run.cell.column]
+        slope = {1e-3: 1.0, 3e-3: 2.0}[one["optim.lr"]]
+        gain = slope * np.log2(one["model.depth"]) * (run.cell.row == "post")
+        results[run.id] = finished((60 + gain) / 100 + 1e-6 * noise.normal())
+    found = {
+        (block.name, line.column): line.gain.mean
+        for block in tabulate(plan, results).blocks
+        for line in block.lines
+        if block.kind == "contrast"
+    }
+    expected = {
+        (name, f"optim.lr={lr}"): slope * doublings
+        for name, doublings in (("deeper", 1), ("deepest", 2))
+        for lr, slope in ((0.001, 1.0), (0.003, 2.0))
+    }
+    assert found == {place: pytest.approx(mean, abs=0.01) for place, mean in expected.items()}

@@ -33,6 +33,8 @@ from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.plan import Plan
 from ablate.planning.search import Search
+from ablate.planning.unite import unasked
+from ablate.planning.until import at_most
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
 
@@ -48,6 +50,13 @@ tune:
   trials: TRIALS
   at: {train.epochs: 1}
 """
+
+
+SEEDS_AND_COLUMNS = """seeds: 2
+across:
+  - before: {tune: none}
+  - found: {}
+  - longer: {train.epochs: 3}"""
 
 
 def declared(folder: Path, text: str = FILE, trials: int = 6, name: str = "lr") -> None:
@@ -89,6 +98,60 @@ def test_a_search_that_is_killed_has_the_same_trials_choice_and_table(calm, tmp_
     assert read(shell).cells == read(calm).cells
     for words in (("table", "lr"), ("table", "lr", "--format", "csv")):
         assert shell(*words).out == calm(*words).out
+
+
+IN_PART = FILE.replace("seeds: 2", SEEDS_AND_COLUMNS).replace(
+    "{log: [1e-4, 3e-2]}}\n  trials: TRIALS", "{choices: [1e-3, 3e-3, 1e-2]}}\n  sampler: grid"
+)
+
+
+def test_a_column_without_searches_is_trained_as_it_is_and_equal_trials_are_trained_once(tmp_path):
+    shell = Shell(tmp_path)
+    declared(tmp_path, IN_PART)
+    shell("sweep", "lr", "launcher=inline")
+    plan, store = read(shell), Store(tmp_path / "runs")
+    searched = {
+        column: {
+            (t.cell.row, t.search, t.number): [*t.cell.ids.values()]
+            for t in plan.trials
+            if t.cell.column == column
+        }
+        for column in ("before", "found", "longer")
+    }
+    assert searched["before"] == {}
+    assert len(searched["found"]) == 2 * 2 * 3  # rows, searches, choices
+    assert searched["found"] == searched["longer"]
+    assert len([*store.runs.iterdir()]) <= 12 + 2 * 3 * 2  # a winner may be what others are, too
+    for cell in plan.cells:
+        epochs = 3 if cell.column == "longer" else 2
+        for place, seed in enumerate(plan.seeds):
+            spec = store.rundir(cell.ids[seed]).read_spec()
+            lr = 3e-3 if cell.column == "before" else cell.chosen[place].params["optim.lr"]
+            assert (spec["train"]["epochs"], spec["optim"]["lr"]) == (epochs, lr)
+        assert len(cell.chosen) == (0 if cell.column == "before" else 2)
+    found, longer = (
+        [c.chosen for c in plan.cells if c.column == name] for name in ("found", "longer")
+    )
+    assert found == longer
+    again = shell("table", "lr").out
+    assert "Tuned in the same way for every variant, but in before: optim.lr;" in again
+    trials = shell("trials", "lr").out
+    assert "before" not in trials
+    assert trials.startswith("**tuned. Trained on digits, 8 px, 1 epoch.**")  # not as long as runs
+    shell("verify", "lr")
+    shell("sweep", "lr", "launcher=inline")
+    assert read(shell).cells == plan.cells
+    kept = {(c.row, c.column): c.ids for c in unasked(plan).cells}
+    assert {place for place, ids in kept.items() if ids} == {("pre", "before"), ("post", "before")}
+
+
+def test_looks_give_seeds_to_a_column_without_searches(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    declared(tmp_path, IN_PART.replace("seeds: 2", "until: {looks: [5, 8], margin: 1.0}"))
+    plan, _ = make_plan(["lr"], store=tmp_path / "runs")
+    most = at_most(plan)
+    assert {c.column: len(c.ids) for c in most.cells if c.column == "before"} == {"before": 8}
+    assert {len(most.planned(cell)) for cell in most.cells} == {8}
 
 
 def test_choosing_is_not_reporting_and_every_seed_has_a_search_of_its_own(calm):
@@ -628,6 +691,12 @@ def test_replicated_searches_keep_the_promise_that_one_search_breaks(sharpness):
         ),
         ("- pre: {}", "- pre: {optim.lr: 1e-3}", "sets optim.lr, which `tune:` searches"),
         ("epochs: 1}", "epochs: -1}", "train.epochs"),
+        ("seeds: 2", "seeds: 2\nacross: [c: {tune: 3}]", "across[0]: tune: expected none, for a"),
+        (
+            "seeds: 2",
+            "seeds: 2\nacross: [c: {tune: none}]",
+            "across[0]: tune: none takes a column out of tune, where other columns have it; here",
+        ),
     ],
 )
 def test_mistakes_are_said_in_a_line_before_anything_trains(tmp_path, monkeypatch, old, new, said):

@@ -127,8 +127,10 @@ def _tuned(plan: Plan, tune: Tune) -> str:
         if plan.one_search
         else "n counts searches"
     )
+    without = ", ".join(column.label for column in plan.columns if not column.tuned)
+    untuned = f", but in {without}" if without else ""
     return (
-        f"Tuned in the same way for every variant: {keys}; {plan.searches_said} of "
+        f"Tuned in the same way for every variant{untuned}: {keys}; {plan.searches_said} of "
         f"{count(tune.trials_each, 'trial')} (sampler {tune.sampler}){least}; settings are chosen "
         f"on validation{' of the parents' * tune.parents}{by}, with other seeds; {counted}."
     )

@@ -3,7 +3,7 @@ into a sweep file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ablate.analysis.scores import Scores, blocks_of
@@ -50,13 +50,18 @@ def by_column(plan: Plan, cells: Cells) -> Iterator[str]:
 
 
 def _training(plan: Plan, cells: Sequence[Scores]) -> str:
-    specs = [score.cell.spec for score in cells]
-    if any(map(is_own, specs)):
-        return f"Trained by {_listed([*dict.fromkeys(map(name_of, specs))])}"
-    parts = [_data_of(specs)]
     images = {
         result["train"]["n"] for score in cells for result in score.results if "train" in result
     }
+    return training(plan, [score.cell.spec for score in cells], images)
+
+
+def training(plan: Plan, specs: Sequence[Mapping[str, Any]], images: Collection[int] = ()) -> str:
+    """State data, images where their numbers are known, resolution and length of runs of these
+    trees: "Trained on mnist5k, 28 px, 8 epochs"."""
+    if any(map(is_own, specs)):
+        return f"Trained by {_listed([*dict.fromkeys(map(name_of, specs))])}"
+    parts = [_data_of(specs)]
     size = f"{_span({spec['data']['size'] for spec in specs})} px"
     parts.append(f"{_span(images)} {plan.task.examples} at {size}" if images else size)
     lengths: dict[str, set[float]] = {}

@@ -28,6 +28,7 @@ from ablate.shared.errors import NotThere, UserError, unknown
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
+    from ablate.report.plot.form import Form
     from ablate.store.store import Store
 
 MAX_PORT = 65535
@@ -258,6 +259,13 @@ def plot(
         str | None, typer.Option(metavar="WxH", help="Width and height in inches, such as 3.3x2.4.")
     ] = None,
     rows: Rows = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="family", help="gain: one colour a family, not one a row."),
+    ] = None,
+    highlight: Annotated[
+        str | None, typer.Option(metavar="ROW", help="gain: the row to draw large, and on top.")
+    ] = None,
     no_caption: Annotated[
         bool, typer.Option("--no-caption", help="Write no heading, caption and notes on it.")
     ] = False,
@@ -268,7 +276,6 @@ def plot(
     from ablate.analysis.reading import read
     from ablate.analysis.tabulate import tabulate
     from ablate.planning.tree import file_name
-    from ablate.report.chosen import read_labels
     from ablate.report.live import begin
     from ablate.report.plot import FORMATS, KINDS, draw
     from ablate.report.plot.form import Form, read_size
@@ -278,22 +285,20 @@ def plot(
     *words, kind = selection.words or [""]
     if kind not in KINDS:
         raise unknown("plot", kind, KINDS, "as the last word one of")
-    form = Form(style, read_size(size) if size is not None else None, not no_caption)
+    if kind != "gain" and (by or highlight):
+        raise UserError(f"{'--by' if by else '--highlight'}: is of the figure gain; leave it out")
+    form = Form(style, read_size(size) if size is not None else None, not no_caption, by=by)
     ending = "pdf" if style == "paper" else "svg"
     if out is not None:
         ending = check_out(out, FORMATS)
     kept = Store(selection.store)
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, replace(selection, words=words), read=True)
-    if rows is not None:
-        labels = [row.label for row in made.rows]
-        also = {alias: row.label for row in made.rows for alias in row.aliases}
-        chosen = {made.baseline, *read_labels("--rows", rows, labels, also)}
-        form = replace(form, rows=tuple(label for label in labels if label in chosen))
+    form = _with_rows(form, made, rows, highlight)
     begin(f"drawing {kind} of {made.name}")
     out = out or Path(f"{file_name(made.name)}-{kind}.{ending}")
     results, withheld = kept.results(made.runs(), curves=True, probes=True, predictions=True)
-    if kind in ("gain", "forest"):  # their intervals are read
+    if KINDS[kind].gives_intervals:
         table = read(made, kept, results, withheld=withheld).table
     else:
         table = tabulate(
@@ -311,3 +316,20 @@ def plot(
         begin(f"for its caption: {drawn.caption}")
     if write_out(out, drawn.content):
         print(out)
+
+
+def _with_rows(form: Form, made: Plan, rows: str | None, highlight: str | None) -> Form:
+    """The form with the rows that are shown beside the baseline, and the one that stands out."""
+    from ablate.report.chosen import read_labels
+
+    labels = [row.label for row in made.rows]
+    also = {alias: row.label for row in made.rows for alias in row.aliases}
+    if rows is not None:
+        chosen = {made.baseline, *read_labels("--rows", rows, labels, also)}
+        form = replace(form, rows=tuple(label for label in labels if label in chosen))
+    if highlight is not None:
+        shown = [label for label in form.rows or labels if label != made.baseline]
+        if (label := also.get(highlight, highlight)) not in shown:
+            raise unknown("--highlight", highlight, shown)
+        form = replace(form, highlight=label)
+    return form

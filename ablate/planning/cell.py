@@ -29,11 +29,13 @@ JOINT = " · "  # between the values in the label of a product
 
 @dataclass(frozen=True)
 class Column:
-    """One value of `across`; `paper` names the published column it stands for."""
+    """One value of `across`; `paper` names the published column it stands for; `tuned`: do its
+    cells get the searches of `tune:`, where the sweep has it?"""
 
     label: str
     settings: Mapping[str, Any]
     paper: str | None = None
+    tuned: bool = True
 
     @property
     def heading(self) -> str:

@@ -40,10 +40,11 @@ class Item:
     place: str
     family: str | None = None
     paper: str | None = None
+    tuned: bool = True
 
     @property
     def column(self) -> Column:
-        return Column(self.label, self.settings, self.paper)
+        return Column(self.label, self.settings, self.paper, self.tuned)
 
 
 @dataclass(frozen=True)

@@ -181,6 +181,13 @@ def _searched(sweep: Sweep) -> Tune | None:
                 f"{item.place}: {item.label}: sets {min(both)}, which `tune:` searches for every "
                 f"variant; leave one of them away"
             )
+    untuned = [column for column in sweep.columns if not column.tuned]
+    if sweep.tune and untuned and (sweep.tune.parents or len(untuned) == len(sweep.columns)):
+        section = "from.tune, which searches parents" if sweep.tune.parents else "tune"
+        raise UserError(
+            f"{untuned[0].place}: tune: none takes a column out of tune, where other columns have "
+            f"it; here leave {section} away"
+        )
     return sweep.tune
 
 
@@ -223,7 +230,7 @@ def _cell(
                 if _of_recipe(key) and key not in (*sweep.over, *sweep.crossed)
             )
         ),
-        seeds=sweep.seeds if sweep.until and sweep.tune else (),
+        seeds=sweep.seeds if sweep.until and sweep.tune and column.tuned else (),
     )
     return cell, spec.tree_identity(whole)
 
@@ -292,7 +299,7 @@ def _columns_differ(
         specs = tuple(identities.get((row, column.label)) for row in first)
         if not any(specs):
             continue
-        other = seen.setdefault(specs, column)
+        other = seen.setdefault((f"{column.tuned}", *specs), column)
         if other is not column:
             words = [key for key in column.settings if key in sweep.over]
             remedy = f"leave {words[0]}= away" if words else "give one of them"

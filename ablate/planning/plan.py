@@ -184,22 +184,30 @@ class Plan:
         """Do all runs of a cell start from one run, of a seed that the sweep names?"""
         return any("seed" in parent for cell in self.cells for parent in spec_parents(cell.spec))
 
+    def is_tuned(self, cell: Cell) -> bool:
+        """Does it get searches? A column may go without those of its sweep."""
+        return self.tune is not None and all(
+            column.tuned for column in self.columns if column.label == cell.column
+        )
+
     def searches(self, cell: Cell) -> dict[int, tuple[int, ...]]:
         """The number of every search of a cell -> the seeds of the reports that take its winner;
-        {} without `tune`."""
-        return self.tune.searches(cell.seeds or self.seeds) if self.tune is not None else {}
+        {} where it gets none."""
+        if self.tune is None or not self.is_tuned(cell):
+            return {}
+        return self.tune.searches(cell.seeds or self.seeds)
 
     @property
     def searches_said(self) -> str:
         """Of every cell: "one search", "5 searches", "5 to 12 searches"."""
-        counts = {len(self.searches(cell)) for cell in self.cells}
+        counts = {len(self.searches(cell)) for cell in self.cells if self.is_tuned(cell)}
         low, high = min(counts), max(counts)
         if low < high:
             return f"{low} to {high} searches"
         return "one search" if high == 1 else f"{high} searches"
 
     def trials_of(self, cell: Cell) -> int:
-        """How many trials the searches of a cell have, asked or not: 0 without `tune`."""
+        """How many trials the searches of a cell have, asked or not: 0 where it gets none."""
         return len(self.searches(cell)) * self.tune.trials_each if self.tune is not None else 0
 
     @property
@@ -280,7 +288,10 @@ class Plan:
             "format": FORMAT,
             **vars(self),
             "rows": [vars(row) for row in self.rows],
-            "columns": [vars(column) for column in self.columns],
+            "columns": [
+                {key: value for key, value in vars(column).items() if key != "tuned" or not value}
+                for column in self.columns
+            ],
             "cells": [cell_tree(cell) for cell in self.cells],
             "analysis": vars(self.analysis),
             "tune": self.tune and asdict(self.tune),

@@ -80,7 +80,10 @@ class Search:
         of_cell: dict[tuple[str, str], list[CellSearch]] = {}
         for search in self._searches:
             of_cell.setdefault(_place(search.cell), []).append(search)
-        cells = tuple(self._reported(cell, of_cell[_place(cell)]) for cell in self._plan.cells)
+        cells = tuple(
+            self._reported(cell, of_cell[_place(cell)]) if _place(cell) in of_cell else cell
+            for cell in self._plan.cells
+        )
         return replace(self._plan, trials=tuple(trials), cells=cells)
 
     def _reported(self, cell: Cell, searches: Sequence[CellSearch]) -> Cell:

@@ -310,7 +310,10 @@ class _Reader:
         paper = settings.pop("paper", None)
         if paper is not None and not isinstance(paper, str):
             raise UserError(f"{place}: paper: expected a column such as S/16, got {paper!r}")
-        return Item(label, settings_at(settings, place), place, paper=paper)
+        if (tune := settings.pop("tune", None)) not in (None, "none"):
+            raise UserError(f"{place}: tune: expected none, for a column without it, got {tune!r}")
+        settings = settings_at(settings, place)
+        return Item(label, settings, place, paper=paper, tuned=tune is None)
 
     def generated(
         self, entry: Mapping[str, Any], place: str, kinds: Sequence[str]

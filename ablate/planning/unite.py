@@ -39,7 +39,10 @@ def unite(one: Plan, other: Plan) -> Plan:
 
 def unasked(plan: Plan) -> Plan:
     """The plan of a tuned sweep before its searches asked for a trial."""
-    cells = (replace(cell, ids={}, chosen=(), specs=()) for cell in plan.cells)
+    cells = (
+        replace(cell, ids={}, chosen=(), specs=()) if plan.is_tuned(cell) else cell
+        for cell in plan.cells
+    )
     return replace(plan, trials=(), cells=tuple(cells))
 
 

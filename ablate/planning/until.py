@@ -134,7 +134,7 @@ def with_seeds(plan: Plan, counts: Mapping[tuple[str, str], int]) -> Plan:
         count = counts.get((cell.row, cell.column), 0)
         if count > len(plan.planned(cell)):
             seeds = tuple(range(count))
-            if plan.tune is not None:
+            if plan.is_tuned(cell):
                 cell = replace(cell, seeds=seeds)
             else:
                 cell = replace(cell, ids=ids_of(cell.spec, seeds))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.planning.analysis_keys import Analysis
@@ -139,7 +139,9 @@ def cross(
                 named = (f"{key}={show(value)}" for key, value in settings.items())
                 label = JOINT.join([column.label, *named])
             theirs = column.paper or paper.get(column.label)
-            found.append(Item(label, {**column.settings, **settings}, column.place, paper=theirs))
+            found.append(
+                replace(column, label=label, settings={**column.settings, **settings}, paper=theirs)
+            )
     return distinct(found, "columns", "")
 
 

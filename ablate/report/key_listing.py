@@ -46,6 +46,8 @@ def key_lines(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     yield from _of_fields("tune.", Tune, {}, OWN)
     yield "model=NAME", WHOLE_LINE, "-"
     yield "model.SETTING", "of a whole model: a parameter of its constructor", "-"
+    yield "trainer=NAME", "a training loop of your own, of conf/trainer/NAME.yaml", "-"
+    yield "trainer.KEY", "a setting of it; `ablate config trainer=NAME` prints all of them", "-"
     yield "from.KEY", "a key of the run that a run starts from, or its seed", "-"
     yield "from.weights", _line(keys(Weights)["path"].line, str, keys(Weights)["path"]), "-"
     yield from _of_fields("from.", Weights, {}, ["names"])

@@ -320,7 +320,9 @@ def _tuning(plan: Plan) -> str | None:
         f"{counted(stage.trials, 'trial')}{f' of {_settings(stage.at)}' if stage.at else ''}"
         for stage in plan.tune.stages
     )
-    each = "variant" if len(plan.columns) == 1 else "variant in every column"
+    each = "variant" if len(plan.columns) == 1 else "variant in every column that is tuned"
+    if all(column.tuned for column in plan.columns):
+        each = each.removesuffix(" that is tuned")
     return (
         f"{stages}; {plan.searches_said} for every {each} (sampler {plan.tune.sampler}, pruner "
         f"{plan.tune.pruner}). "

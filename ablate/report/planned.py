@@ -158,11 +158,12 @@ def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
     )
     chosen = sum(len(cell.chosen) for cell in plan.cells)
     searches = sum(len(plan.searches(cell)) for cell in plan.cells)
+    cells = sum(map(plan.is_tuned, plan.cells))
     keys = ", ".join(dict.fromkeys(key for stage in plan.tune.stages for key in stage.space))
     most = f", {_range(costs.searches, short)} multiply-adds" if costs.searches else ""
     return (
         f"tuning {keys}: {plan.searches_said} of {plan.tune.trials_each} trials "
-        f"(sampler {plan.tune.sampler}){most} for each of {counted(len(plan.cells), 'cell')}; "
+        f"(sampler {plan.tune.sampler}){most} for each of {counted(cells, 'cell')}; "
         f"{done} of {plan.expected_trials} trials and {chosen} of {searches} searches are done"
     )
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.analysis import captions, footnotes
+from ablate.analysis.table import headed
+from ablate.analysis.trained_on import training
 from ablate.planning.cell import Cell, Trial
 from ablate.planning.plan import Plan
 from ablate.report.formats import grid
@@ -150,15 +152,17 @@ def sheet(plan: Plan, found: Sequence[Tried]) -> grid.PrintedTable:
     assert plan.tune is not None
     name = plan.judged.validated
     often = plan.searches_said
+    specs = [one.trial.cell.spec for one in found]
+    trained = f"{training(plan, specs)}." if specs else ""
     return grid.PrintedTable(
-        title=plan.title or plan.name,
-        grids=tuple(_grid(plan, column.label, found) for column in plan.columns),
+        title=headed(plan.title or plan.name, trained),
+        grids=tuple(_grid(plan, column.label, found) for column in plan.columns if column.tuned),
         notes=(),
         caption=(
             f"{often[0].upper()}{often[1:]} of {captions.count(plan.tune.trials_each, 'trial')} a "
             f"variant (sampler {plan.tune.sampler}); all trials of a search have one seed; "
             f"score: {name}, with its standard error.",
-            *(line for cell in plan.cells for line in _worth(plan, cell)),
+            *(line for cell in plan.cells if plan.is_tuned(cell) for line in _worth(plan, cell)),
         ),
         footnotes=(),
     )

@@ -79,7 +79,8 @@ def works_of(
         if is_parent:  # one for all seeds, or one for each; those of a search are counted there
             each = min(1.0, len(cell.ids) / max(1, len(plan.planned(child))))
             a_seed = 0.0 if plan.tune is not None and plan.tune.parents else each
-        if plan.tune is not None and _has_trials(cell.row, is_parent, plan.tune):
+        tuned = plan.is_tuned(child)
+        if plan.tune is not None and tuned and _has_trials(cell.row, is_parent, plan.tune):
             # In trainings of this cell: of one search, and of all trials to come.
             ratio = _images_of_search(plan.tune, child, examples) / images
             searches, seeds = len(plan.searches(child)), len(child.seeds or plan.seeds)

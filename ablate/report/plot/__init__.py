@@ -25,11 +25,13 @@ __all__ = ["FORMATS", "KINDS", "Form", "Nothing", "draw", "figure", "figures"]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of figure: a line of help, its source, and the path of the drawing function."""
+    """A kind of figure: a line of help, its source, and the path of the drawing function.
+    `gives_intervals`: of test scores, so that to draw it is a look."""
 
     line: str
     source: str
     path: str
+    gives_intervals: bool = False
 
 
 KINDS = {
@@ -37,8 +39,15 @@ KINDS = {
         "the gain of every row in every column, with simultaneous intervals",
         "Dual PatchNorm (arXiv 2302.01327), Fig. 1",
         "gains:gain",
+        gives_intervals=True,
     ),
-    "forest": Kind("gains, intervals and verdicts row by row", "-", "gains:forest"),
+    "forest": Kind("gains, intervals and verdicts row by row", "-", "gains:forest", True),
+    "across": Kind(
+        "the metric over a number that columns set: a panel a row, a line for each other setting",
+        "after BatchNorm_in_Transformers_CV, Fig. 10",
+        "across:across",
+        gives_intervals=True,
+    ),
     "curves": Kind(
         "training loss and validation accuracy by epoch, bands over seeds",
         "BatchNorm_in_Transformers_CV, Fig. 8-10",

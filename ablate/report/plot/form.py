@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from ablate.planning.cell import Row
 from ablate.shared.errors import UserError, unknown
 
 LEAST, MOST = 1.0, 40.0  # inches of a side
@@ -54,17 +55,22 @@ STYLES = {
 @dataclass(frozen=True)
 class Form:
     """The form of a figure. `size`: inches, None for as much as its content takes; `captioned`:
-    are heading and notes written where the style has them? `rows`: labels, None for all."""
+    are heading and notes written where the style has them? `rows`: labels, None for all; `by`:
+    "family", whose rows share a style; `highlight`: the label of a row that stands out."""
 
     style: str = "page"
     size: Size | None = None
     captioned: bool = True
     rows: tuple[str, ...] | None = None
+    by: str | None = None
+    highlight: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises UserError for an unknown style."""
+        """Raises UserError for an unknown style, and for rows by anything but their family."""
         if self.style not in STYLES:
             raise unknown("--style", self.style, STYLES)
+        if self.by not in (None, "family"):
+            raise unknown("--by", self.by, ["family"])
 
     @property
     def heading(self) -> bool:
@@ -76,6 +82,12 @@ class Form:
 
     def shows(self, row: str) -> bool:
         return self.rows is None or row in self.rows
+
+    def style_of(self, row: Row) -> str:
+        """The name of the style that marks of the row have, and the legend: rows of a family share
+        one where figures are drawn by family, but for a row that stands out."""
+        alone = self.by is None or row.label == self.highlight
+        return row.label if alone else row.family or row.label
 
     def across(self, panels: int, most: int) -> tuple[int, int]:
         """(lines, panels in a line): `most` are legible on a page, as many as have room else."""

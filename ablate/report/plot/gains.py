@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median_low
 from typing import Any
 
+from matplotlib import rcParams
 from matplotlib.markers import CARETDOWN, CARETLEFT, CARETRIGHT, CARETUP
 
 from ablate.analysis.captions import family, level, sentence
@@ -22,10 +23,12 @@ FAR = 5  # times as wide as the middle interval: one that is wider is cut, to le
 
 def gain(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     """Draw the form of Dual PatchNorm's Figure 1: one point for each row in each column."""
+    bold = {"markersize": 2 * rcParams["lines.markersize"], "markeredgecolor": BLACK, "zorder": 3}
+    styles = {row.label: form.style_of(row) for row in plan.rows}
     entries = _with_gains(plan, table, form)
     rows = [row.label for row in table.rows if row.label in {entry.row for entry in entries}]
     columns = [column.label for column in table.columns]
-    ink = inks(plan)
+    ink = inks(plan, styles)
     headings = {column.label: column.heading for column in table.columns}
     column = max(1.1, 0.08 * len(rows))
     size = (max(6, 3.2 + column * len(columns)), max(4.2, 1.6 + 0.18 * len(rows)))
@@ -36,29 +39,31 @@ def gain(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     axes.axhline(0, color=BLACK, linewidth=0.8)
     legend: dict[str, Any] = {}
     for entry in entries:
-        found = entry.gain
+        found, stands_out = entry.gain, entry.row == form.highlight
         assert found is not None
         x = columns.index(entry.column) + 0.8 * (rows.index(entry.row) + 0.5) / len(rows) - 0.4
         if found.low is not None and found.high is not None:
             ends = [found.low, found.high]
-            (bar,) = axes.plot([x, x], ends, color=ink[entry.row].colour, linewidth=1)
+            width = 2.5 if stands_out else 1
+            (bar,) = axes.plot([x, x], ends, color=ink[entry.row].colour, linewidth=width)
             sheet.tell(bar, _words(table, entry))
         for end, arrow in _cut(table, entry, (low, high), (CARETDOWN, CARETUP)):
             axes.plot([x], [end], marker=arrow, color=ink[entry.row].colour, clip_on=False)
-        (point,) = axes.plot([x], [found.mean], **ink[entry.row].mark(linestyle="none"))
+        mark = ink[entry.row].mark(linestyle="none", **bold if stands_out else {})
+        (point,) = axes.plot([x], [found.mean], **mark)
         sheet.tell(point, _words(table, entry))
         seeds = by_seed(table, entry)
         xs = [x] * len(seeds)
         dots = sheet.dots(axes, xs, [*seeds.values()], ink[entry.row].colour, (1, 0))
         sheet.tell(dots, _seeds(table, entry, seeds))
-        legend.setdefault(entry.row, point)
+        legend.setdefault(styles[entry.row], point)
     axes.set_xticks(range(len(columns)), [headings[column] for column in columns])
     axes.tick_params(axis="x", length=0)
     for edge in range(1, len(columns)):
         axes.axvline(edge - 0.5, color="#DDDDDD", linewidth=0.6)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylabel(_axis(table))
-    sheet.legend({row: legend[row] for row in rows}, length=1)
+    sheet.legend({styles[row]: legend[styles[row]] for row in rows}, length=1)
     sheet.foot(*_foot(plan, table, entries, form))
     return sheet
 

@@ -8,6 +8,7 @@ marker, fill and dashes, too, so that a figure is read in grey.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,15 +43,23 @@ class Ink:
         return {"color": self.colour, "linestyle": self.dashes, **more}
 
 
-def inks(plan: Plan) -> dict[str, Ink]:
+def inks(plan: Plan, styles: Mapping[str, str] | None = None) -> dict[str, Ink]:
     """Choose the style of each row by its place in the plan, whichever rows are drawn. The baseline
-    is black; any two of the first 20 others differ in colour, and in grey, too."""
+    is black; any two of the first 20 others differ in colour, and in grey, too. `styles`: row ->
+    the name of a style, which has the place of its first row; None: each row has its own."""
+    names = [(styles or {}).get(row.label, row.label) for row in plan.rows]
+    places = [[*dict.fromkeys(names)].index(name) for name in names]
     return {
-        row.label: Ink(
-            BLACK if row.label == plan.baseline else COLOURS[(place - 1) % len(COLOURS)],
-            MARKERS[place % len(MARKERS)],
-            DASHES[place % len(DASHES)],
-            filled=place // len(MARKERS) % 2 == 0,
-        )
-        for place, row in enumerate(plan.rows)  # the baseline is first as a rule
+        row.label: ink_of(place, row.label == plan.baseline)
+        for place, row in zip(places, plan.rows, strict=True)  # the baseline is first as a rule
     }
+
+
+def ink_of(place: int, black: bool = False) -> Ink:
+    """The style of a place, from 1: 0 is that of what is black."""
+    return Ink(
+        BLACK if black else COLOURS[(place - 1) % len(COLOURS)],
+        MARKERS[place % len(MARKERS)],
+        DASHES[place % len(DASHES)],
+        filled=place // len(MARKERS) % 2 == 0,
+    )

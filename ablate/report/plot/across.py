@@ -1,0 +1,113 @@
+"""Draws the metric over a number that columns set: a depth, a size, a rate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib import rcParams
+from matplotlib.transforms import ScaledTranslation
+
+from ablate.analysis.captions import level
+from ablate.analysis.table import Table
+from ablate.planning.overrides import show
+from ablate.planning.plan import Plan
+from ablate.planning.probing import again
+from ablate.report.plot.form import Form
+from ablate.report.plot.inks import ink_of, inks
+from ablate.report.plot.measured import Nothing, RunDirs, named
+from ablate.report.plot.style import Drawing
+
+ACROSS = 3  # rows in a line
+WIDE = 30  # times the least number: from there on an axis counts in powers
+
+
+def across(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+    """Draw the mean of each cell over the number, with its interval over seeds.
+
+    A panel a row, and in it a line for each setting of the columns' other keys; one panel with a
+    line a row where columns set nothing else.
+    """
+    key, lines = _lines(plan)
+    means = {(e.row, e.column): e.accuracy for e in table.entries if e.accuracy is not None}
+    rows = [row.label for row in plan.rows if form.shows(row.label)]
+    if not any(row in rows for row, _ in means):
+        raise Nothing(f"{plan.name}: no run has a result yet; run {again(plan)}")
+    others, ink = [_others(plan, line[0], key) for line in lines], inks(plan)
+    alone = len(lines) == 1
+    count = 1 if alone else len(rows)
+    down, across = form.across(count, ACROSS)
+    metric, size = table.of(), (2.6 + 3.4 * across, 3.6 * down)
+    heading = f"{metric.name} over {key}"
+    sheet = Drawing(plan, table, form, "across", heading, (down, across), size)
+    panels = [axes for (axes,) in sheet.columns(count)]
+    for axes in panels[1:]:
+        axes.sharex(panels[0])
+        axes.sharey(panels[0])
+    side_by_side = len(rows) if alone else len(lines)
+    legend: dict[str, Any] = {}
+    for n, (row, c) in enumerate((row, c) for row in rows for c in range(len(lines))):
+        axes, place = panels[n // side_by_side], n % side_by_side
+        style = ink[row] if alone else ink_of(place + 1)
+        columns = [plan.columns[i] for i in lines[c] if (row, plan.columns[i].label) in means]
+        found = {column.settings[key]: means[row, column.label] for column in columns}
+        aside = 0.8 * rcParams["lines.markersize"] * (place - (side_by_side - 1) / 2)  # points
+        moved = ScaledTranslation(aside / 72, 0, sheet.figure.dpi_scale_trans)
+        drawn_by: dict[str, Any] = {"color": style.colour, "transform": axes.transData + moved}
+        for x, mean in found.items():
+            ends = [end for end in (mean.low, mean.high) if end is not None]
+            axes.plot([x] * len(ends), ends, linewidth=1, **drawn_by)
+            axes.update_datalim([(x, y) for y in (mean.mean, *ends)])
+        values = [mean.mean for mean in found.values()]
+        (line,) = axes.plot([*found], values, **style.line() | style.mark() | drawn_by)
+        said = ", ".join(f"{metric.text(mean.mean)} at {show(x)}" for x, mean in found.items())
+        sheet.tell(line, f"{named(row, others[c] or key)}: {said}")
+        legend.setdefault(row if alone else others[c], line)
+    numbers = sorted({column.settings[key] for column in plan.columns})
+    if numbers[0] > 0 and numbers[-1] >= WIDE * numbers[0]:
+        panels[0].set_xscale("log")
+    panels[0].set_xticks(numbers, [show(number) for number in numbers])
+    panels[0].set_xticks([], minor=True)
+    for n, axes in enumerate(panels):
+        axes.margins(0.1)
+        axes.set_title("" if alone else rows[n], loc="left")
+        axes.set_xlabel(key)
+        if n % across == 0:
+            axes.set_ylabel(metric.with_unit(metric.name))
+    sheet.legend(legend)
+    bars = f"Bars: {level(table.alpha)} intervals of each mean, over training seeds."
+    sheet.foot(bars, *(note for note in table.notes if not note.startswith("UNFINISHED")))
+    return sheet
+
+
+def _lines(plan: Plan) -> tuple[str, list[list[int]]]:
+    """The key that is drawn over, and the columns of each line in its order: of several numbers the
+    one that makes the fewest lines, and of these the one that changes from column to column."""
+    settings = [column.settings for column in plan.columns]
+    found = ((_series(settings, key), key) for key in settings[0])
+    whole = [
+        (len(lines), lines, key)
+        for lines, key in found
+        if sum(map(len, lines)) == len(settings) and max(map(len, lines)) > 1
+    ]
+    if not whole:
+        raise Nothing(f"{plan.name}: its columns do not differ in a number")
+    _, lines, key = min(whole)
+    return key, lines
+
+
+def _series(settings: Sequence[Mapping[str, Any]], key: str) -> list[list[int]]:
+    """Indices of the columns with these settings that differ in a number of `key` alone, in its
+    order: a list for each setting of the other keys."""
+    found: dict[str, list[int]] = {}
+    for index, one in enumerate(settings):
+        if isinstance(one.get(key), int | float) and not isinstance(one[key], bool):
+            rest = repr(sorted((k, v) for k, v in one.items() if k != key))
+            found.setdefault(rest, []).append(index)
+    return [sorted(group, key=lambda i: settings[i][key]) for group in found.values()]
+
+
+def _others(plan: Plan, column: int, key: str) -> str:
+    """What a column sets but for the key: "optim.lr=0.003"."""
+    settings = plan.columns[column].settings
+    return ", ".join(f"{k}={show(value)}" for k, value in settings.items() if k != key)
