@@ -21,7 +21,7 @@ from conftest import Shell
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.plan import Plan
-from ablate.running.driver import drive
+from ablate.running.driver import Drive
 from ablate.running.gpus import Found
 from ablate.running.launchers import Slot
 from ablate.shared.files import to_json
@@ -222,7 +222,7 @@ def simulate(
     view = Half(look if looks else lambda: None)
     with Ledger.driving(store) as ledger:
         began = time.process_time()
-        outcome = drive(plan, store, ledger, nodes, SETTINGS, view)
+        outcome = Drive(plan, store, ledger, nodes, SETTINGS, view).run()
         cpu = time.process_time() - began - nodes.spent - paused
         assert outcome.progress.counts == {"finished": runs}
         starts: Counter[str] = Counter()

@@ -14,9 +14,9 @@ from types import TracebackType
 from typing import Any
 
 from ablate.planning.logger import Aside
+from ablate.running import View
 from ablate.running.loggers import Feeders
 from ablate.running.notify import Notifier
-from ablate.running.told import View
 from ablate.shared.errors import Failure, UserError
 from ablate.store.progress import GIVEN_UP, SweepProgress, turn_of_child
 
@@ -24,7 +24,7 @@ FORMAT = 1  # of the summary; raised when a reader of the old would be wrong
 MOST = 20  # runs that a summary names
 
 
-class Bystander:
+class Observers:
     """As a `with` block around a drive: once there is a plan it starts the loggers, and in the end
     it lets them go."""
 
@@ -36,7 +36,7 @@ class Bystander:
         self._known: set[str] = set()  # runs that were given up, as far as it was told
         self._verdicts: tuple[str, Sequence[Mapping[str, Any]]] = "", ()
 
-    def __enter__(self) -> Bystander:
+    def __enter__(self) -> Observers:
         return self
 
     def __exit__(
@@ -121,15 +121,15 @@ class Bystander:
 class _Seen:
     """See `View`."""
 
-    def __init__(self, view: View, bystander: Bystander) -> None:
-        self._view, self._bystander = view, bystander
+    def __init__(self, view: View, observers: Observers) -> None:
+        self._view, self._observers = view, observers
 
     def say(self, text: str) -> None:
         self._view.say(text)
 
     def show(self, progress: SweepProgress) -> None:
         self._view.show(progress)
-        self._bystander.see(progress, self._view)
+        self._observers.see(progress, self._view)
 
 
 def _code(error: BaseException | None) -> int:
