@@ -85,13 +85,13 @@ def test_each_attempt_goes_on_from_the_one_before_and_the_last_is_the_run(store,
     assert second.of_parent("b0").path == store.rundir("b0").path
 
     second.result.write_text("{}")
-    folders.publish(RUN)
+    attempts.publish(store, RUN)
     assert store.rundir(RUN).attempt is None
     assert store.rundir(RUN).has_result()
     work(first, 9)
     first.result.write_text("another")
     assert store.rundir(RUN).result.read_text() == "{}"
-    folders.publish(RUN)  # again: nothing
+    attempts.publish(store, RUN)  # again: nothing
     loaded(store, ledger)
     assert store.rundir(RUN).result.read_text() == "{}"
 
@@ -168,7 +168,7 @@ def test_whenever_the_driver_dies_the_next_one_has_what_the_ledger_names(
         crashing(patch, after)
         try:
             folders = loaded(store, ledger, remote=what != "back")
-            folders.publish(RUN) if what == "publish" else start(store, ledger, folders)
+            attempts.publish(store, RUN) if what == "publish" else start(store, ledger, folders)
         except Crash:
             pass
     collected(store, ledger)
@@ -176,7 +176,7 @@ def test_whenever_the_driver_dies_the_next_one_has_what_the_ledger_names(
     assert store.rundir(RUN).has_result() is (what == "publish")
     assert store.rundir(RUN).newest_step() == 5
     if what == "publish":
-        folders.publish(RUN)
+        attempts.publish(store, RUN)
         assert store.rundir(RUN).has_result()
         assert store.rundir(RUN).attempt is None
     else:
