@@ -143,7 +143,7 @@ def test_the_time_left_as_squeue_says_it(told, left):
     ],
 )
 def test_a_limit_as_sbatch_reads_it(said, limit):
-    assert slurm.limit_s(said) == limit
+    assert slurm.seconds(said) == limit
 
 
 def test_a_limit_without_time_to_train_is_refused():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ablate.planning.launcher import LAUNCHERS
-from ablate.running.gpus import Found
+from ablate.running.gpus import GpuSet
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.rundir import RunDir
 from ablate.store.liveness import Liveness
@@ -52,7 +52,7 @@ class Launcher(Liveness, Protocol):
     """The launcher as the driver sees it. `tests/launcher_contract.py` tests every launcher."""
 
     slots: Sequence[Slot]  # offered now
-    devices: Found  # the GPUs of this host behind its slots, and remarks
+    devices: GpuSet  # the GPUs of this host behind its slots, and remarks
 
     @property
     def remote(self) -> bool:
@@ -86,7 +86,7 @@ class Launcher(Liveness, Protocol):
 
     def start(self, run: RunDir, slot: Slot, settled: Mapping[str, Any] | None = None) -> None:
         """Start a worker on a folder with a run.json; return at once, or when the worker ends.
-        `settled`: what was decided for the run, see `ablate.running.settle`."""
+        `settled`: what was decided for the run, see `ablate.running.decisions`."""
 
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
         """Return {run id: exit code} of own workers that ended since the last poll.

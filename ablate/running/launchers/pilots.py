@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ablate.running.gpus import Found
+from ablate.running.gpus import GpuSet
 from ablate.running.launchers import Progress, Slot
 from ablate.running.launchers.engine import Asked, Engine
 from ablate.running.launchers.fork import ForkServer
@@ -71,7 +71,7 @@ class PilotLauncher:
     """The launcher of an engine's pilots."""
 
     remote = True
-    devices = Found()
+    devices = GpuSet()
 
     def __init__(
         self, settings: Mapping[str, Any], cache: Path, engine: Callable[[str], Engine]
