@@ -236,14 +236,14 @@ def test_a_file_is_mended_from_wherever_a_kill_tore_it(tmp_path):
     for end in range(len(content) + 1):
         path.write_bytes(content[:end])
         node = path.stat().st_ino
-        bring(path, content, whole=False)
+        bring(path, content, over=False)
         assert path.read_bytes() == content
         assert path.stat().st_ino == node  # it was appended to: who follows the file reads on
-    bring(path, content[:6], whole=False)  # the run went back; it comes there again
+    bring(path, content[:6], over=False)  # the run went back; it comes there again
     assert path.read_bytes() == content
-    bring(path, b"first\nother\n", whole=False)
+    bring(path, b"first\nother\n", over=False)
     assert path.read_bytes() == b"first\nother\n"
-    bring(path, b"first\n", whole=True)
+    bring(path, b"first\n", over=True)
     assert path.read_bytes() == b"first\n"
 
 

@@ -45,7 +45,7 @@ class ActiveRun:
 
     @property
     def error(self) -> str:
-        """Why it left without a result, as it noted."""
+        """Return why it left without a result, as it noted."""
         self.notes = self.by.notes(self.folder)
         return str(self.notes.get("error", "its worker died without an error message"))
 
@@ -58,7 +58,7 @@ class ActiveRun:
 
     @property
     def place(self) -> str:
-        """The name of its slot, as far as it is known."""
+        """Return the name of its slot, as far as it is known."""
         return self.slot.name if self.slot is not None else str(self.notes.get("slot", "?"))
 
     @property
@@ -179,7 +179,7 @@ class Folders:
         return folder, {"attempt": number}
 
     def began(self, run: str, attempt: int | None = None) -> None:
-        """The ledger names the attempt now."""
+        """Note that the ledger names the attempt now."""
         self._starts[run] = self._starts.get(run, 0) + 1
         if attempt is not None:
             attempts.appoint(self._store, run, attempt)
@@ -187,6 +187,6 @@ class Folders:
             attempts.forget(self._store, self._before[run])
 
     def ended(self, folder: RunDir) -> None:
-        """Its worker has surely ended: it left an exit code."""
+        """Note that its worker has surely ended: it left an exit code."""
         if folder.attempt is not None:
             self._ended.add(folder.attempt)

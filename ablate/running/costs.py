@@ -35,12 +35,12 @@ class Costs:
 
     def warnings(self) -> list[str]:
         """List the worker's warnings, and norms over so few values that only signs are left."""
-        found = {text: text for a in self.described.values() for text in a.get("warnings", ())}
+        lines = {text: text for a in self.described.values() for text in a.get("warnings", ())}
         for (row, _), answer in self.described.items():
             for site, group in answer["groups"].items():
                 if group < SMALLEST_GROUP:
-                    found.setdefault(row, f"{row}: {site} normalises over {group} values only")
-        return list(found.values())
+                    lines.setdefault(row, f"{row}: {site} normalises over {group} values only")
+        return list(lines.values())
 
 
 def mean_seconds(cell: Cell, finished: Mapping[str, Mapping[str, Any]]) -> float | None:

@@ -96,8 +96,8 @@ def shape(tree: Mapping[str, Any]) -> str:
         tree["optim"].get("name"),
     ]
     # Added later: without a second tower, and what is frozen, decisions stand as they were made.
-    beside = {"text": tree.get("text"), "lr_mult": tree["optim"].get("lr_mult")}
-    parts += [beside] if any(beside.values()) else []
+    others = {"text": tree.get("text"), "lr_mult": tree["optim"].get("lr_mult")}
+    parts += [others] if any(others.values()) else []
     return _hash(json.dumps(parts, sort_keys=True))
 
 

@@ -69,7 +69,7 @@ class Outcome:
 
     @property
     def ended(self) -> str:
-        """How its driver did, for `status`; "" where it drove to the end."""
+        """Say how its driver did, for `status`; "" where it drove to the end."""
         if self.signal is not None:
             return f"was stopped by {signal.Signals(self.signal).name}"
         return f"ended: {self.stopped}" if self.stopped else ""

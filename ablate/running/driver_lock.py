@@ -150,7 +150,7 @@ class Waiting:
     def on(self, pids: Mapping[str, Any]) -> None:
         """Wait a moment. `pids`: living processes by the label of the run, "" for the driver.
         Raises Failure when the time is over."""
-        frozen = {pid: text for label, held in pids.items() for pid, text in _frozen(label, held)}
+        frozen = {pid: text for label, pid in pids.items() if (text := _frozen(label, pid))}
         for pid in frozen.keys() - self._frozen.keys():
             self._say(f"{frozen[pid]}; Ctrl-C ends the waiting")
         self._frozen |= frozen
@@ -161,13 +161,12 @@ class Waiting:
         time.sleep(0.1)
 
 
-def _frozen(label: str, pid: object) -> Iterator[tuple[int, str]]:
-    """Yield (process id, how to resume it), if the process is frozen."""
+def _frozen(label: str, pid: object) -> str:
+    """Say how to resume a process that is frozen; "" for others."""
     with contextlib.suppress(OSError):
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        if state == "T" and isinstance(pid, int):
+        if state == "T":
             whose = f" ({label})" if label else ""
-            yield (
-                pid,
-                f"process {pid}{whose} is frozen; `kill -CONT {pid}` resumes it, and then it stops",
-            )
+            resumes = f"`kill -CONT {pid}` resumes it, and then it stops"
+            return f"process {pid}{whose} is frozen; {resumes}"
+    return ""

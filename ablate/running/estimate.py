@@ -111,14 +111,14 @@ def sizes(
         from ablate.running.launchers.fork import ForkServer
 
         with ForkServer() as server:
-            told = server.ask("describe", _question(store, lacking, DEVICES[0]))
-        answers |= {(cell.row, cell.column): told[key] for key, cell in lacking.items()}
+            new = server.ask("describe", _question(store, lacking, DEVICES[0]))
+        answers |= {(cell.row, cell.column): new[key] for key, cell in lacking.items()}
     return answers
 
 
 def _factored(plan: Plan) -> list[Cell]:
-    """Of each cell whose search multiplies learning rates by path a trial: its model may lack that
-    path."""
+    """Return a trial of each cell whose search multiplies learning rates by path: its model may
+    lack that path."""
     first = {(trial.cell.row, trial.cell.column): trial for trial in reversed(plan.trials)}
     return [trial.cell for trial in first.values() if any(FACTORS in key for key in trial.params)]
 

@@ -139,7 +139,7 @@ ON_CPU = "runs train on the CPU; launcher.devices=cpu accepts that"
 
 
 def _unseen(names: list[str], outer: str | None, why: str) -> GpuSet:
-    """Where the tool tells nothing. Names that somebody gave mean something to CUDA, too."""
+    """Choose where the tool tells nothing. Names that somebody gave mean something to CUDA, too."""
     if names == ["auto"] and outer is None:
         nodes = sorted(str(node) for node in NODES.glob("nvidia[0-9]*"))
         if not nodes and shutil.which(TOOL) is None:
@@ -170,13 +170,15 @@ def _visible(outer: str) -> list[str]:
 
 
 def _as_cuda(outer: str, there: Iterable[Gpu]) -> list[Gpu]:
-    """The same of names that are told; and of a GPU with slices CUDA takes the first alone."""
+    """Take them as CUDA does: up to the first unknown name; of a GPU with slices CUDA takes the
+    first alone."""
     named = (_named(name, there) for name in _visible(outer))
     return [gpus[0] for gpus in itertools.takewhile(bool, named)]
 
 
 def _named(name: str, gpus: Iterable[Gpu]) -> list[Gpu]:
-    """By index or UUID, which may be cut short as for CUDA: of a GPU with slices all of them."""
+    """Find by index or UUID, which may be cut short as for CUDA: of a GPU with slices all of
+    them."""
     if not name.startswith(("GPU-", "MIG-")):
         return [gpu for gpu in gpus if name in (gpu.index, gpu.index.partition(":")[0])]
     if slices := [gpu for gpu in gpus if gpu.uuid.startswith(name)]:
@@ -191,7 +193,8 @@ BUSY_MIB = 1024  # in use by what no process is told of, as from outside a conta
 
 
 def busy(gpus: Iterable[Gpu], ours: Collection[object]) -> list[str]:
-    """A line on each that others use: processes but for `ours`, and memory. Raises NoAnswer."""
+    """List a line on each that others use: processes but for `ours`, and memory. Raises
+    NoAnswer."""
     boards = {gpu.board: gpu.index.partition(":")[0] for gpu in gpus}
     if not boards:
         return []
@@ -211,7 +214,7 @@ def busy(gpus: Iterable[Gpu], ours: Collection[object]) -> list[str]:
 
 
 def figures(indices: Collection[str]) -> list[str]:
-    """A line on each of these: how busy it is, its memory and power, as far as it tells. Raises
+    """List a line on each: how busy it is, its memory and power, as far as it tells. Raises
     NoAnswer."""
     keys = "index", "utilization.gpu", "memory.used", "memory.total", "power.draw"
     lines = []
@@ -229,8 +232,8 @@ def figures(indices: Collection[str]) -> list[str]:
 
 
 def rows(*keys: str, of: str = "gpu") -> list[list[str]]:
-    """Of each GPU, or compute process, what `nvidia-smi --help-query-gpu` calls so; "[N/A]" and
-    other excuses for what it does not tell. Raises NoAnswer."""
+    """Return of each GPU, or compute process, what `nvidia-smi --help-query-gpu` calls so; "[N/A]"
+    and other excuses for what it does not tell. Raises NoAnswer."""
     output = output_of(f"--query-{of}={','.join(keys)}", "--format=csv,noheader,nounits")
     table = ([part.strip() for part in line.split(",")] for line in output.splitlines())
     return [row for row in table if len(row) == len(keys)]

@@ -110,7 +110,7 @@ class Observers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """A drive that never began, since somebody said no, is told to nobody."""
+        """Tell of the end; not of a drive that never began, since somebody said no."""
         began = self._progress is not None or isinstance(error, UserError | Failure | OSError)
         if self._notifier is not None and began:
             self._notifier.send(self._summary("end", error))
@@ -142,7 +142,7 @@ class Observers:
             view.say(self._lines.pop(0))
 
     def read(self, line: str, verdicts: Sequence[Mapping[str, Any]]) -> None:
-        """The verdicts of the complete sweep were read, and their look is recorded."""
+        """Keep the verdicts of the complete sweep; they were read, and their look is recorded."""
         self._verdicts = line, verdicts
 
     def _lost(self) -> set[str]:

@@ -79,8 +79,8 @@ def effect_of(order: str, state: RunState, *, result: bool, alive: bool, known: 
 def decide(
     store: Store, ledger: Ledger, order: str, run: str, state: RunState, alive: bool | None = None
 ) -> Effect:
-    """As `effect_of`, of a run as the store has it, with the detail: how far a run had come that is
-    held back. `alive`: what its driver knows."""
+    """Decide as `effect_of` does, of a run as the store has it, with the detail: how far a run had
+    come that is held back. `alive`: what its driver knows."""
     folder = store.rundir(run)
     kinds = {kind for _, kind, _ in ledger.events(run)}
     effect = effect_of(
@@ -97,7 +97,7 @@ def decide(
 
 
 def carry_out(store: Store, ledger: Ledger, order: str, run: str) -> None:
-    """In the driver's turn, obey for a run that nobody drives now."""
+    """Obey, in the driver's turn, for a run that nobody drives now."""
     state = ledger.states([run]).get(run)
     if state is None:
         return

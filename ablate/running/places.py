@@ -106,11 +106,11 @@ class PlaceHealth:
         self._say, self._board = say, board
 
     def works(self, place: str) -> None:
-        """A run left a result there: earlier losses count no longer."""
+        """Note that a run left a result there: earlier losses count no longer."""
         self.lost = {**self.lost, place: frozenset()}
 
     def blame(self, run: str, place: str) -> None:
-        """`run` lost its device there."""
+        """Note that `run` lost its device there."""
         self.lost = blame(self.lost, run, place)
         lost = self.lost.get(place, frozenset())
         if gives_up(lost, {id: variant(planned) for id, planned in self._board.runs.items()}):

@@ -86,9 +86,9 @@ def works_of(
             work.left += ratio * (searches - done / plan.tune.trials_each)
             work.seed = ratio * searches / seeds + 1.0
             if plan.tune.parents:  # and with what they choose a parent for each report
-                whole = _images(child.spec["parent"], examples) / images
-                work.left += whole * (seeds - len(child.ids))
-                work.seed += whole - 1.0
+                report = _images(child.spec["parent"], examples) / images
+                work.left += report * (seeds - len(child.ids))
+                work.seed += report - 1.0
         work.each = 3.0 * images * size
         work.evaluated = _evaluated(cell.spec, examples)
         work.launches = launches_of(cell.spec, answer["launches"], images, work.evaluated)

@@ -23,7 +23,7 @@ _ENDED = "COMPLETING"  # squeue still has it, and its processes are gone or goin
 
 
 def slurm(settings: Mapping[str, Any], cache: Path) -> PilotLauncher:
-    """The launcher `slurm`. Raises UserError where submitit is not installed."""
+    """Make the launcher `slurm`. Raises UserError where submitit is not installed."""
     root = cache.parent.absolute()
     return PilotLauncher(settings, cache, functools.partial(Slurm, settings, root))
 
@@ -78,7 +78,7 @@ class Slurm:
 
 
 def _parameters(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What submitit's executor takes. Raises UserError for a limit that leaves no time to train."""
+    """Return submitit's parameters. Raises UserError for a limit that leaves no time to train."""
     limit, grace = seconds(settings["time"]), settings["grace_s"]
     if limit is not None and limit <= grace:
         raise UserError(
@@ -136,7 +136,7 @@ def submit_driver(command: Sequence[str], log: Path, settings: Mapping[str, Any]
 
 
 def check() -> None:
-    """Raises Failure where this host can't ask for jobs."""
+    """Raise Failure where this host can't ask for jobs."""
     where = "start ablate on a host that can ask for jobs, such as a login node"
     for program in ("sbatch", "squeue"):
         if shutil.which(program) is None:
@@ -146,7 +146,7 @@ def check() -> None:
 
 
 def _pilot(root: Path, settings: Mapping[str, Any]) -> None:
-    """What a job does on each of its nodes."""
+    """Fly a pilot: a job calls this on each of its nodes."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     job = f"{array}_{task}" if array else os.environ["SLURM_JOB_ID"]
     left = output_of("squeue", "-h", "-j", os.environ["SLURM_JOB_ID"], "-o", "%L") or ""

@@ -35,7 +35,7 @@ class Page:
 
     @property
     def seal(self) -> str:
-        """Of its end; "" while it has not ended."""
+        """Identify its end; "" while it has not ended."""
         return "" if self.result is None else seal_of(self.result)
 
     def configuration(self) -> dict[str, Any]:
@@ -153,11 +153,11 @@ class PageFiles:
         return path
 
 
-def bring(path: Path, content: bytes, whole: bool) -> None:
+def bring(path: Path, content: bytes, over: bool) -> None:
     """See to it that a file has this content, by what it lacks: who follows it reads on, and a kill
     tears at most its end, which is mended here. A file with other bytes is written anew.
 
-    `whole`: nothing more will come. Else a file that is longer stays: its run has gone back, and
+    `over`: nothing more will come. Else a file that is longer stays: its run has gone back, and
     comes there again.
     """
     try:
@@ -171,5 +171,5 @@ def bring(path: Path, content: bytes, whole: bool) -> None:
             file.write(content[len(had) :])
             file.flush()
             os.fsync(file.fileno())
-    elif len(had) > len(content) and whole:
+    elif len(had) > len(content) and over:
         write_whole(path, content)

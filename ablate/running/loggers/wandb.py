@@ -38,7 +38,7 @@ class WandB(PageFiles):
         make_folder(self._folder)
         for rest in self._folder.glob(f"offline-run-*-{name}-*"):
             shutil.rmtree(rest)
-        made = wandb.init(
+        run = wandb.init(
             project=self._settings["project"],
             entity=self._settings["entity"] or None,
             id=f"{name}-{_short(page.seal)}",
@@ -53,10 +53,10 @@ class WandB(PageFiles):
             ),
         )
         for step, values in page.lines.items():
-            if step >= made.step:
-                made.log(values, step=step)
-        made.summary.update({**page.final(), "status": page.result["status"]})
-        made.finish(exit_code=0)
+            if step >= run.step:
+                run.log(values, step=step)
+        run.summary.update({**page.final(), "status": page.result["status"]})
+        run.finish(exit_code=0)
         self.note_done(page)
 
 
