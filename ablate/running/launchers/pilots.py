@@ -39,7 +39,7 @@ SILENT = "no sign of life"
 
 
 @dataclass
-class _Known:
+class _Pilot:
     """A pilot, as its driver knows it."""
 
     folder: PilotDir
@@ -74,8 +74,8 @@ class PilotLauncher:
         self._token = token_of(self._root) or secrets.token_hex(8)
         self._jobs = Jobs(settings["name"], engine(self._token))
         self._server = ForkServer(CPU)  # for questions, which this host answers
-        self._pilots: dict[str, _Known] = {}
-        self._given: dict[str, _Known] = {}  # by attempt, also when it has ended
+        self._pilots: dict[str, _Pilot] = {}
+        self._given: dict[str, _Pilot] = {}  # by attempt, also when it has ended
         self._exits: dict[str, int] = {}
         self._looked_at = -math.inf
         self._beat = DriverBeat(self._root, BEAT_S)
@@ -148,11 +148,11 @@ class PilotLauncher:
             pilot.stops[run.attempt] = now
             self._order(pilot)
 
-    def _holder(self, run: RunDir) -> _Known | None:
+    def _holder(self, run: RunDir) -> _Pilot | None:
         pilot = self._given.get(run.attempt or "")
         return pilot if pilot is not None and run.attempt in pilot.runs else None
 
-    def _order(self, pilot: _Known) -> None:
+    def _order(self, pilot: _Pilot) -> None:
         pilot.stops = {a: now for a, now in pilot.stops.items() if a in pilot.runs}
         worker = {key: self._settings.get(key) for key in ("checkpoint_s", "origin")}
         tree = {"runs": pilot.runs, "stop": pilot.stops, "close": pilot.close, "settings": worker}
@@ -184,7 +184,7 @@ class PilotLauncher:
                 fresh = folder.is_fresh()
                 heard_at = now if fresh else now - STALE_S
                 close = bool(orders.get("close"))
-                pilot = _Known(folder, runs, heard_at=heard_at, stops=stops, close=close)
+                pilot = _Pilot(folder, runs, heard_at=heard_at, stops=stops, close=close)
                 self._pilots[folder.id] = pilot
                 self._given |= dict.fromkeys(runs, pilot)
         for pilot in list(self._pilots.values()):
@@ -202,7 +202,7 @@ class PilotLauncher:
                 pilot.folder.remove()
         self.slots = [s for p in self._pilots.values() if p.is_open for s in p.slots]
 
-    def _heard(self, pilot: _Known, beat: Mapping[str, Any], now: float) -> None:
+    def _heard(self, pilot: _Pilot, beat: Mapping[str, Any], now: float) -> None:
         if not pilot.beat:  # the first time
             remarks = [*beat.get("remarks", ())]
             self._jobs.lines += remarks
@@ -219,7 +219,7 @@ class PilotLauncher:
         if ended:
             self._order(pilot)
 
-    def _gone(self, pilot: _Known, now: float) -> int | None:
+    def _gone(self, pilot: _Pilot, now: float) -> int | None:
         """Return the exit code of the workers of a pilot that has ended, or is given up for
         dead."""
         if pilot.beat.get("over"):
@@ -291,7 +291,7 @@ class PilotLauncher:
         self._server.free()
 
 
-def _farewell(pilot: _Known, how: str) -> str:
+def _farewell(pilot: _Pilot, how: str) -> str:
     """Write the line on a pilot that is given up. `how`: its job ended, in the engine's words."""
     why = f"its job {pilot.job} has ended" + (f" ({how})" if how else "")
     return f"pilot {pilot.folder.id} is gone: {how if how == SILENT else why}"
