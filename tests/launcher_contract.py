@@ -16,7 +16,7 @@ import pytest
 from ablate.planning.compose import resolve
 from ablate.planning.launcher import launcher_settings
 from ablate.running import launchers
-from ablate.running.gpus import Found
+from ablate.running.gpus import GpuSet
 from ablate.running.launchers import Launcher
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import to_json, write_whole
@@ -99,7 +99,7 @@ class LauncherContract:
 
     def test_a_cpu_is_not_tried_out(self, launcher):
         assert {slot.device for slot in launcher.slots} == {"cpu"}
-        assert (launcher.unfit(launcher.slots), launcher.devices) == ({}, Found())
+        assert (launcher.unfit(launcher.slots), launcher.devices) == ({}, GpuSet())
 
     def test_a_poll_without_workers_tells_nothing_and_does_not_hang(self, launcher):
         begun = time.monotonic()

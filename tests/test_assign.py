@@ -7,8 +7,9 @@ import random
 
 import pytest
 
-from ablate.running.assign import assign, blame, gives_up
+from ablate.running.assign import assign
 from ablate.running.launchers import Slot
+from ablate.running.places import blame, gives_up
 from ablate.store.events import RunState
 
 SLOTS = [Slot(name, name.partition(".")[0], "cuda") for name in ("g0.0", "g0.1", "g1.0", "g1.1")]

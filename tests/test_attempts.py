@@ -16,8 +16,8 @@ from test_ledger import small_plan
 
 from ablate.cli.keeping import alone
 from ablate.planning.plan import Plan
-from ablate.running import turns
-from ablate.running.folders import Folders
+from ablate.running import driver_lock
+from ablate.running.board import Folders
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir
 from ablate.store import attempts, connection
@@ -53,7 +53,7 @@ def start(store: Store, ledger: Ledger, folders: Folders) -> RunDir:
     folder, attempt = folders.begin(RUN)
     folder.create({})
     ledger.record(RUN, "started", step=folder.newest_step(), slot="s", **attempt)
-    folders.began(RUN)
+    folders.began(RUN, **attempt)
     return folder
 
 
@@ -85,13 +85,13 @@ def test_each_attempt_goes_on_from_the_one_before_and_the_last_is_the_run(store,
     assert second.of_parent("b0").path == store.rundir("b0").path
 
     second.result.write_text("{}")
-    folders.publish(RUN)
+    attempts.publish(store, RUN)
     assert store.rundir(RUN).attempt is None
     assert store.rundir(RUN).has_result()
     work(first, 9)
     first.result.write_text("another")
     assert store.rundir(RUN).result.read_text() == "{}"
-    folders.publish(RUN)  # again: nothing
+    attempts.publish(store, RUN)  # again: nothing
     loaded(store, ledger)
     assert store.rundir(RUN).result.read_text() == "{}"
 
@@ -168,7 +168,7 @@ def test_whenever_the_driver_dies_the_next_one_has_what_the_ledger_names(
         crashing(patch, after)
         try:
             folders = loaded(store, ledger, remote=what != "back")
-            folders.publish(RUN) if what == "publish" else start(store, ledger, folders)
+            attempts.publish(store, RUN) if what == "publish" else start(store, ledger, folders)
         except Crash:
             pass
     collected(store, ledger)
@@ -176,7 +176,7 @@ def test_whenever_the_driver_dies_the_next_one_has_what_the_ledger_names(
     assert store.rundir(RUN).has_result() is (what == "publish")
     assert store.rundir(RUN).newest_step() == 5
     if what == "publish":
-        folders.publish(RUN)
+        attempts.publish(store, RUN)
         assert store.rundir(RUN).has_result()
         assert store.rundir(RUN).attempt is None
     else:
@@ -374,14 +374,16 @@ def test_stop_from_another_host_ends_the_workers_of_a_driver_that_died_this_minu
     pilot.write_orders({"runs": {f"1/{run.id}": "s"}})
     pilot.write_beat({"runs": {f"1/{run.id}": {"step": 3}}})
     asked = []
-    monkeypatch.setattr(turns.Waiting, "on", lambda self, alive: asked.append({**alive}) or obey())
+    monkeypatch.setattr(
+        driver_lock.Waiting, "on", lambda self, alive: asked.append({**alive}) or obey()
+    )
 
     def obey() -> None:
         os.utime(beat, (0, 0))
         if pilot.stops():
             pilot.write_beat({"over": True})
 
-    assert turns.stop(store, None, print, timeout_s=20) == "p"
+    assert driver_lock.stop(store, None, print, timeout_s=20) == "p"
     assert pilot.stops() == {f"1/{run.id}": False}
     assert [*asked[-1]] == [run.label]
 

@@ -12,8 +12,8 @@ import pytest
 from launcher_contract import settings, until
 
 from ablate.running import detach
+from ablate.running.driver_lock import driving
 from ablate.running.launchers import slurm
-from ablate.running.turns import driving
 from ablate.shared.errors import Failure
 from ablate.store.progress import driver_of
 from ablate.store.store import Store

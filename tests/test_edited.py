@@ -487,8 +487,8 @@ def test_what_costs_were_cached_counts_only_where_it_is_an_answer(store):
     forged += [{key: value for key, value in answer.items() if key != "launches"}]  # of before
     forged += [{**answer, "examples": {}}, {**answer, "step_s": "x"}, {**answer, "parameters": []}]
     write_sealed(path, {f"{n}": tree for n, tree in enumerate([*forged, answer])})
-    assert estimate._known(store) == {f"{len(forged)}": answer}
+    assert estimate._cache(store).read() == {f"{len(forged)}": answer}
     edit(path, b'"parameters": ')
-    assert estimate._known(store) == {}
+    assert estimate._cache(store).read() == {}
     path.write_text("[]")
-    assert estimate._known(store) == {}
+    assert estimate._cache(store).read() == {}

@@ -16,10 +16,10 @@ import pytest
 from conftest import ABLATE, Shell
 from test_kill import wait_for, workers
 
-from ablate.running.driver import drive
+from ablate.running.driver import Drive
+from ablate.running.driver_lock import driving
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import Local
-from ablate.running.turns import driving
 from ablate.store.ledger import Ledger
 from ablate.store.progress import SweepProgress
 from ablate.store.repair import repair
@@ -200,7 +200,7 @@ def test_a_place_where_two_runs_lose_their_device_is_given_up_and_they_go_elsewh
     launcher = Local(settings, store.cache)
     launcher.slots = [Slot(f"gpu:{n}", f"gpu:{n}", "cpu", visible=str(n)) for n in range(2)]
     with driving(store, plan.name, lambda: contextlib.nullcontext(said)) as ledger:
-        outcome = drive(plan, store, ledger, launcher, settings, said)
+        outcome = Drive(plan, store, ledger, launcher, settings, said).run()
     launcher.free()
     assert outcome.progress.counts == {"finished": 4}
     assert outcome.retired == ("gpu:0",)

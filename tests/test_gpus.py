@@ -135,9 +135,9 @@ def test_a_tool_that_fails_is_said_and_never_a_silent_sweep_on_the_cpu(
 
 def test_gpus_without_the_tool_are_said_and_no_gpus_are_not(nvidia, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", "/nowhere")
-    assert find("auto", None) == gpus.Found()
+    assert find("auto", None) == gpus.GpuSet()
     (tmp_path / "nvidiactl").touch()  # is there without a GPU, too
-    assert find("auto", None) == gpus.Found()
+    assert find("auto", None) == gpus.GpuSet()
     (tmp_path / "nvidia0").touch()
     ((line,)) = find("auto", None).remarks
     assert line == (
@@ -150,7 +150,7 @@ def test_gpus_without_the_tool_are_said_and_no_gpus_are_not(nvidia, monkeypatch,
 def test_a_machine_without_gpus_has_a_tool_that_says_so(nvidia):
     for state in (dict(says="No devices were found"), dict(says="No devices were found", code=6)):
         nvidia.has([], **state)
-        assert find("auto", None) == gpus.Found()
+        assert find("auto", None) == gpus.GpuSet()
         with pytest.raises(UserError, match="expected one of auto, cpu, got '0'"):
             find("0", None)
         assert find("auto", "0").remarks[0].startswith("CUDA_VISIBLE_DEVICES=0 names no GPU")

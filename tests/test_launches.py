@@ -16,7 +16,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ablate.planning.compose import resolve
 from ablate.planning.expand import plan
-from ablate.running import devices, estimate, launches
+from ablate.running import devices, estimate
+from ablate.running.work import launches_of_step
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.store.store import Store
@@ -186,7 +187,7 @@ def test_what_a_plan_takes_a_step_to_launch_is_about_right(recipe: str, pretendi
     words = ["model.depth=2", *["model.dropout=0.1"] * (recipe == "dropout")]
     recipe = "cifar" if recipe == "dropout" else recipe
     run = recipe_run(recipe, arch_of(recipe), 32, 8, *words)
-    told = launches.of_step(spec.to_tree(run), describe(run)["launches"])
+    told = launches_of_step(spec.to_tree(run), describe(run)["launches"])
     counted = kernels_of_a_step(run)
     assert counted / 2 < told < 2 * counted
 

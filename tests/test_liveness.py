@@ -21,9 +21,9 @@ from ablate.audit.doctor import stored
 from ablate.report.logs import follow_log
 from ablate.report.show import describe_run
 from ablate.report.status import show_status
-from ablate.running.driver import drive
+from ablate.running.driver import Drive
+from ablate.running.driver_lock import driving, stop
 from ablate.running.launchers import Slot
-from ablate.running.turns import driving, stop
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir, to_json, write_whole
 from ablate.store.gc import rubbish
@@ -98,7 +98,7 @@ class Quiet:
 def driven(store: Store, launcher: Elsewhere, **settings):
     plan = small_plan()
     with driving(store, plan.name, Quiet) as ledger:
-        return drive(plan, store, ledger, launcher, {**SETTINGS, **settings}, Quiet())
+        return Drive(plan, store, ledger, launcher, {**SETTINGS, **settings}, Quiet()).run()
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_a_death_on_another_host_is_told_with_the_log_that_stays(store):
     launcher.poll = poll
     plan, view = small_plan(), Quiet()
     with driving(store, plan.name, Quiet) as ledger:
-        drive(plan, store, ledger, launcher, SETTINGS, view)
+        Drive(plan, store, ledger, launcher, SETTINGS, view).run()
     (line,) = (line for line in view.lines if line.startswith("died: "))
     log = Path(line.partition("(see ")[2].rstrip(")"))
     assert not died[0].path.exists()

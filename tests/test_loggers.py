@@ -24,10 +24,9 @@ from test_kill import kill, workers
 from ablate.cli.selection import Selection
 from ablate.planning.cell import Cell, PlannedRun
 from ablate.planning.logger import LOGGERS, aside, words_apart
-from ablate.running import loggers, notify
+from ablate.running import loggers, observers
 from ablate.running.loggers import Feeders, check_installed
-from ablate.running.loggers.files import bring
-from ablate.running.loggers.page import page_of
+from ablate.running.loggers.pages import bring, page_of
 from ablate.shared.errors import UserError
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import RunDir
@@ -237,14 +236,14 @@ def test_a_file_is_mended_from_wherever_a_kill_tore_it(tmp_path):
     for end in range(len(content) + 1):
         path.write_bytes(content[:end])
         node = path.stat().st_ino
-        bring(path, content, whole=False)
+        bring(path, content, over=False)
         assert path.read_bytes() == content
         assert path.stat().st_ino == node  # it was appended to: who follows the file reads on
-    bring(path, content[:6], whole=False)  # the run went back; it comes there again
+    bring(path, content[:6], over=False)  # the run went back; it comes there again
     assert path.read_bytes() == content
-    bring(path, b"first\nother\n", whole=False)
+    bring(path, b"first\nother\n", over=False)
     assert path.read_bytes() == b"first\nother\n"
-    bring(path, b"first\n", whole=True)
+    bring(path, b"first\n", over=True)
     assert path.read_bytes() == b"first\n"
 
 
@@ -307,7 +306,7 @@ def test_a_service_that_hangs_is_left_behind(monkeypatch, tmp_path):
     def hangs(told, log):
         return subprocess.Popen(["sleep", "1000"], stdin=subprocess.PIPE, start_new_session=True)
 
-    monkeypatch.setattr(loggers, "_started", hangs)
+    monkeypatch.setattr(loggers, "_start", hangs)
     monkeypatch.setattr(loggers, "END_S", 0.1)
     said = []
     feeders = loggers.Feeders({"jsonl": {"folder": ""}}, tmp_path, "k", said.append)
@@ -404,11 +403,24 @@ def test_a_failed_run_is_told_and_a_command_that_fails_is_one_warning(shell):
     assert said["end"]["line"].startswith(f"{where}{failed}")
 
 
-def test_a_command_that_hangs_is_killed(monkeypatch, capfd, tmp_path):
-    monkeypatch.setattr(notify, "LIMIT_S", 0.2)
-    told = tmp_path / "told"
-    told.write_text(json.dumps({"command": "sleep 1000", "summary": {}}))
-    with open(told) as given:
-        monkeypatch.setattr("sys.stdin", given)
-        notify.main()
-    assert capfd.readouterr().out == "the command took more than 0 s, and was killed\n"
+def test_a_command_that_hangs_is_killed_with_what_it_started(monkeypatch, tmp_path):
+    monkeypatch.setattr(observers, "LIMIT_S", 0.5)
+    pids, said = tmp_path / "pids", []
+    command = f"echo $$ >> {pids}; sleep 1000 & echo $! >> {pids}; wait"
+    notifier = observers.Notifier(command, said.append)
+    notifier.send({})
+    notifier.close()
+    [line] = said
+    assert line.startswith("warning: notify: the command took more than 0 s, and was killed; ")
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.read_text().split()))
+
+
+def test_no_list_of_processes_shows_the_command(tmp_path):
+    said, out = [], tmp_path / "out"
+    command = f"cat /proc/$PPID/cmdline /proc/$$/cmdline > {out}; : {TOKEN}"
+    notifier = observers.Notifier(command, said.append)
+    notifier.send({})
+    notifier.close()
+    assert "timeout" in out.read_text()
+    assert TOKEN not in out.read_text()
+    assert said == []

@@ -24,7 +24,7 @@ from ablate.audit.verify import verify
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.unite import unite
 from ablate.planning.until import with_seeds
-from ablate.running.folders import Folders
+from ablate.running.board import Folders
 from ablate.shared.files import read_sealed, write_sealed
 from ablate.store import attempts
 from ablate.store.ledger import Ledger

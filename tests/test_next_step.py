@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from test_ledger import small_plan
 from test_liveness import Quiet
 
-from ablate.running import room
-from ablate.running.driver import drive
+from ablate.running import disk
+from ablate.running.driver import Drive
 from ablate.running.launchers import Slot
 from ablate.running.next_step import NextStep, next_step
 from ablate.shared import rundir
@@ -195,8 +195,8 @@ def test_no_sequence_of_ends_starts_a_run_for_ever_without_a_newer_checkpoint(en
     now = itertools.count(step=2.0)
     with (
         tempfile.TemporaryDirectory(dir=MEMORY) as folder,
-        patch.object(room, "has_room", lambda folder, size: True),
-        patch.object(room.time, "monotonic", lambda: next(now)),
+        patch.object(disk, "has_room", lambda folder, size: True),
+        patch.object(disk.time, "monotonic", lambda: next(now)),
         patch.object(Store, "liveness", None, create=True),
     ):
         launcher, store = Ends(ends), Store(Path(folder) / "runs")
@@ -204,7 +204,7 @@ def test_no_sequence_of_ends_starts_a_run_for_ever_without_a_newer_checkpoint(en
         told = Quiet()
         with Ledger.driving(store) as ledger:
             given = {"attempts": LIMIT, "hang_s": 0.0}
-            outcome = drive(small_plan(), store, ledger, launcher, given, told)
+            outcome = Drive(small_plan(), store, ledger, launcher, given, told).run()
         counts = outcome.progress.counts
         stopped = outcome.stopped or outcome.retired
         assert stopped or counts.keys() <= {"failed", "oom", "hung"}, (counts, told.lines)

@@ -17,9 +17,9 @@ from test_ledger import small_plan
 from test_liveness import SETTINGS, Elsewhere, Quiet
 
 from ablate.cli import app
-from ablate.running.driver import drive
-from ablate.running.orders import ORDERS, obeyed
-from ablate.running.turns import driving
+from ablate.running.driver import Drive
+from ablate.running.driver_lock import driving
+from ablate.running.orders import ORDERS, effect_of
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.result import FINAL
 from ablate.shared.spec import ids_of
@@ -71,15 +71,15 @@ TABLE = [
 
 def done(order: str, status: str, *, result=False, alive=False, known=False, **counts):
     state = RunState(status=status, **counts)
-    return obeyed(order, state, result=result, alive=alive, known=known)
+    return effect_of(order, state, result=result, alive=alive, known=known)
 
 
 @pytest.mark.parametrize(("given", "expected"), TABLE)
 def test_each_order(given, expected):
     order, status, facts = given
     found = done(order, status, **facts)
-    assert (found.event or found.refused or None) == expected or (
-        found.event is None and found.refused.startswith(str(expected))
+    assert (found.event or found.refusal or None) == expected or (
+        found.event is None and found.refusal.startswith(str(expected))
     )
 
 
@@ -87,7 +87,7 @@ def test_orders_are_total_and_doing_one_twice_is_doing_it_once():
     facts = itertools.product((False, True), repeat=3)
     for order, status, (result, alive, known) in itertools.product(ORDERS, get_args(Status), facts):
         found = done(order, status, result=result, alive=alive, known=known)
-        assert not (found.event and found.refused)
+        assert not (found.event and found.refusal)
         if result or status in FINAL:
             assert found.event is None
         if order == "skip" and (known or alive):
@@ -95,7 +95,7 @@ def test_orders_are_total_and_doing_one_twice_is_doing_it_once():
         if order in ("skip", "cancel") and found.event:
             again = done(order, found.event, alive=alive, known=known)
             assert again.event is None
-            assert not again.refused or alive
+            assert not again.refusal or alive
 
 
 # --- A driver obeys -----------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def test_orders_are_total_and_doing_one_twice_is_doing_it_once():
 def driven(store: Store, launcher: Elsewhere, view=None):
     plan = small_plan()
     with driving(store, plan.name, Quiet) as ledger:
-        return drive(plan, store, ledger, launcher, SETTINGS, view or Quiet())
+        return Drive(plan, store, ledger, launcher, SETTINGS, view or Quiet()).run()
 
 
 def states(store: Store) -> dict[str, str]:
@@ -204,7 +204,7 @@ def test_a_run_whose_parent_is_cancelled_and_undone_before_its_worker_stopped_st
     launcher = Elsewhere(polls=4)
     at_poll(launcher, {0: lambda: [store.order(order, [parent]) for order in ("cancel", "undo")]})
     with driving(store, plan.name, Quiet) as ledger:
-        drive(plan, store, ledger, launcher, SETTINGS, Quiet())
+        Drive(plan, store, ledger, launcher, SETTINGS, Quiet()).run()
     assert launcher.started == [parent, child]
 
 

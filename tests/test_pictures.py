@@ -31,7 +31,7 @@ from test_kill import wait_for
 from ablate.analysis.footnotes import data_notes
 from ablate.planning.compose import Composer
 from ablate.planning.data_section import complete
-from ablate.running.turns import with_room
+from ablate.running.disk import with_room
 from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import NoRoom, UserError
 from ablate.shared.fingerprint import fingerprint

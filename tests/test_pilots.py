@@ -20,6 +20,7 @@ import pytest
 from launcher_contract import BesideContract, end, settings, until
 from test_ledger import small_plan
 
+from ablate.running.launchers import engine as engines
 from ablate.running.launchers import pilots, slurm
 from ablate.running.launchers.node_cache import NodeCache
 from ablate.running.launchers.pilots import PilotLauncher
@@ -38,8 +39,8 @@ CPUS = settings("slurm", gpus=0, cpus=2)
 @pytest.fixture(autouse=True, scope="module")
 def quick():
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("BEAT_S", "LOOK_S", "ASK_S"):
-            patch.setattr(pilots, name, 0.1)
+        for module, name in ((pilots, "BEAT_S"), (pilots, "LOOK_S"), (engines, "ASK_S")):
+            patch.setattr(module, name, 0.1)
         patch.setattr(pilots, "GONE_S", 0.5)
         yield
 
@@ -143,7 +144,7 @@ def test_the_time_left_as_squeue_says_it(told, left):
     ],
 )
 def test_a_limit_as_sbatch_reads_it(said, limit):
-    assert slurm.limit_s(said) == limit
+    assert slurm.seconds(said) == limit
 
 
 def test_a_limit_without_time_to_train_is_refused():
@@ -273,7 +274,7 @@ def files(run: RunDir) -> dict[str, bytes]:
 def test_a_cluster_that_never_answers_ends_the_sweep_and_one_that_falls_silent_does_not(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(pilots, "ASK_S", 0.0)
+    monkeypatch.setattr(engines, "ASK_S", 0.0)
     monkeypatch.setattr(pilots, "LOOK_S", 0.0)
     for first, ends in ((None, True), ({}, False)):
         root = tmp_path / str(ends)

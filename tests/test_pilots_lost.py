@@ -23,6 +23,7 @@ from process_engine import Processes
 from test_pilots import CPUS, offered
 
 from ablate.planning.compose import resolve
+from ablate.running.launchers import engine as engines
 from ablate.running.launchers import pilots
 from ablate.running.launchers.inline import Inline
 from ablate.running.launchers.pilots import PilotLauncher
@@ -38,8 +39,8 @@ pytestmark = pytest.mark.faults
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    for name in ("BEAT_S", "LOOK_S", "ASK_S"):
-        monkeypatch.setattr(pilots, name, 0.05)
+    for module, name in ((pilots, "BEAT_S"), (pilots, "LOOK_S"), (engines, "ASK_S")):
+        monkeypatch.setattr(module, name, 0.05)
     monkeypatch.setattr(pilots, "GONE_S", 0.3)
 
 
@@ -177,7 +178,7 @@ def test_a_pilot_whose_job_is_gone_is_given_up_once_it_is_silent(shared, monkeyp
         wrote(pilot, next(beats), {"1/x0": {"step": 3}})
         assert made.poll(pilots.LOOK_S) == {}
         assert made.alive(store.rundir("x0"))
-        return made._jobs is not None
+        return made._jobs.running is not None
 
     until(lives)  # the engine lacks its job by now, and it beats
     for _ in range(int(2 * pilots.GONE_S / pilots.LOOK_S)):
@@ -204,7 +205,7 @@ def test_jobs_that_end_before_their_pilots_are_seen_end_the_sweep_unless_they_we
         made.poll(0.02)
         lines.extend(made.offer(1, ()))
 
-    until(lambda: drive() or len(asked) > pilots.UNSEEN + 1)  # each once the one before has ended
+    until(lambda: drive() or len(asked) > engines.UNSEEN + 1)  # each once the one before has ended
     assert lines == []
     engine.end = "FAILED"
     with pytest.raises(
@@ -240,7 +241,7 @@ def test_a_driver_beats_on_whatever_it_does_and_ends_where_another_took_its_plac
     engine.states = lambda: {"1": True, "queued": False}
     made = PilotLauncher(CPUS, store.cache, engine)
     made.offer(0, ())
-    until(lambda: made._jobs or made.poll(0.01))
+    until(lambda: made._jobs.running or made.poll(0.01))
     driver = store.pilots / "driver.json"
     first = json.loads(driver.read_text())
     until(lambda: json.loads(driver.read_text())["beat"] > first["beat"])
@@ -279,7 +280,7 @@ def test_nodes_must_see_the_data_that_was_there_when_the_first_run_began(tmp_pat
     meta.write_text("{}")
     for jobs in (1, 2):
         until(lambda jobs=jobs: made.poll(0.02) or made.offer(1, ()) or len(asked) >= jobs)
-        made._patience = 0.0
+        made._jobs.not_before = 0.0
         meta.unlink(missing_ok=True)
     assert [*json.loads((tmp_path / "pilots" / "store.json").read_text())["data"]] == ["f"]
     made.free()

@@ -21,8 +21,8 @@ from conftest import Shell
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.plan import Plan
-from ablate.running.driver import drive
-from ablate.running.gpus import Found
+from ablate.running.driver import Drive
+from ablate.running.gpus import GpuSet
 from ablate.running.launchers import Slot
 from ablate.shared.files import to_json
 from ablate.shared.rundir import EXIT_AWAY, STOPPED, RunDir
@@ -41,7 +41,7 @@ SETTINGS = {"attempts": 3, "hang_s": 1e9, "checkpoint_s": CHECKPOINT}
 class Nodes:
     """A launcher without workers: `count` nodes of `gpus`, in its own time. A step is a second."""
 
-    remote, device, devices = True, "cuda", Found()
+    remote, device, devices = True, "cuda", GpuSet()
 
     def __init__(self, count: int, gpus: int, seed: int) -> None:
         self.draw = random.Random(seed)
@@ -222,7 +222,7 @@ def simulate(
     view = Half(look if looks else lambda: None)
     with Ledger.driving(store) as ledger:
         began = time.process_time()
-        outcome = drive(plan, store, ledger, nodes, SETTINGS, view)
+        outcome = Drive(plan, store, ledger, nodes, SETTINGS, view).run()
         cpu = time.process_time() - began - nodes.spent - paused
         assert outcome.progress.counts == {"finished": runs}
         starts: Counter[str] = Counter()

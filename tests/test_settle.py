@@ -11,9 +11,9 @@ import tiny
 import torch
 
 from ablate.planning.expand import plan as make_plan
-from ablate.running.gpus import Found, Gpu
+from ablate.running.decisions import decision_for, settle, shape
+from ablate.running.gpus import Gpu, GpuSet
 from ablate.running.launchers import Slot
-from ablate.running.settle import settle, settled, shape
 from ablate.shared.spec import to_tree
 from ablate.store.store import Store
 from ablate.training import memory, numerics
@@ -32,7 +32,7 @@ class Asked:
     def __init__(self, device="cuda", model="H100", slots=1):
         self.slots = [Slot(f"gpu:0.{n}", "gpu:0", device) for n in range(slots)]
         gpus = (Gpu("0", "GPU-0", model, "GPU-0"),) if device == "cuda" else ()
-        self.devices = Found(gpus)
+        self.devices = GpuSet(gpus)
         self.asked = []
 
     def ask(self, verb, question):
@@ -48,7 +48,7 @@ class Asked:
 def decided(store, launcher, *words):
     made, _ = make_plan([*words, *BOTH], store=store.root)
     decisions = settle(made, store, launcher)
-    by = {run.cell.row: settled(decisions, run) for run in made.runs()}
+    by = {run.cell.row: decision_for(decisions, run) for run in made.runs()}
     assert len(by) == len(made.rows)
     return by, launcher.asked
 

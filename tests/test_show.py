@@ -34,7 +34,7 @@ from ablate.report.logs import follow_log
 from ablate.report.show import compare_runs, describe_run
 from ablate.report.text import sparkline
 from ablate.running import launchers
-from ablate.running.asking import check
+from ablate.running.orders import check
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import to_json
 from ablate.shared.lock import Lock

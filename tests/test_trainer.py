@@ -24,6 +24,7 @@ from test_kill import freeze, kill, thaw, wait_for, workers
 from ablate.audit.doctor import own_check
 from ablate.planning import compose, expand
 from ablate.running.launchers import Slot, pilots
+from ablate.running.launchers import engine as engines
 from ablate.shared import own, spec
 from ablate.shared.errors import UserError
 from ablate.shared.own import OwnRun
@@ -735,8 +736,8 @@ def test_a_stopped_run_saves_and_goes_on(toy, shell):
 def test_off_this_host_an_attempt_goes_on_from_the_state_of_the_one_before(toy, monkeypatch):
     """By pilots, on an engine of processes: each attempt has a folder of its own, and a scratch
     folder, which is not carried along."""
-    for name in ("BEAT_S", "LOOK_S", "ASK_S"):
-        monkeypatch.setattr(pilots, name, 0.1)
+    for module, name in ((pilots, "BEAT_S"), (pilots, "LOOK_S"), (engines, "ASK_S")):
+        monkeypatch.setattr(module, name, 0.1)
     (toy / "slowly").touch()
     slow = TOY.replace("import helper", "import helper, os, time").replace(
         "        run.save(state)\n", f"{SLOWLY}        run.save(state)\n"

@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import ablate
 from ablate.planning import compose, expand
-from ablate.running.pairing import paired
+from ablate.running.costs import shared_weights
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
@@ -413,13 +413,13 @@ def test_a_plan_says_how_many_weights_begin_as_the_baselines(folder, tmp_path):
     plan, _ = expand.plan(["model=nets.own:Net", "model.width=8,9", "seeds=1"], store=Path("runs"))
     runs = {cell.row: build_run(spec.seeded(cell.spec, 0)) for cell in plan.cells}
     told_of = {(row, ""): told(run, tmp_path) for row, run in runs.items()}
-    (line,) = paired(plan, told_of)
+    (line,) = shared_weights(plan, told_of)
     every = sum(p.numel() for p in build(runs["9"]).parameters())
     assert line.startswith(f"9: 0 of {every} weights begin as the baseline's of the same name; ")
-    (line,) = paired(plan, dict.fromkeys(told_of, told_of["9", ""]))
+    (line,) = shared_weights(plan, dict.fromkeys(told_of, told_of["9", ""]))
     assert line.startswith(f"9: {every} of {every} weights")
     vits, _ = expand.plan(["model=mu/4", "norm=layernorm,rmsnorm"], store=Path("runs"))
-    assert paired(vits, {(c.row, c.column): {} for c in vits.cells}) == []
+    assert shared_weights(vits, {(c.row, c.column): {} for c in vits.cells}) == []
 
 
 def test_auto_never_compiles_it_and_any_kernel_of_attention_that_fits_is_right(folder):

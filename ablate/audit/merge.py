@@ -22,7 +22,7 @@ from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.planning.search import Search
 from ablate.planning.unite import unasked, unite
-from ablate.running import settle
+from ablate.running import decisions
 from ablate.shared.errors import Failure
 from ablate.shared.files import make_folder, open_file, sha256_of, sync_folder
 from ablate.shared.own import is_own
@@ -74,7 +74,7 @@ def merge(store: Store, ledger: Ledger, sources: Sequence[MergeSource]) -> list[
     work.refuse()
     work.copy()
     for source in sources:
-        settle.bring(store, source.store)
+        decisions.bring(store, source.store)
     work.record()
     return done
 

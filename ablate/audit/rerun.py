@@ -11,8 +11,8 @@ from typing import Any
 
 from ablate.analysis.footnotes import MACHINE
 from ablate.planning.cell import PlannedRun
+from ablate.running.decisions import AUTO
 from ablate.running.launchers import Launcher, Slot
-from ablate.running.settle import AUTO
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir
 from ablate.shared.signals import ENDING, noted

@@ -20,9 +20,9 @@ from ablate.shared.errors import Failure, UserError
 if TYPE_CHECKING:
     from ablate.analysis.table import Table
     from ablate.planning.plan import Plan
-    from ablate.running.aside import Bystander
+    from ablate.running.driver import Outcome
     from ablate.running.launchers import Launcher
-    from ablate.running.outcome import Outcome
+    from ablate.running.observers import Observers
     from ablate.store.events import RunState
     from ablate.store.store import Store
 
@@ -68,9 +68,9 @@ def _sweep(
 ) -> None:
     from ablate.planning.logger import aside
     from ablate.report.live import view
-    from ablate.running.aside import Bystander
+    from ablate.running.disk import await_room
     from ablate.running.loggers import check_installed
-    from ablate.running.turns import await_room
+    from ablate.running.observers import Observers
     from ablate.store.store import Store
 
     kept = Store(selection.store)
@@ -97,9 +97,9 @@ def _sweep(
     print(f"sweep: {plan.name}", flush=True)
     tell_renamed(plan, kept)
     await_room(kept, view)
-    with Bystander(beside, kept.root, plan.name, _say) as bystander:
-        outcome = _train(plan.name, current, kept, settings, again, replace, yes, bystander)
-        _close(kept, outcome, bystander, quiet)
+    with Observers(beside, kept.root, plan.name, _say) as observers:
+        outcome = _train(plan.name, current, kept, settings, again, replace, yes, observers)
+        _close(kept, outcome, observers, quiet)
 
 
 def _train(
@@ -110,17 +110,17 @@ def _train(
     again: Sequence[str],
     replace: bool,
     yes: bool,
-    bystander: Bystander,
+    observers: Observers,
 ) -> Outcome:
     """Drive the plan of now, from asking what it costs to its last run."""
     from ablate.analysis.seeding import Seeding
     from ablate.planning.search import Grower, Search
     from ablate.report.live import view
     from ablate.running import launchers
-    from ablate.running.damage import check_parents, put_aside
-    from ablate.running.driver import drive
-    from ablate.running.settle import settle
-    from ablate.running.turns import driving
+    from ablate.running.decisions import settle
+    from ablate.running.driver import Drive
+    from ablate.running.driver_lock import driving
+    from ablate.running.preflight import check_parents, put_aside
     from ablate.store.provenance import origin
 
     launcher = launchers.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
@@ -153,10 +153,9 @@ def _train(
                 if lacking:
                     _prepare(plan, kept, launcher, watching)
                     decisions = settle(plan, kept, launcher)
-                seen = bystander.beside(watching)
-                outcome = drive(
-                    plan, kept, ledger, launcher, settings, seen, again, grower, decisions
-                )
+                seen = observers.beside(watching)
+                drive = Drive(plan, kept, ledger, launcher, settings, seen, grower, decisions)
+                outcome = drive.run(again)
                 kept.driver.note(ended=outcome.ended)
             if search is not None:
                 search.write(kept.studies)
@@ -176,15 +175,15 @@ def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> Non
     """Decode missing or damaged datasets before anything trains: a bad image ends the command here,
     a full disk pauses it."""
     from ablate.planning.cell import spec_parents
+    from ablate.running.disk import with_room
     from ablate.running.launchers.decode import decode
-    from ablate.running.turns import with_room
 
     specs = [tree for cell in plan.cells for tree in (cell.spec, *spec_parents(cell.spec))]
     work = functools.partial(decode, specs, store.root, watching, launcher.ask)
     with_room(store, watching.say, work)
 
 
-def _close(store: Store, outcome: Outcome, bystander: Bystander, quiet: bool) -> None:
+def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) -> None:
     """Print the end of a drive and the table, unless `quiet`, and exit with the code."""
     from ablate.analysis.headline import headline
     from ablate.store.find import left_out
@@ -201,7 +200,7 @@ def _close(store: Store, outcome: Outcome, bystander: Bystander, quiet: bool) ->
             shown = left_out(plan, ledger)
         table = print_table(shown, store, TableView())
         if line := headline(table):
-            bystander.read(line, _verdicts(table))
+            observers.read(line, _verdicts(table))
         for how in ("cancelled", *["skipped"] * bool(plan.until or plan.tune)):  # which lack them
             if held := progress.counts.get(how):
                 print(f"{held} {how}: `ablate run RUN --undo` lets such a run train")
@@ -376,7 +375,7 @@ def stop(
 ) -> None:
     """Stop a sweep from another shell. Workers write checkpoints first; a second stop ends them."""
     from ablate.report.live import begin
-    from ablate.running import turns
+    from ablate.running import driver_lock
     from ablate.store.ledger import Ledger
     from ablate.store.progress import driver_of, observe
     from ablate.store.store import Store
@@ -386,7 +385,7 @@ def stop(
     kept = Store(store)
     if driver_of(kept) is not None:
         begin("stopping: workers write their checkpoints")
-    stopped = turns.stop(kept, sweep, begin, timeout)
+    stopped = driver_lock.stop(kept, sweep, begin, timeout)
     if stopped is None:
         print(f"no run of {sweep or store} is active")
         return

@@ -49,7 +49,7 @@ def run(
 ) -> None:
     """Skip, cancel, prefer or delete single runs of a sweep, also while it is driven."""
     from ablate.report.live import begin
-    from ablate.running.asking import ask, check
+    from ablate.running.orders import ask, check
     from ablate.store.find import find_run
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store

@@ -6,11 +6,8 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 
 from ablate.running.launchers import Slot
+from ablate.running.places import Lost
 from ablate.store.events import RunState
-
-LOSSES = 2  # variants, and runs, that lose their device on a place before it is given up
-
-Lost = Mapping[str, frozenset[str]]  # place -> runs that lost their device there
 
 
 def assign(
@@ -58,21 +55,3 @@ def assign(
 
 def _was_out_of_memory(state: RunState) -> bool:
     return state.status == "oom"
-
-
-def blame(lost: Lost, run: str, place: str) -> Lost:
-    """Return the losses by place after `run` lost its device on `place`. A run that loses
-    devices on two places is itself to blame, and counts against no place."""
-    if any(run in runs for other, runs in lost.items() if other != place):
-        return {other: runs - {run} for other, runs in lost.items()}
-    return {**lost, place: lost.get(place, frozenset()) | {run}}
-
-
-def gives_up(runs: Collection[str], variants: Mapping[str, object]) -> bool:
-    """Are these runs, which lost their device on a place, enough to give it up? Not where all are
-    seeds of one variant, whose own code may break devices, unless there is no other.
-
-    `variants`: of every run of the sweep.
-    """
-    enough = min(LOSSES, len(set(variants.values())))
-    return len(runs) >= LOSSES and len({variants[run] for run in runs}) >= enough

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +10,7 @@ from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
 from ablate.shared.files import is_number
 from ablate.shared.result import FINAL
+from ablate.shared.spec import whole_of
 from ablate.store.events import HELD, RunState
 
 SMALLEST_GROUP = 8  # a norm over fewer values says little but its sign
@@ -30,22 +31,22 @@ class Costs:
     searches: Sequence[float] = ()  # multiply-adds of every cell's, nothing pruned
     # By column, of one seed of every row: its run, its search, and the parents of both.
     seed_s: Mapping[str, float | None] = field(default_factory=dict)
-    notes: Sequence[str] = ()  # of `pairing`
+    notes: Sequence[str] = ()  # of `shared_weights`
 
     def warnings(self) -> list[str]:
         """List the worker's warnings, and norms over so few values that only signs are left."""
-        found = {text: text for a in self.described.values() for text in a.get("warnings", ())}
+        lines = {text: text for a in self.described.values() for text in a.get("warnings", ())}
         for (row, _), answer in self.described.items():
             for site, group in answer["groups"].items():
                 if group < SMALLEST_GROUP:
-                    found.setdefault(row, f"{row}: {site} normalises over {group} values only")
-        return list(found.values())
+                    lines.setdefault(row, f"{row}: {site} normalises over {group} values only")
+        return list(lines.values())
 
 
 def mean_seconds(cell: Cell, finished: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """Of the finished runs of a cell; None without one."""
-    told = (finished.get(run, {}).get("seconds") for run in cell.ids.values())
-    done = [float(seconds or 0) for seconds in told if is_number(seconds)]
+    """Average the finished runs of a cell; None without one."""
+    noted = (finished.get(run, {}).get("seconds") for run in cell.ids.values())
+    done = [float(seconds or 0) for seconds in noted if is_number(seconds)]
     return sum(done) / len(done) if done else None
 
 
@@ -54,20 +55,28 @@ def own_costs(
     states: Mapping[str, RunState],
     finished: Mapping[str, Mapping[str, Any]],
     places: int,
-    on: str,
+    where: str,
 ) -> Costs:
-    """Of runs of a trainer of the user's own: a cell without a finished run takes what the others
-    took, trials as long as runs. Before any has finished nothing is known (`how` says so). `on`:
-    "slot", or the device that would train, of which nothing is known but runs here."""
-    told = {(cell.row, cell.column): mean_seconds(cell, finished) for cell in plan.cells}
-    known = [seconds for seconds in told.values() if seconds is not None]
+    """Estimate runs of a trainer of the user's own: a cell without a finished run takes what the
+    others took, trials as long as runs. Before any has finished nothing is known (`how` says so).
+    `where`: the slots, or the devices that would train, of which nothing is known but runs here."""
+    seconds = {(cell.row, cell.column): mean_seconds(cell, finished) for cell in plan.cells}
+    known = [each for each in seconds.values() if each is not None]
     typical = sum(known) / len(known) if known else 0.0
-    left = float(plan.to_come)
-    seconds_left = left * typical
+    left = plan.to_come * typical
     for run in plan.runs():
         if states.get(run.id, RunState()).status not in (*FINAL, *HELD):
-            a_run = told[run.cell.row, run.cell.column]
-            seconds_left += typical if a_run is None else a_run
+            a_run = seconds[run.cell.row, run.cell.column]
+            left += typical if a_run is None else a_run
+    seeds: dict[str, float | None] = {}
+    for column in plan.columns:
+        cells = [cell for cell in plan.cells if cell.column == column.label]
+        each = [
+            a_run * (1 + plan.trials_of(cell) / len(cell.seeds or plan.seeds))
+            for cell in cells
+            if (a_run := seconds[cell.row, cell.column]) is not None
+        ]
+        seeds[column.label] = sum(each) if len(each) == len(cells) else None
     nothing: dict[str, Any] = {
         "parameters": None,
         "multiply_adds": None,
@@ -75,25 +84,34 @@ def own_costs(
         "warnings": [],
     }
     return Costs(
-        described=dict.fromkeys(told, nothing),
-        seconds=told,
+        described=dict.fromkeys(seconds, nothing),
+        seconds=seconds,
         how="from finished runs" if known else UNKNOWN,
-        left_s=seconds_left,
-        where=f"{places} slot{'s'[: places != 1]}" if on == "slot" else f"{places} x {on}",
-        wall_s=seconds_left / places,
-        seed_s=dict(_seeds(plan, told)),
+        left_s=left,
+        where=where,
+        wall_s=left / places,
+        seed_s=seeds,
     )
 
 
-def _seeds(
-    plan: Plan, told: Mapping[tuple[str, str], float | None]
-) -> Iterator[tuple[str, float | None]]:
-    """Yield `Costs.seed_s` of every column, trials as long as runs."""
-    for column in plan.columns:
-        each: list[float | None] = []
-        for cell in (cell for cell in plan.cells if cell.column == column.label):
-            seconds = told[cell.row, cell.column]
-            trials = plan.trials_of(cell) / len(cell.seeds or plan.seeds)
-            each.append(None if seconds is None else seconds * (1 + trials))
-        known = [seconds for seconds in each if seconds is not None]
-        yield column.label, sum(known) if len(known) == len(each) else None
+def shared_weights(plan: Plan, described: Mapping[tuple[str, str], Mapping[str, Any]]) -> list[str]:
+    """List a line for every row that is a whole model, or is compared with one: how many of its
+    initial weights are the baseline's, by name and by value. [] where all rows are the shipped
+    model, whose shared weights are the same by their names alone."""
+    cells = {(cell.row, cell.column): cell for cell in plan.cells}
+    lines = {}
+    for (row, column), cell in cells.items():
+        base = cells.get((plan.baseline, column))
+        if base is None or base is cell or (plan.baseline, column) not in described:
+            continue
+        own = described[row, column].get("initial")
+        theirs = described[plan.baseline, column].get("initial")
+        if not (whole_of(cell.spec) or whole_of(base.spec)) or own is None or theirs is None:
+            continue
+        weights = own.items()
+        same = sum(size for name, (hashed, size) in weights if theirs.get(name, [0])[0] == hashed)
+        lines[row] = (
+            f"{row}: {same:,} of {sum(size for _, size in own.values()):,} weights begin as the "
+            f"baseline's of the same name; batches and augmentation are the same in all rows"
+        )
+    return list(lines.values())

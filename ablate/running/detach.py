@@ -70,6 +70,6 @@ def leave(
 
 
 def _last_line(log: Path, begins: int) -> str:
-    """Of what was written from the byte `begins` on."""
+    """Return the last line that was written from the byte `begins` on."""
     lines = log.read_bytes()[begins:].decode(errors="replace").splitlines()
     return next((line for line in reversed(lines) if line.strip()), "no word")

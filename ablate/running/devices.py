@@ -93,7 +93,7 @@ class Devices:
         return f"at {100 * self.mfu:g} % of the peak of {rates}, dense; {peak.source}"
 
     def bound(self, works: Iterable[CellWork]) -> list[str]:
-        """A line where launches and starts take more of what is left than arithmetic."""
+        """List a line where launches and starts take more of what is left than arithmetic."""
         known = [work for work in works if work.each is not None]
         floor = sum(work.left * (START_S + LAUNCH_S * work.launches) for work in known)
         if floor <= sum(work.left * self._arithmetic(work) for work in known):

@@ -6,30 +6,31 @@ command starts, resumes and extends.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sqlite3
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.planning.search import Grower
+from ablate.running import View
 from ablate.running.assign import assign
-from ablate.running.folders import Folders
+from ablate.running.board import ActiveRun, Board, Folders
+from ablate.running.decisions import Decisions, decision_for
+from ablate.running.disk import Disk
 from ablate.running.launchers import Launcher, Slot
 from ablate.running.next_step import is_death, next_step
-from ablate.running.orders import carry_out, decide, detail_of
-from ablate.running.outcome import Outcome
-from ablate.running.places import PlaceHistory
-from ablate.running.presence import Presence
-from ablate.running.queue import RunQueue
-from ablate.running.room import Room
-from ablate.running.settle import Decisions, settled
-from ablate.running.states import RunStates
-from ablate.running.told import View, summary, words_of
-from ablate.running.working import Working
+from ablate.running.orders import carry_out, decide
+from ablate.running.places import PlaceHealth
+from ablate.shared.errors import Failure
 from ablate.shared.files import FULL
+from ablate.shared.metrics import Metric
 from ablate.shared.rundir import (
     DISK_FULL,
     EXIT_AWAY,
@@ -40,71 +41,70 @@ from ablate.shared.rundir import (
     RunDir,
 )
 from ablate.shared.signals import ENDING, noted
+from ablate.store import attempts
 from ablate.store.events import HELD
 from ablate.store.ledger import Ledger, result_detail
 from ablate.store.liveness import Liveness
-from ablate.store.progress import (
-    Driver,
-    SweepProgress,
-    Worker,
-    blocked,
-    with_blocked,
-)
+from ablate.store.progress import Driver, SweepProgress, Worker, blocked, with_blocked
 from ablate.store.store import Store
 
 UNASKED = "its worker stopped, which nobody had asked it to"
 DIED = "died"  # what a worker's word comes to that counts as an attempt
+END_S = 10.0  # for killed workers to end
 
 
-def drive(
-    plan: Plan,
-    store: Store,
-    ledger: Ledger,
-    launcher: Launcher,
-    settings: Mapping[str, Any],
-    view: View,
-    retry: Sequence[str] = (),
-    search: Grower | None = None,
-    decisions: Decisions | None = None,
-) -> Outcome:
-    """Train the missing runs of a plan. Returns when no run is left, or after a signal.
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a drive: its plan, its progress, and the signal that stopped it, if any.
 
-    `settings`: the launcher group. Runs whose status is in `retry` start afresh. `search` may add
-    runs after every result. `decisions`: from `settle`. SIGINT, SIGTERM and SIGHUP stop the
-    workers, each with a checkpoint; a second one kills them.
+    `retired`: places that were given up because runs lost their device there. `stopped`: why the
+    drive stopped by itself, with runs left.
     """
-    return _Drive(plan, store, ledger, launcher, settings, view, search, decisions or {}).run(retry)
+
+    plan: Plan
+    progress: SweepProgress
+    signal: int | None
+    retired: tuple[str, ...] = ()
+    stopped: str | None = None
+
+    @property
+    def ended(self) -> str:
+        """Say how its driver did, for `status`; "" where it drove to the end."""
+        if self.signal is not None:
+            return f"was stopped by {signal.Signals(self.signal).name}"
+        return f"ended: {self.stopped}" if self.stopped else ""
 
 
-class _Drive:
-    def __init__(
-        self,
-        plan: Plan,
-        store: Store,
-        ledger: Ledger,
-        launcher: Launcher,
-        settings: Mapping[str, Any],
-        view: View,
-        search: Grower | None,
-        decisions: Decisions,
-    ) -> None:
-        self.store, self.ledger, self.launcher, self.view = store, ledger, launcher, view
-        self.attempts, self.hang_s = settings["attempts"], settings["hang_s"]
-        self.plan, self.search, self.decisions = plan, search, decisions
-        self.runs: dict[str, PlannedRun] = {}
+@dataclass
+class Drive:
+    """One drive of a plan. `settings`: the launcher group. `search` may add runs after every
+    result. `decisions`: from `decide_columns`."""
+
+    plan: Plan
+    store: Store
+    ledger: Ledger
+    launcher: Launcher
+    settings: Mapping[str, Any]
+    view: View
+    search: Grower | None = None
+    decisions: Decisions = field(default_factory=dict)
+
+    def run(self, retry: Sequence[str] = ()) -> Outcome:
+        """Train the missing runs of the plan. Returns when no run is left, or after a signal.
+
+        Runs whose status is in `retry` start afresh. SIGINT, SIGTERM and SIGHUP stop the workers,
+        each with a checkpoint; a second one kills them.
+        """
+        self.attempts, self.hang_s = self.settings["attempts"], self.settings["hang_s"]
         self.results = 0  # recorded since the search was asked
-        self.working: dict[str, Working] = {}
-        self.room, self.presence = Room(store, view.say), Presence(store, launcher)
-        self.places = PlaceHistory(view.say, self.runs)
-        self.folders = Folders(store, ledger, launcher.remote)
+        self.disk = Disk(self.store, self.view.say)
+        self.folders = Folders(self.store, self.ledger, self.launcher.remote)
         # Off this host the launcher knows more than the store: it has the engine's word, too.
-        self.liveness: Liveness = launcher if launcher.remote else store.liveness
-
-    def run(self, retry: Sequence[str]) -> Outcome:
+        self.liveness: Liveness = self.launcher if self.launcher.remote else self.store.liveness
         with noted(*ENDING) as self.signals:
-            self.kept = RunStates(self.ledger, self.room, self.signals)
-            self.queue = RunQueue(self.kept.states, self.ledger.wanted())
-            with self.presence.kept(self.working):
+            self.board = Board(self.ledger, self.disk, self.signals)
+            self.places = PlaceHealth(self.view.say, self.board)
+            with self._store_in_place():
                 self._train(retry)
         self.view.show(now := self._progress())
         first = next(iter(self.signals), None)
@@ -114,13 +114,13 @@ class _Drive:
         self._offer()
         self._take(self.plan, retry)
         while not (self.signals or self.places.stopped):
-            self.presence.check()
+            self.disk.check_store()
             self._obey()
-            if not (self.queue.pending or self.working):
+            if not (self.board.pending or self.board.active):
                 break
             self._offer()
             self._fill()
-            if not self.working and self._nowhere():
+            if not self.board.active and self._has_no_place():
                 break
             self.view.show(self._progress())
             self._watch(self.launcher.poll(0.2))
@@ -135,59 +135,60 @@ class _Drive:
         self.store.write_plan(plan)
         self.ledger.plan(plan)
         self.plan = plan
-        new = {run.id: run for run in plan.runs() if run.id not in self.runs}
-        self.runs |= new
-        self.queue.add(new.values())
-        self.kept.add(new)
+        new = self.board.add(plan)
         self.folders.add(new)
         for run in new:
-            if self.kept.states[run].status in retry:
-                self.kept.record(run, "retried")
+            if self.board.states[run].status in retry:
+                self.board.record(run, "retried")
             self._settle(run)
 
     def _grow(self) -> None:
         if self.search is None or self.signals:
             return
-        for run, worker in self.working.items() if self.search.prunes else ():
-            size = worker.folder.metrics_size()
-            if size != worker.judged:
-                worker.judged = size
-                step = self.search.prune(run, worker.folder.read_metrics())
+        for run, active in self.board.active.items() if self.search.prunes else ():
+            size = active.folder.metrics_size()
+            if size != active.judged:
+                active.judged = size
+                step = self.search.prune(run, active.folder.read_metrics())
                 if step is not None:
-                    worker.folder.write_prune(step)
+                    active.folder.write_prune(step)
         if self.results:
             self.results = 0
-            bigger = self.search.grow(self.folders.result, self.store.metrics)
+            bigger = self.search.grow(self._recorded_result, self.store.metrics)
             if bigger is not None:
                 self._take(bigger)
+
+    def _recorded_result(self, run: str) -> dict[str, Any] | None:
+        """Return the result of a run, as it was recorded. Raises Failure where it was edited."""
+        return self.store.result(run, self.ledger.seals([run]).get(run))
 
     # --- What `ablate run` orders ---
 
     def _obey(self) -> None:
         for order, runs, file in self.store.orders():
             for run in runs:
-                if run in self.runs:
-                    self._do(order, run)
+                if run in self.board.runs:
+                    self._obey_one(order, run)
                 else:
                     carry_out(self.store, self.ledger, order, run)
             file.unlink(missing_ok=True)
 
-    def _do(self, order: str, run: str) -> None:
-        state, label = self.kept.states[run], self.runs[run].label
-        alive = run in self.working or self.liveness.alive(self.store.rundir(run))
-        event = decide(self.store, self.ledger, order, run, state, alive).event
-        if event is None:
+    def _obey_one(self, order: str, run: str) -> None:
+        state, label = self.board.states[run], self.board.runs[run].label
+        alive = run in self.board.active or self.liveness.alive(self.store.rundir(run))
+        effect = decide(self.store, self.ledger, order, run, state, alive)
+        if effect.event is None:
             return  # whoever ordered it says why
-        self.kept.record(run, event, **detail_of(self.store, self.ledger, event, run, state))
-        self.view.say(f"{event}: {label}, by `ablate run`")
+        self.board.record(run, effect.event, **effect.detail)
+        self.view.say(f"{effect.event}: {label}, by `ablate run`")
         if order == "first":
-            self.queue.want(run)
-        elif run not in self.working:  # else `_watch` stops its worker
-            self.queue.drop(run)
+            self.board.want(run)
+        elif run not in self.board.active:  # else `_watch` stops its worker
+            self.board.drop(run)
             self._settle(run)
         if order == "undo":  # what was blocked, or still waits where its worker has not stopped yet
-            for child in self.queue.children(run):
-                self.queue.drop(child)
+            for child in self.board.children(run):
+                self.board.drop(child)
                 self._settle(child)
 
     # --- One run ---
@@ -196,12 +197,12 @@ class _Drive:
         """Take the steps of `next_step` until none is left."""
         folder = self.store.rundir(run)
         while True:
-            if exit is None and self.kept.states[run].status == "started":
+            if exit is None and self.board.states[run].status == "started":
                 exit = self.liveness.notes(folder).get("exit")
             alive = self.liveness.alive(folder)  # first: a result that it left meanwhile is seen
             result, refusal = folder.examine_result()
             step = next_step(
-                self.kept.states[run],
+                self.board.states[run],
                 result=result is not None,
                 refused=bool(refusal),
                 alive=alive,
@@ -209,97 +210,101 @@ class _Drive:
                 attempts=self.attempts,
             )
             if result is not None and step.record == "result":
-                self.folders.publish(run)
+                attempts.publish(self.store, run)
                 self._record_result(run, folder, result)
             elif refusal and step.record is not None and step.then == "again":
                 self._refuse(run, folder, step.record, refusal)
                 exit = DIED
             elif step.record is not None:
-                self.kept.record(
-                    run, step.record, reason=exit or self.liveness.notes(folder).get("error")
-                )
+                reason = exit or self.liveness.notes(folder).get("error")
+                self.board.record(run, step.record, reason=reason)
                 if step.record in ("failed", "oom"):
-                    self.view.say(f"{step.record}: {self.runs[run].label}: {self._why(folder)}")
+                    self._say(step.record, run, self._error(folder))
             if step.then == "again":
                 continue
             if step.then == "start":
-                self.queue.put(run)
+                self.board.put(run)
             elif step.then in ("adopt", "wait"):
                 self._adopt(run, folder)
             break
-        for child in self.queue.freed_by(run):
+        for child in self.board.freed_by(run):
             self._settle(child)
 
     def _record_result(self, run: str, folder: RunDir, result: Mapping[str, Any]) -> None:
-        self.kept.record(run, result["status"], **result_detail(folder, result))
+        self.board.record(run, result["status"], **result_detail(folder, result))
         self.results += 1
-        self.view.say(summary(self.runs[run], result, self.plan.task.metrics[0]))
+        self.view.say(result_line(self.board.runs[run], result, self.plan.task.metrics[0]))
 
     def _refuse(self, run: str, folder: RunDir, event: str, why: str) -> None:
         """Remove what lies in a result's place, once that is recorded: after a crash between the
         two it is recorded again."""
         why = f"its result was refused: {folder.result} {why}"
-        self.kept.record(run, event, step=folder.newest_step(), reason=why)
+        self.board.record(run, event, step=folder.newest_step(), reason=why)
         folder.lock.add(error=why)
-        self.view.say(f"{event}: {self.runs[run].label}: {why}")
+        self._say(event, run, why)
         folder.result.unlink(missing_ok=True)
 
-    def _why(self, folder: RunDir) -> str:
+    def _say(self, event: str, run: str, why: str) -> None:
+        self.view.say(f"{event}: {self.board.runs[run].label}: {why}")
+
+    def _error(self, folder: RunDir) -> str:
         error = self.liveness.notes(folder).get("error", "its worker died without an error message")
         return f"{error} (see {self.store.rundir(folder.id).log})"
 
     def _adopt(self, run: str, folder: RunDir) -> None:
-        if self.kept.states[run].status not in ("started", *HELD):
-            self.kept.record(run, "started", step=folder.newest_step())
+        if self.board.states[run].status not in ("started", *HELD):
+            self.board.record(run, "started", step=folder.newest_step())
         name = self.liveness.notes(folder).get("slot")
         slot = next((slot for slot in self.launcher.slots if slot.name == name), None)
-        self.working[run] = Working(self.runs[run], folder, slot, self.liveness, False, since=0.0)
+        planned = self.board.runs[run]
+        self.board.active[run] = ActiveRun(planned, folder, slot, self.liveness, False, since=0.0)
 
     # --- Slots ---
 
     def _fill(self) -> None:
         """Start the runs that fit on free slots."""
-        if self.room.lacks(self.queue.pending):
+        if self.disk.lacks(self.board.pending):
             return
-        while not self.signals and (found := self._next()) is not None:
-            run, slot = found
-            self.queue.pending.remove(run)
+        while not self.signals and (pair := self._next()) is not None:
+            run, slot = pair
+            self.board.pending.remove(run)
             current = self.store.rundir(run)
             if self.liveness.alive(current) or current.has_result():  # of another driver; given up
                 self._settle(run)
                 continue
+            planned = self.board.runs[run]
             try:
                 folder, attempt = self.folders.begin(run)
-                folder.create(self.runs[run].spec())
+                folder.create(planned.spec())
                 folder.lock.clear()  # an old worker's last words are not the new one's
                 step = folder.newest_step()
-                self.kept.record(run, "started", step=step, slot=slot.name, **attempt)
-                self.folders.began(run)
+                self.board.record(run, "started", step=step, slot=slot.name, **attempt)
+                self.folders.began(run, **attempt)
             except OSError as error:
                 if error.errno not in FULL:
                     raise
-                self.queue.pending.insert(0, run)
-                self.room.ran_out()
+                self.board.pending.insert(0, run)
+                self.disk.ran_out()
                 return
-            self.working[run] = Working(self.runs[run], folder, slot, self.launcher, child=True)
-            self.launcher.start(folder, slot, settled(self.decisions, self.runs[run]))
+            self.board.active[run] = ActiveRun(planned, folder, slot, self.launcher, child=True)
+            self.launcher.start(folder, slot, decision_for(self.decisions, planned))
 
     def _offer(self) -> None:
         try:
-            for line in self.launcher.offer(len(self.queue.pending), self.places.retired):
+            for line in self.launcher.offer(len(self.board.pending), self.places.retired):
                 self.view.say(line)
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            self.room.ran_out()
+            self.disk.ran_out()
 
     def _next(self) -> tuple[str, Slot] | None:
-        working = {run: worker.slot for run, worker in self.working.items() if not worker.leaves}
-        slots, states, queue = self.launcher.slots, self.kept.states, self.queue
-        lost, retired = self.places.lost, self.places.retired
-        return assign(queue.pending, working, slots, states, lost, retired, queue.first)
+        board, places = self.board, self.places
+        held = {run: active.slot for run, active in board.active.items() if not active.leaves}
+        slots, lost, retired = self.launcher.slots, places.lost, places.retired
+        return assign(board.pending, held, slots, board.states, lost, retired, board.wanted)
 
-    def _nowhere(self) -> bool:
+    def _has_no_place(self) -> bool:
         """Is no place left, nor any to come?"""
         left = {slot.place for slot in self.launcher.slots}.difference(self.places.retired)
         return not (left or self.launcher.remote)
@@ -308,93 +313,136 @@ class _Drive:
 
     def _watch(self, exits: Mapping[str, int]) -> None:
         now = time.monotonic()
-        for run, worker in list(self.working.items()):
-            worker.code = exits.get(run, worker.code)
-            if run in exits or not worker.child:
-                if worker.by.alive(worker.folder):
-                    worker.child = False  # a code is no proof of death
+        for run, active in list(self.board.active.items()):
+            active.code = exits.get(run, active.code)
+            if run in exits or not active.child:
+                if active.by.alive(active.folder):
+                    active.child = False  # a code is no proof of death
                 else:
-                    self._ended(run, worker)
+                    self._end(run, active)
                     continue
-            if self.kept.states[run].status in HELD:
-                worker.stop()
-            notes = worker.by.notes(worker.folder)
-            if notes != worker.notes:
-                worker.notes, worker.noted_at = notes, now
-            elif now - worker.noted_at > self.hang_s and not worker.killed:
-                worker.killed = True
-                worker.stop(now=True)
+            if self.board.states[run].status in HELD:
+                active.stop()
+            notes = active.by.notes(active.folder)
+            if notes != active.notes:
+                active.notes, active.noted_at = notes, now
+            elif now - active.noted_at > self.hang_s and not active.killed:
+                active.killed = True
+                active.stop(now=True)
 
-    def _ended(self, run: str, worker: Working) -> None:
-        del self.working[run]
-        folder, code = worker.folder, worker.code
+    def _end(self, run: str, active: ActiveRun) -> None:
+        del self.board.active[run]
+        folder, code = active.folder, active.code
         if code not in (None, EXIT_AWAY):
             self.folders.ended(folder)
-        exit = worker.by.notes(folder).get("exit")
+        exit = active.by.notes(folder).get("exit")
         exit = exit or (DISK_FULL if code == EXIT_DISK_FULL else None)
-        if self.kept.states[run].status in HELD:  # as it was asked to
+        if self.board.states[run].status in HELD:  # as it was asked to
             self._settle(run, exit)
             return
         died = False
         if folder.has_result():
-            if worker.slot is not None:
-                self.places.works(worker.slot.place)
-        elif worker.killed:
-            self.kept.record(run, "hung")
-            self.view.say(f"hung: {worker.run.label}: no sign of life for {self.hang_s:.0f} s")
+            if active.slot is not None:
+                self.places.works(active.slot.place)
+        elif active.killed:
+            self.board.record(run, "hung")
+            self._say("hung", run, f"no sign of life for {self.hang_s:.0f} s")
         else:
-            died = self._left(run, worker, exit)
+            died = self._judge_end(run, active, exit)
             exit = DIED if died and exit in (STOPPED, DISK_FULL) else exit
         if not self.signals or folder.has_result():
-            more = self.kept.states[run].attempts < self.attempts
-            self.places.ended(worker, exit, died, more, self.kept.states, self.working.values())
+            more = self.board.states[run].attempts < self.attempts
+            self.places.judge(active, exit, died, more)
         self._settle(run, exit)
 
-    def _left(self, run: str, worker: Working, exit: str | None) -> bool:
-        """Record that a worker left without a result, where that counts as an attempt."""
-        folder, code = worker.folder, worker.code
-        asked = worker.asked or bool(self.signals)
+    def _judge_end(self, run: str, active: ActiveRun, exit: str | None) -> bool:
+        """A worker left no result: does that count as an attempt? Then record it."""
+        folder, code = active.folder, active.code
+        asked = active.asked or bool(self.signals)
         asked |= exit == STOPPED and self.launcher.remote  # a job that ends stops its workers
-        room = exit == DISK_FULL and self.room.is_plenty([run, *self.working])
+        room = exit == DISK_FULL and self.disk.is_plenty([run, *self.board.active])
         died = is_death(exit, code, asked=asked, room=room)
         if died:
             if exit in (None, STOPPED):
-                folder.lock.add(error=words_of(code or 0) if exit is None else UNASKED)
+                folder.lock.add(error=exit_words(code or 0) if exit is None else UNASKED)
             why = {} if exit is None else {"reason": exit}
-            self.kept.record(run, "died", step=folder.newest_step(), code=code, **why)
-            self.view.say(f"{exit or 'died'}: {worker.run.label}: {self._why(folder)}")
+            self.board.record(run, "died", step=folder.newest_step(), code=code, **why)
+            self._say(exit or "died", run, self._error(folder))
         elif exit == DISK_FULL:
-            self.room.ran_out()
-        if exit == LOST and worker.slot is not None:
-            self.places.blame(run, worker.slot.place)
-        elif exit == NO_DEVICE and worker.slot is not None:
-            self.places.give_up(worker.slot.place, f"{worker.run.label}: {self._why(folder)}")
+            self.disk.ran_out()
+        if exit == LOST and active.slot is not None:
+            self.places.blame(run, active.slot.place)
+        elif exit == NO_DEVICE and active.slot is not None:
+            self.places.give_up(active.slot.place, f"{active.run.label}: {self._error(folder)}")
         return died
 
     # --- Stopping, and telling ---
 
     def _wind_down(self) -> None:
         """After a signal: every worker checkpoints and stops; after a second one it is killed."""
-        if self.working:
+        if self.board.active:
             self.view.say("stopping: workers write their checkpoints (a second signal kills them)")
-        while self.working:
-            self.presence.check()
+        while self.board.active:
+            self.disk.check_store()
             now = len(self.signals) > 1
-            for worker in self.working.values():
-                worker.stop(now)
+            for active in self.board.active.values():
+                active.stop(now)
             self.view.show(self._progress())
             self._watch(self.launcher.poll(0.2))
 
+    @contextmanager
+    def _store_in_place(self) -> Iterator[None]:
+        """An error in the `with` block is a lost store where the store is lost. Then the workers
+        are killed: what they would write belongs to nobody, or to another store."""
+        try:
+            self.disk.check_store()
+            yield
+        except (Failure, OSError, sqlite3.Error) as error:
+            if self.disk.has_store():
+                raise
+            active = self.board.active
+            for run in active.values():
+                with contextlib.suppress(OSError):
+                    run.stop(now=True)
+            left, until = set(active), time.monotonic() + END_S
+            while left and not self.launcher.remote and time.monotonic() < until:
+                left -= self.launcher.poll(0.2).keys()
+                left -= {run for run in left if not active[run].child}
+            try:
+                self.disk.check_store()
+            except Failure as lost:
+                raise lost from error
+
     def _progress(self) -> SweepProgress:
-        stuck = blocked(self.kept.states, self.queue.parents)
+        board = self.board
+        stuck = blocked(board.states, board.parents)
         return SweepProgress(
             sweep=self.plan.name,
-            total=len(self.runs) + self.plan.to_come,
-            counts=with_blocked(self.kept.counts, stuck, self.kept.states),
-            workers=[Worker(w.run, w.place, w.notes, w.folder) for w in self.working.values()],
-            waiting=self.room.waiting,
-            states=self.kept.states,
+            total=len(board.runs) + self.plan.to_come,
+            counts=with_blocked(board.counts, stuck, board.states),
+            workers=[Worker(a.run, a.place, a.notes, a.folder) for a in board.active.values()],
+            waiting=self.disk.waiting,
+            states=board.states,
             blocked=stuck,
             driver=Driver(os.getpid(), self.plan.name),
             standing=self.search.standing if self.search is not None else {},
         )
+
+
+def exit_words(code: int) -> str:
+    """Describe a worker's exit code."""
+    if code >= 0:
+        return f"exit code {code}"
+    memory = ", which the kernel sends where memory runs out" if -code == signal.SIGKILL else ""
+    return f"signal {signal.Signals(-code).name}{memory}"
+
+
+def result_line(run: PlannedRun, result: Mapping[str, Any], metric: Metric) -> str:
+    """Describe a run's end; `metric`: of the validation score in it."""
+    if result["status"] != "finished":
+        return f"{result['status']} at step {result.get('step')}: {run.label}"
+    score = result.get("validation", {}).get(metric.key)
+    figure = "" if score is None else f", validation {metric.told(score)}"
+    if not result.get("validation"):
+        figure = ", which logged no validation"
+    return f"finished: {run.label}{figure}, {result.get('seconds', 0):.0f} s"

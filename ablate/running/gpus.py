@@ -36,15 +36,15 @@ class Gpu:
 
 
 class NoAnswer(Exception):
-    """The tool is not there, or fails: a line that says why. `said`: all that it printed."""
+    """The tool is not there, or fails: a line that says why. `output`: all that it printed."""
 
-    def __init__(self, why: str, said: str = "") -> None:
+    def __init__(self, why: str, output: str = "") -> None:
         super().__init__(why)
-        self.said = said
+        self.output = output
 
 
-def told(*arguments: str) -> str:
-    """What the tool prints. Raises NoAnswer, also where it hangs."""
+def output_of(*arguments: str) -> str:
+    """Return what the tool prints. Raises NoAnswer, also where it hangs."""
     path = shutil.which(TOOL)
     if path is None:
         raise NoAnswer(f"there is no {TOOL}")
@@ -58,32 +58,32 @@ def told(*arguments: str) -> str:
         start_new_session=True,
     )
     try:
-        said, _ = tool.communicate(timeout=PATIENCE_S)
+        output, _ = tool.communicate(timeout=PATIENCE_S)
     except subprocess.TimeoutExpired:
         os.killpg(tool.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):  # the driver may not let go of it
             tool.communicate(timeout=1)
         raise NoAnswer(f"{TOOL} gave no answer in {PATIENCE_S:g} s") from None
     if tool.returncode != 0:
-        raise NoAnswer(f"{TOOL}: {_first(said)} (exit code {tool.returncode})", said)
-    return said
+        raise NoAnswer(f"{TOOL}: {_first(output)} (exit code {tool.returncode})", output)
+    return output
 
 
-def _first(said: str) -> str:
-    return next((line.strip() for line in said.splitlines() if line.strip()), "no word")
+def _first(output: str) -> str:
+    return next((line.strip() for line in output.splitlines() if line.strip()), "no word")
 
 
 def listed() -> tuple[list[Gpu], str]:
-    """All GPUs, of one with slices these; and what else was said, "" for nothing. Raises NoAnswer
-    where it tells of no GPU, and not that there is none."""
+    """Return all GPUs, of one with slices these; and what else was printed, "" for nothing. Raises
+    NoAnswer where it tells of no GPU, and not that there is none."""
     why = ""
     try:
-        said = told("-L")
+        output = output_of("-L")
     except NoAnswer as error:
-        said, why = error.said, str(error)
+        output, why = error.output, str(error)
     gpus: list[Gpu] = []
     index = model = board = strays = ""
-    for line in said.splitlines():
+    for line in output.splitlines():
         if whole := re.match(r"GPU (\d+): (.*) \(UUID: (GPU-[^)\s]+)\)", line):
             index, model, board = whole[1], whole[2], whole[3]
             gpus.append(Gpu(index, board, model, board))
@@ -92,8 +92,8 @@ def listed() -> tuple[list[Gpu], str]:
             gpus.append(Gpu(f"{index}:{part[2]}", part[3], f"{model} MIG {part[1]}", board))
         else:
             strays += f"{line}\n"
-    if not gpus and NONE not in said:
-        raise NoAnswer(why or f"{TOOL} -L: {_first(said)}")
+    if not gpus and NONE not in output:
+        raise NoAnswer(why or f"{TOOL} -L: {_first(output)}")
     return gpus, f"{TOOL}: {_first(strays)}" if gpus and strays.strip() else ""
 
 
@@ -101,19 +101,19 @@ def listed() -> tuple[list[Gpu], str]:
 
 
 @dataclass(frozen=True)
-class Found:
+class GpuSet:
     """The GPUs that are used, none for the CPU; and lines on what is not as it should be."""
 
     gpus: tuple[Gpu, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
-def find(devices: str, outer: str | None) -> Found:
+def find(devices: str, outer: str | None) -> GpuSet:
     """`devices`: `launcher.devices`, auto | cpu | indices and UUIDs. `outer`: what this process has
     as CUDA_VISIBLE_DEVICES, None for nothing. Raises UserError for a GPU that there is not."""
     names = [name.strip() for name in devices.split(",")]
     if names == ["cpu"] or (names == ["auto"] and outer is not None and not _visible(outer)):
-        return Found()
+        return GpuSet()
     try:
         there, stray = listed()
     except NoAnswer as error:
@@ -123,7 +123,7 @@ def find(devices: str, outer: str | None) -> Found:
     if names == ["auto"]:
         if outer is not None and not usable:
             remarks.append(f"CUDA_VISIBLE_DEVICES={outer} names no GPU of {TOOL} -L: {ON_CPU}")
-        return Found(tuple(usable), tuple(remarks))
+        return GpuSet(tuple(usable), tuple(remarks))
     chosen: dict[Gpu, None] = {}
     for name in names:
         if not (named := _named(name, usable)):
@@ -132,31 +132,31 @@ def find(devices: str, outer: str | None) -> Found:
             alone = ["auto", "cpu"] if len(names) == 1 else []
             raise unknown("launcher.devices", name, [*alone, *(gpu.index for gpu in usable)])
         chosen |= dict.fromkeys(named)
-    return Found(tuple(chosen), tuple(remarks))
+    return GpuSet(tuple(chosen), tuple(remarks))
 
 
 ON_CPU = "runs train on the CPU; launcher.devices=cpu accepts that"
 
 
-def _unseen(names: list[str], outer: str | None, why: str) -> Found:
-    """Where the tool tells nothing. Names that somebody gave mean something to CUDA, too."""
+def _unseen(names: list[str], outer: str | None, why: str) -> GpuSet:
+    """Choose where the tool tells nothing. Names that somebody gave mean something to CUDA, too."""
     if names == ["auto"] and outer is None:
         nodes = sorted(str(node) for node in NODES.glob("nvidia[0-9]*"))
         if not nodes and shutil.which(TOOL) is None:
-            return Found()
+            return GpuSet()
         if not nodes:
-            return Found(remarks=(f"{why}: {ON_CPU}",))
+            return GpuSet(remarks=(f"{why}: {ON_CPU}",))
         there = f"{why}, but {', '.join(nodes)} {'is' if len(nodes) == 1 else 'are'} there"
-        return Found(remarks=(f"{there}: {ON_CPU}, launcher.devices=0 uses the first GPU",))
-    visible = None if outer is None else _visible(outer)
+        return GpuSet(remarks=(f"{there}: {ON_CPU}, launcher.devices=0 uses the first GPU",))
+    visible = names if outer is None else _visible(outer)
     if names == ["auto"]:
-        names = visible or []
+        names = visible
     for name in names:
-        if visible is not None and name not in visible:
+        if name not in visible:
             raise _hidden(name, outer)
         if not re.fullmatch(r"\d+|(GPU|MIG)-.+", name):
             raise UserError(f"launcher.devices: expected auto, cpu, indices or UUIDs, got {name!r}")
-    return Found(tuple(Gpu(name, name, "", name) for name in dict.fromkeys(names)))
+    return GpuSet(tuple(Gpu(name, name, "", name) for name in dict.fromkeys(names)))
 
 
 def _hidden(name: str, outer: str | None) -> UserError:
@@ -170,19 +170,21 @@ def _visible(outer: str) -> list[str]:
 
 
 def _as_cuda(outer: str, there: Iterable[Gpu]) -> list[Gpu]:
-    """The same of names that are told; and of a GPU with slices CUDA takes the first alone."""
+    """Take them as CUDA does: up to the first unknown name; of a GPU with slices CUDA takes the
+    first alone."""
     named = (_named(name, there) for name in _visible(outer))
     return [gpus[0] for gpus in itertools.takewhile(bool, named)]
 
 
 def _named(name: str, gpus: Iterable[Gpu]) -> list[Gpu]:
-    """By index or UUID, which may be cut short as for CUDA: of a GPU with slices all of them."""
+    """Find by index or UUID, which may be cut short as for CUDA: of a GPU with slices all of
+    them."""
     if not name.startswith(("GPU-", "MIG-")):
         return [gpu for gpu in gpus if name in (gpu.index, gpu.index.partition(":")[0])]
     if slices := [gpu for gpu in gpus if gpu.uuid.startswith(name)]:
         return slices if len(slices) == 1 else []
-    found = [gpu for gpu in gpus if gpu.board.startswith(name)]
-    return found if len({gpu.board for gpu in found}) == 1 else []
+    boards = [gpu for gpu in gpus if gpu.board.startswith(name)]
+    return boards if len({gpu.board for gpu in boards}) == 1 else []
 
 
 # --- What they do now -----------------------------------------------------------------------------
@@ -191,7 +193,8 @@ BUSY_MIB = 1024  # in use by what no process is told of, as from outside a conta
 
 
 def busy(gpus: Iterable[Gpu], ours: Collection[object]) -> list[str]:
-    """A line on each that others use: processes but for `ours`, and memory. Raises NoAnswer."""
+    """List a line on each that others use: processes but for `ours`, and memory. Raises
+    NoAnswer."""
     boards = {gpu.board: gpu.index.partition(":")[0] for gpu in gpus}
     if not boards:
         return []
@@ -211,7 +214,7 @@ def busy(gpus: Iterable[Gpu], ours: Collection[object]) -> list[str]:
 
 
 def figures(indices: Collection[str]) -> list[str]:
-    """A line on each of these: how busy it is, its memory and power, as far as it tells. Raises
+    """List a line on each: how busy it is, its memory and power, as far as it tells. Raises
     NoAnswer."""
     keys = "index", "utilization.gpu", "memory.used", "memory.total", "power.draw"
     lines = []
@@ -229,11 +232,11 @@ def figures(indices: Collection[str]) -> list[str]:
 
 
 def rows(*keys: str, of: str = "gpu") -> list[list[str]]:
-    """Of each GPU, or compute process, what `nvidia-smi --help-query-gpu` calls so; "[N/A]" and
-    other excuses for what it does not tell. Raises NoAnswer."""
-    said = told(f"--query-{of}={','.join(keys)}", "--format=csv,noheader,nounits")
-    found = ([part.strip() for part in line.split(",")] for line in said.splitlines())
-    return [row for row in found if len(row) == len(keys)]
+    """Return of each GPU, or compute process, what `nvidia-smi --help-query-gpu` calls so; "[N/A]"
+    and other excuses for what it does not tell. Raises NoAnswer."""
+    output = output_of(f"--query-{of}={','.join(keys)}", "--format=csv,noheader,nounits")
+    table = ([part.strip() for part in line.split(",")] for line in output.splitlines())
+    return [row for row in table if len(row) == len(keys)]
 
 
 def _is_number(text: str) -> bool:

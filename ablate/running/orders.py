@@ -1,4 +1,4 @@
-"""What `ablate run` orders for single runs: one pure function decides what an order does.
+"""The orders of `ablate run` for single runs: one pure function decides what an order does.
 
 Orders are files of the store until whoever drives it, or `ablate run` in the driver's turn, has
 recorded the event. An order that is obeyed twice, since its obeyer was killed, does nothing more.
@@ -6,29 +6,39 @@ recorded the event. An order that is obeyed twice, since its obeyer was killed, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from ablate.running.driver_lock import Waiting
+from ablate.shared.errors import UserError
 from ablate.shared.result import FINAL
 from ablate.store.events import HELD, RunState
+from ablate.store.find import plans
 from ablate.store.ledger import Ledger
-from ablate.store.progress import GIVEN_UP
+from ablate.store.progress import GIVEN_UP, driver_of
 from ablate.store.store import Store
 
 Order = Literal["skip", "cancel", "first", "undo"]
 ORDERS = get_args(Order)
+PATIENCE_S = 2.0  # for a driver at work; one that decodes data answers later
 
 
 @dataclass(frozen=True)
-class Obeyed:
-    """Record this event, if any. Or why the order is refused."""
+class Effect:
+    """Record this event, if any, with its detail. Or why the order is refused."""
 
     event: str | None
-    refused: str = ""
+    refusal: str = ""
+    detail: Mapping[str, Any] = field(default_factory=dict)
 
 
-def obeyed(order: str, state: RunState, *, result: bool, alive: bool, known: bool) -> Obeyed:
-    """What an order does with a run. Total.
+def effect_of(order: str, state: RunState, *, result: bool, alive: bool, known: bool) -> Effect:
+    """Decide what an order does with a run. Total.
 
     `state`: the ledger's; `result`: its folder has one; `alive`: it has a worker; `known`: its
     result was recorded at any time, so the user may have seen it. Rows from the top, as in
@@ -39,64 +49,114 @@ def obeyed(order: str, state: RunState, *, result: bool, alive: bool, known: boo
     again = {"oom": state.oom, "hung": state.hung}.get(state.status, 2) <= 1
     match order:
         case "undo" if state.status in HELD and not ended:
-            return Obeyed("retried")
+            return Effect("retried")
         case "undo":
-            return Obeyed(None, f"is {status}, so there is nothing to undo")
+            return Effect(None, f"is {status}, so there is nothing to undo")
         case "skip" if ended or known:
             why = "has a result" if ended else "had a result once"
-            return Obeyed(None, f"{why}, and a seed whose result is known can't be left out")
+            return Effect(None, f"{why}, and a seed whose result is known can't be left out")
         case "cancel" | "first" if ended:
-            return Obeyed(None, f"is {status}, so nothing is left to train")
+            return Effect(None, f"is {status}, so nothing is left to train")
         case "skip" if alive:
-            return Obeyed(None, "is being trained; --cancel stops it, then it can be skipped")
+            return Effect(None, "is being trained; --cancel stops it, then it can be skipped")
         case "cancel" if state.status == "skipped":
-            return Obeyed(None, "is skipped, so it is not trained anyway")
+            return Effect(None, "is skipped, so it is not trained anyway")
         case "skip" | "cancel":
             event = {"skip": "skipped", "cancel": "cancelled"}[order]
-            return Obeyed(None if state.status == event else event)
+            return Effect(None if state.status == event else event)
         case "first" if alive:
-            return Obeyed(None, "is being trained already")
+            return Effect(None, "is being trained already")
         case "first" if state.status in HELD:
-            return Obeyed(None, f"is {state.status}; --undo comes before --first")
+            return Effect(None, f"is {state.status}; --undo comes before --first")
         case "first" if state.status in GIVEN_UP and not again:
             retry = f"`ablate sweep ... --retry {state.status}` trains it again"
-            return Obeyed(None, f"is {state.status}; {retry}")
+            return Effect(None, f"is {state.status}; {retry}")
         case "first":
-            return Obeyed("first")
-    return Obeyed(None, f"{order}: is no order")
+            return Effect("first")
+    return Effect(None, f"{order}: is no order")
 
 
 def decide(
     store: Store, ledger: Ledger, order: str, run: str, state: RunState, alive: bool | None = None
-) -> Obeyed:
-    """As `obeyed`, of a run as the store has it. `alive`: what its driver knows."""
+) -> Effect:
+    """Decide as `effect_of` does, of a run as the store has it, with the detail: how far a run had
+    come that is held back. `alive`: what its driver knows."""
     folder = store.rundir(run)
-    return obeyed(
+    kinds = {kind for _, kind, _ in ledger.events(run)}
+    effect = effect_of(
         order,
         state,
         result=folder.read_result() is not None,
         alive=store.liveness.alive(folder) if alive is None else alive,
-        known=any(kind in FINAL for _, kind, _ in ledger.events(run)),
+        known=not kinds.isdisjoint(FINAL),
     )
-
-
-def detail_of(
-    store: Store, ledger: Ledger, event: str, run: str, state: RunState
-) -> dict[str, Any]:
-    """What the event says: of a run that was skipped how far it had come."""
-    if event not in HELD:
-        return {}
-    begun = any(kind == "started" for _, kind, _ in ledger.events(run))
-    return {"was": state.status, "begun": begun, "step": store.rundir(run).newest_step()}
+    if effect.event not in HELD:
+        return effect
+    detail = {"was": state.status, "begun": "started" in kinds, "step": folder.newest_step()}
+    return replace(effect, detail=detail)
 
 
 def carry_out(store: Store, ledger: Ledger, order: str, run: str) -> None:
-    """In the driver's turn, with a run that nobody drives now."""
+    """Obey, in the driver's turn, for a run that nobody drives now."""
     state = ledger.states([run]).get(run)
     if state is None:
         return
-    found = decide(store, ledger, order, run, state)
-    if found.event is not None:
-        ledger.record(run, found.event, **detail_of(store, ledger, found.event, run, state))
-    if order == "cancel" and not found.refused:
+    effect = decide(store, ledger, order, run, state)
+    if effect.event is not None:
+        ledger.record(run, effect.event, **effect.detail)
+    if order == "cancel" and not effect.refusal:
         store.liveness.stop(store.rundir(run))  # of a driver that died
+
+
+# --- Given by `ablate run` ----------------------------------------------------------------------
+
+
+def check(store: Store, ledger: Ledger, order: str, runs: Mapping[str, str]) -> None:
+    """Raise UserError where one of the runs can't be ordered so. `runs`: id -> as the user has it.
+
+    A search needs all of its trials, a look all runs of its column: none of these is skipped.
+    """
+    states = ledger.states(runs)
+    for run, label in runs.items():
+        if run not in states:
+            raise UserError(f"{label}: no sweep has planned this run")
+        if refusal := decide(store, ledger, order, run, states[run]).refusal:
+            raise UserError(f"{label}: {refusal}")
+    for plan in plans(store, ledger, runs.keys()) if order == "skip" else ():
+        trials = {run.id for run in plan.tried()}
+        for run in runs.keys() & (trials if not plan.until else {run.id for run in plan.runs()}):
+            needs = "a look" if plan.until else "its search"
+            raise UserError(
+                f"{runs[run]}: {needs} of {plan.name} needs this run; --cancel stops it for now"
+            )
+
+
+def ask(store: Store, order: str, runs: list[str], say: Callable[[str], None]) -> None:
+    """Have it done: by the driver, else here in its turn. Returns once the events are recorded, and
+    workers that shall stop have stopped."""
+    file, since = store.order(order, runs), time.monotonic()
+    while file.exists():
+        if store.take_turn():
+            _obey(store)
+        elif time.monotonic() - since > PATIENCE_S and (driver := driver_of(store)) is not None:
+            since = math.inf
+            say(
+                f"waiting for process {driver.pid}, which drives {store.root}; after Ctrl-C the "
+                f"order stays with it"
+            )
+        time.sleep(0.05)
+    waiting, folders = Waiting(say), [store.rundir(run) for run in runs if order == "cancel"]
+    while alive := [folder for folder in folders if store.liveness.alive(folder)]:
+        waiting.on({folder.id: store.liveness.notes(folder).get("pid") for folder in alive})
+
+
+def _obey(store: Store) -> None:
+    try:
+        store.driver.note(pid=os.getpid(), host=platform.node(), sweep="run")
+        with Ledger.driving(store) as ledger:
+            for order, runs, file in store.orders():
+                for run in runs:
+                    carry_out(store, ledger, order, run)
+                file.unlink(missing_ok=True)
+    finally:
+        store.driver.release()

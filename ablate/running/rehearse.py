@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ablate.planning.cell import Cell
 from ablate.planning.overrides import show
 from ablate.planning.plan import Plan
+from ablate.running.answers import AnswerCache
 from ablate.running.launchers import Launcher
 from ablate.shared import spec
-from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
+from ablate.shared.files import is_number
 from ablate.shared.own import is_own
 from ablate.shared.plugin import by_path, own_code
 from ablate.store.store import Store
@@ -64,58 +65,43 @@ def rehearsed(
     *,
     own_only: bool = False,
 ) -> Rehearsals:
-    """What the first steps of the plan's rows tell; `described`: of each cell, see `costs`.
+    """Ask what the first steps of the plan's rows tell; `described`: of each cell, see `costs`.
 
     Asks the launcher about rows that nobody has tried yet; with `own_only` about those alone that
     have a class of the user's own. Raises UserError for such a class that can't take a step.
     """
     own = is_own(plan.cells[0].spec)  # of such a trainer nobody knows what a step is
-    chosen = None if own else _chosen(plan, described)
-    if chosen is None:
+    cells = [] if own else [cell for cell in plan.cells if spec.trains(cell.spec)]
+    bases = [cell for cell in cells if cell.row == plan.baseline]
+    if not bases:
         return Rehearsals({}, [])
-    baseline, rows = chosen
-    size = {cell.row: described[cell.row, cell.column]["multiply_adds"] for cell in rows}
-    size[baseline.row] = described[baseline.row, baseline.column]["multiply_adds"]
+    sizes = {place: answer["multiply_adds"] for place, answer in described.items()}
+    baseline = min(bases, key=lambda cell: sizes[cell.row, cell.column])
+    rows = [cell for cell in cells if cell.column == baseline.column]
+    size = {cell.row: sizes[cell.row, cell.column] for cell in rows}
     device = launcher.device if not launcher.remote else "cpu"
     keys = {cell.row: _key(cell, baseline, device) for cell in rows}
-    known = _known(store)
-    wanted = [
-        cell for cell in _worth(baseline, rows, size, own_only) if keys[cell.row] not in known
-    ]
-    if wanted:
+    cache = AnswerCache(store.cache / "rehearsed.json", _is_answer)
+    known, tried = cache.read(), _worth(baseline, rows, size, own_only)
+    if new := [cell for cell in tried if keys[cell.row] not in known]:
         question = {
             "baseline": _asked(baseline, size),
-            "rows": {keys[cell.row]: _asked(cell, size) for cell in wanted},
+            "rows": {keys[cell.row]: _asked(cell, size) for cell in new},
             "cache": str(store.cache),
             "device": device,
         }
-        known |= launcher.ask("rehearse", question)
-        make_folder(_cache(store).parent)
-        write_sealed(_cache(store), known)
-    answers = {cell.row: known.get(keys[cell.row]) for cell in rows}
-    found = {row: answer for row, answer in answers.items() if answer is not None}
+        known = cache.add(launcher.ask("rehearse", question))
+    answers = {row: answer for row, key in keys.items() if (answer := known.get(key)) is not None}
     return Rehearsals(
-        {(row, baseline.column): answer["step"] for row, answer in found.items()},
-        [*_unchanged(plan, baseline, rows, found), *_idle(found), *_amiss(found)],
+        {(row, baseline.column): answer["step"] for row, answer in answers.items()},
+        [*_unchanged(plan, baseline, rows, answers), *_faults(answers)],
     )
-
-
-def _chosen(
-    plan: Plan, described: Mapping[tuple[str, str], Mapping[str, Any]]
-) -> tuple[Cell, list[Cell]] | None:
-    """The baseline and all rows, itself among them, of the column with the smallest baseline."""
-    bases = [cell for cell in plan.cells if cell.row == plan.baseline and spec.trains(cell.spec)]
-    if not bases:
-        return None
-    baseline = min(bases, key=lambda cell: described[cell.row, cell.column]["multiply_adds"])
-    rows = [cell for cell in plan.cells if cell.column == baseline.column]
-    return baseline, [cell for cell in rows if spec.trains(cell.spec)]
 
 
 def _worth(
     baseline: Cell, rows: Sequence[Cell], size: Mapping[str, float], own_only: bool
 ) -> list[Cell]:
-    """The rows that are tried."""
+    """Return the rows that are worth a try."""
     own = [
         cell
         for cell in rows
@@ -134,7 +120,7 @@ def _asked(cell: Cell, size: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _unchanged(
-    plan: Plan, baseline: Cell, rows: Sequence[Cell], found: Mapping[str, Mapping[str, Any]]
+    plan: Plan, baseline: Cell, rows: Sequence[Cell], answers: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
     settings = {
         row.label: ", ".join(f"{key}={show(value)}" for key, value in row.settings.items())
@@ -145,34 +131,26 @@ def _unchanged(
         f"for bit: {settings[cell.row]} changes nothing, or nothing so early"
         for cell in rows
         if cell.row != baseline.row
-        and found.get(cell.row, {}).get("same")
+        and answers.get(cell.row, {}).get("same")
         and _judged(_differing(cell.spec, baseline.spec))
     ]
 
 
-def _idle(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A line for each set of parameters that no gradient reaches, with the rows that have it."""
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for row, answer in found.items():
-        paths = dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in answer["idle"])
+def _faults(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """List a line for each thing that is wrong, with the rows that have it."""
+    idle, wrong = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+    for row, answer in answers.items():
+        paths = [*dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in answer["idle"])]
         if paths:
-            rows.setdefault(tuple(paths), []).append(row)
-    return [
-        f"{', '.join(labels)}: no gradient reaches {_first(paths)} in 4 steps"
-        for paths, labels in rows.items()
-    ]
-
-
-def _amiss(found: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A line for each way to go wrong, with the rows that do."""
-    rows: dict[str, list[str]] = {}
-    for row, answer in found.items():
+            more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+            idle[f"no gradient reaches {', '.join(paths[:SHOWN])}{more} in 4 steps"].append(row)
         if answer["bad"] is not None:
-            said = f"the loss is not finite after {answer['bad']} steps at the full rate"
-            rows.setdefault(said, []).append(row)
+            steps = answer["bad"]
+            wrong[f"the loss is not finite after {steps} steps at the full rate"].append(row)
         if answer["differs"]:
-            rows.setdefault(DIFFERS[answer["differs"]], []).append(row)
-    return [f"{', '.join(labels)}: {said}" for said, labels in rows.items()]
+            wrong[DIFFERS[answer["differs"]]].append(row)
+    lines = [*idle.items(), *wrong.items()]
+    return [f"{', '.join(rows)}: {line}" for line, rows in lines]
 
 
 DIFFERS = {  # what a training of 4 steps is compared with
@@ -181,26 +159,19 @@ DIFFERS = {  # what a training of 4 steps is compared with
     "resumed": "4 steps that are stopped and resumed give other weights, so a part keeps a state "
     "that no checkpoint has; keep it in a buffer (register_buffer)",
 }
-
-
-def _first(names: Sequence[str]) -> str:
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
 SHOWN = 4  # names of parameters in a line
 
 
 def _differing(tree: Mapping[str, Any], other: Mapping[str, Any], path: str = "") -> set[str]:
-    """The dotted keys in which two trees differ."""
-    found = set()
+    """Return the dotted keys in which two trees differ."""
+    keys = set()
     for key in tree.keys() | other.keys():
         ours, theirs = tree.get(key), other.get(key)
         if isinstance(ours, Mapping) and isinstance(theirs, Mapping) and key != "settings":
-            found |= _differing(ours, theirs, f"{path}{key}.")
+            keys |= _differing(ours, theirs, f"{path}{key}.")
         elif ours != theirs:
-            found.add(path + key)
-    return found
+            keys.add(path + key)
+    return keys
 
 
 def _judged(keys: set[str]) -> bool:
@@ -225,16 +196,6 @@ def _key(cell: Cell, baseline: Cell, device: str) -> str:
     for each in (cell, baseline):
         parts += [spec.tree_identity(each.spec), own_code(each.spec)]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
-
-
-def _cache(store: Store) -> Path:
-    return store.cache / "rehearsed.json"
-
-
-def _known(store: Store) -> dict[str, dict[str, Any] | None]:
-    """The answers in the store's cache, without malformed ones."""
-    read = read_sealed(_cache(store)) or {}
-    return {key: answer for key, answer in read.items() if _is_answer(answer)}
 
 
 def _is_answer(tree: Any) -> bool:

@@ -1,5 +1,5 @@
-"""Counts the work of a plan: multiply-adds of a training, trainings that are left, and how many of
-them one seed takes, with the searches of settings and the parents that runs start from."""
+"""Counts the work of a plan: multiply-adds and kernels of a training, trainings that are left, and
+how many of them one seed takes, with the searches of settings and the parents of runs."""
 
 from __future__ import annotations
 
@@ -12,43 +12,40 @@ from typing import Any
 from ablate.planning.cell import Cell, Tune
 from ablate.planning.cell_search import applied
 from ablate.planning.plan import Plan
-from ablate.running import launches
 from ablate.shared import spec
 from ablate.shared.result import FINAL
 from ablate.store.events import HELD, RunState
 
 
-@dataclass(frozen=True)
+@dataclass
 class CellWork:
-    """The work of a cell: multiply-adds of a training (None: unknown before the data is there), the
-    trainings that are left (short trials count in part), multiply-adds of its search, images that
-    a training evaluates, how many such trainings one seed of the plan takes, and the kernels that
-    a training launches."""
+    """The work of a cell."""
 
     cell: Cell
-    each: float | None
-    left: float
-    search: float | None
-    evaluated: int = 0
-    seed: float = 1.0
-    launches: float = 0.0
+    left: float  # trainings; short trials count in part
+    each: float | None = None  # multiply-adds of a training; None: unknown before the data is there
+    search: float | None = None  # multiply-adds of its search
+    evaluated: int = 0  # images that a training evaluates
+    seed: float = 1.0  # trainings that one seed of the plan takes
+    launches: float = 0.0  # kernels that a training launches
+    seconds: float | None = None  # of a training; None: nobody knows
 
 
 SEARCHED = ".from.tune"  # behind the label of a row: the search of its parents
 
 
 def searched(plan: Plan) -> list[Cell]:
-    """Where parents are searched: of each cell's trials the first, with the ids of all."""
-    found: dict[tuple[str, str], list[Cell]] = {}
+    """Return where parents are searched: of each cell's trials the first, with the ids of all."""
+    cells: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for trial in plan.trials if plan.tune is not None and plan.tune.parents else ():
-        found.setdefault((trial.cell.row, trial.cell.column), []).append(trial.cell)
+        cells[trial.cell.row, trial.cell.column].append(trial.cell)
     return [
         replace(
             trials[0],
             row=row + SEARCHED,
             ids=dict(enumerate(run for trial in trials for run in trial.ids.values())),
         )
-        for (row, _), trials in found.items()
+        for (row, _), trials in cells.items()
     ]
 
 
@@ -58,10 +55,8 @@ def works_of(
     cells: Sequence[Cell],
     answers: Sequence[Mapping[str, Any]],
 ) -> list[CellWork]:
-    """Of the plan's cells and of those that they start from; `answers`: the worker's, of each."""
-    tried = defaultdict[tuple[str, str], list[Cell]](list)
-    for trial in plan.trials:
-        tried[trial.cell.row, trial.cell.column].append(trial.cell)
+    """Count the work of the plan's cells and of those that they start from; `answers`: the
+    worker's, of each."""
     works = []
     for n, (cell, answer) in enumerate(zip(cells, answers, strict=True)):
         is_parent = n >= len(plan.cells)
@@ -69,37 +64,35 @@ def works_of(
         runs = [cell.ids.get(seed, "") for seed in (cell.ids if is_parent else plan.planned(cell))]
         ended = (*FINAL, *HELD)
         left = float(sum(states.get(run, RunState()).status not in ended for run in runs))
+        works.append(work := CellWork(cell, left))
         if answer["examples"] is None:
-            works.append(CellWork(cell, None, left, None))
             continue
         examples, size = answer["examples"], answer["multiply_adds"]
         images = _images(cell.spec, examples)
-        search, a_seed = None, 1.0
         child = _child(plan, cell) if is_parent else cell
+        at = child.row, child.column
         if is_parent:  # one for all seeds, or one for each; those of a search are counted there
             each = min(1.0, len(cell.ids) / max(1, len(plan.planned(child))))
-            a_seed = 0.0 if plan.tune is not None and plan.tune.parents else each
+            work.seed = 0.0 if plan.tune is not None and plan.tune.parents else each
         tuned = plan.is_tuned(child)
         if plan.tune is not None and tuned and _has_trials(cell.row, is_parent, plan.tune):
             # In trainings of this cell: of one search, and of all trials to come.
             ratio = _images_of_search(plan.tune, child, examples) / images
             searches, seeds = len(plan.searches(child)), len(child.seeds or plan.seeds)
-            search = 3.0 * images * ratio * searches * size
-            trials = [run for trial in tried[child.row, child.column] for run in trial.ids.values()]
+            tried = [t.cell for t in plan.trials if (t.cell.row, t.cell.column) == at]
+            trials = [run for trial in tried for run in trial.ids.values()]
             known = plan.tune.parents  # trials that were asked are runs of this cell, left or not
             done = sum(known or states.get(r, RunState()).status in FINAL for r in trials)
-            left += ratio * (searches - done / plan.tune.trials_each)
-            a_seed = ratio * searches / seeds + 1.0
+            work.search = 3.0 * images * ratio * searches * size
+            work.left += ratio * (searches - done / plan.tune.trials_each)
+            work.seed = ratio * searches / seeds + 1.0
             if plan.tune.parents:  # and with what they choose a parent for each report
-                whole = _images(child.spec["parent"], examples) / images
-                left += whole * (seeds - len(child.ids))
-                a_seed += whole - 1.0
-        evaluated, trains = _evaluated(cell.spec, examples), spec.task_in(cell.spec).shown is None
-        launched = launches.of_training(
-            cell.spec, answer["launches"], trains, images * (1 if trains else 3), evaluated
-        )
-        each = 3.0 * images * size
-        works.append(CellWork(cell, each, left, search, evaluated, a_seed, launched))
+                report = _images(child.spec["parent"], examples) / images
+                work.left += report * (seeds - len(child.ids))
+                work.seed += report - 1.0
+        work.each = 3.0 * images * size
+        work.evaluated = _evaluated(cell.spec, examples)
+        work.launches = launches_of(cell.spec, answer["launches"], images, work.evaluated)
     return works
 
 
@@ -116,39 +109,26 @@ def _child(plan: Plan, parent: Cell) -> Cell:
     return child
 
 
-def _images_of_search(tune: Tune, child: Cell, examples: Mapping[str, int]) -> float:
-    """Count the images that all trials of one search see, nothing pruned."""
-    found = 0.0
-    for stage in tune.stages:
-        tree = applied(child.spec, stage.at)
-        found += stage.trials * _images(tree["parent"] if tune.parents else tree, examples)
-    return found
-
-
-def time_a_seed(
-    works: Sequence[CellWork], seconds: Sequence[float | None]
-) -> dict[str, float | None]:
+def time_a_seed(works: Sequence[CellWork]) -> dict[str, float | None]:
     """Sum the device-seconds that one seed of every row takes, by column: its run, its search, and
-    the parents of both; `seconds`: of each work. None where not all are known."""
-    found: dict[str, float | None] = {}
-    for work, a_run in zip(works, seconds, strict=True):
+    the parents of both. None where not all are known."""
+    sums: dict[str, float] = {}
+    for work in works:
         if work.seed:
-            so_far = found.get(work.cell.column, 0.0)
-            if so_far is not None and a_run is not None:
-                found[work.cell.column] = so_far + work.seed * a_run
-            else:
-                found[work.cell.column] = None
-    return found
+            column, seconds = work.cell.column, math.nan if work.seconds is None else work.seconds
+            sums[column] = sums.get(column, 0.0) + work.seed * seconds
+    return {column: None if math.isnan(s) else s for column, s in sums.items()}
 
 
-def time_left(
-    works: Sequence[CellWork], seconds: Sequence[float | None], rate: float = math.inf
-) -> float:
+def time_left(works: Sequence[CellWork], rate: float = math.inf) -> float:
     """Sum the device-seconds that are left; cells of unknown time run at `rate` multiply-adds/s."""
     return sum(
-        work.left * (told if told is not None else (work.each or 0.0) / rate)
-        for work, told in zip(works, seconds, strict=True)
+        work.left * (work.seconds if work.seconds is not None else (work.each or 0.0) / rate)
+        for work in works
     )
+
+
+# --- Images -------------------------------------------------------------------------------------
 
 
 def _images(tree: Mapping[str, Any], examples: Mapping[str, int]) -> float:
@@ -163,6 +143,12 @@ def _images(tree: Mapping[str, Any], examples: Mapping[str, int]) -> float:
     )
 
 
+def _images_of_search(tune: Tune, child: Cell, examples: Mapping[str, int]) -> float:
+    """Count the images that all trials of one search see, nothing pruned."""
+    trees = [(stage.trials, applied(child.spec, stage.at)) for stage in tune.stages]
+    return sum(n * _images(tree["parent"] if tune.parents else tree, examples) for n, tree in trees)
+
+
 def _evaluated(tree: Mapping[str, Any], examples: Mapping[str, int]) -> int:
     """Count the images of `data.size` that all validations and the test show the model."""
     task = spec.task_in(tree)
@@ -172,3 +158,40 @@ def _evaluated(tree: Mapping[str, Any], examples: Mapping[str, int]) -> int:
     steps = math.ceil(_images(tree, examples) / batch)
     every = max(1, tree["eval"]["every"] * (examples["train"] // batch))
     return int(math.ceil(steps / every) * validation + examples.get("test", 0)) * task.views
+
+
+# --- Kernels that a GPU launches, about: what a small model takes its time for --------------------
+
+# Counted operator by operator, on tensors without values, of the shipped recipes:
+# `tests/test_launches.py` holds each of them to this within a factor of two.
+A_STEP = 3.7  # forward, backward and update, in launches of a forward
+ALWAYS = 25  # of a step: input, loss, norm of the gradients, update
+A_CHANGE = 40  # of a step that changes its images so
+A_LAYER = 100  # of RandAugment
+A_DROPOUT = 370  # of a block: the masks of its dropout
+CHANGES = (
+    *("flip", "crop_pad", "crop_area", "jitter", "rotate", "translate", "zoom_out", "erase"),
+    *("mixup", "cutmix", "rescale", "photometric"),
+)
+
+
+def launches_of_step(tree: Mapping[str, Any], forward: int) -> float:
+    """Count the launches of one step of a run. `forward`: of one forward pass, as its model was
+    counted."""
+    augment, train, model = tree["augment"], tree["train"], tree["model"]
+    changes = sum(bool(augment.get(key)) for key in CHANGES)
+    dropout: float = A_DROPOUT * model["depth"] if model.get("dropout") else 0
+    micro = train["micro_batch"]
+    parts: float = train["batch"] / micro if isinstance(micro, int) else 1
+    inputs: float = A_CHANGE * changes + A_LAYER * augment.get("randaug", 0)
+    return parts * (A_STEP * forward + dropout) + ALWAYS + inputs
+
+
+def launches_of(tree: Mapping[str, Any], forward: int, images: float, evaluated: int) -> float:
+    """Count the launches of all steps and evaluations. `images`: see `_images`; `evaluated`: images
+    that the run is measured on."""
+    evaluations = forward / float(tree["eval"]["batch"])
+    if spec.task_in(tree).shown is not None:  # it doesn't train
+        return 3 * images * evaluations
+    steps = images / float(tree["train"]["batch"])
+    return steps * launches_of_step(tree, forward) + evaluated * evaluations

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ablate.planning.launcher import LAUNCHERS
-from ablate.running.gpus import Found
+from ablate.running.gpus import GpuSet
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.rundir import RunDir
 from ablate.store.liveness import Liveness
@@ -35,15 +35,18 @@ class Slot:
         return {} if self.visible is None else {"CUDA_VISIBLE_DEVICES": self.visible}
 
 
+Tree = Mapping[str, Any]  # JSON
 Progress = Callable[[int, int], None]  # (done, total)
+
+
+def silent(done: int, total: int) -> None:
+    """Show no progress."""
 
 
 class Ask(Protocol):
     """Asks the training half a question, JSON both ways: see `ablate.training.answers`."""
 
-    def __call__(
-        self, verb: str, question: Mapping[str, Any], progress: Progress = ..., /
-    ) -> dict[str, Any]:
+    def __call__(self, verb: str, question: Tree, progress: Progress = ..., /) -> dict[str, Any]:
         """Answer the question `verb`. Some answers call `progress`. Raises UserError with one line
         for the user's mistakes, NoRoom for a full disk, Failure for anything else."""
 
@@ -52,7 +55,7 @@ class Launcher(Liveness, Protocol):
     """The launcher as the driver sees it. `tests/launcher_contract.py` tests every launcher."""
 
     slots: Sequence[Slot]  # offered now
-    devices: Found  # the GPUs of this host behind its slots, and remarks
+    devices: GpuSet  # the GPUs of this host behind its slots, and remarks
 
     @property
     def remote(self) -> bool:
@@ -75,18 +78,16 @@ class Launcher(Liveness, Protocol):
     def warm(self) -> None:
         """Begin to load the modules that workers need; return at once."""
 
-    def ask(
-        self, verb: str, question: Mapping[str, Any], progress: Progress = ..., /
-    ) -> dict[str, Any]:
+    def ask(self, verb: str, question: Tree, progress: Progress = ..., /) -> dict[str, Any]:
         """See Ask."""
 
     def unfit(self, slots: Sequence[Slot]) -> dict[str, str]:
-        """Why no worker can use a device, by the name of its slot; those that can are left out. One
+        """Say why no worker can use a device, by the name of its slot, without those that can. One
         small kernel runs on each, in a process of its own, all at once; nothing for a CPU."""
 
-    def start(self, run: RunDir, slot: Slot, settled: Mapping[str, Any] | None = None) -> None:
+    def start(self, run: RunDir, slot: Slot, settled: Tree | None = None) -> None:
         """Start a worker on a folder with a run.json; return at once, or when the worker ends.
-        `settled`: what was decided for the run, see `ablate.running.settle`."""
+        `settled`: what was decided for the run, see `ablate.running.decisions`."""
 
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
         """Return {run id: exit code} of own workers that ended since the last poll.
@@ -99,7 +100,7 @@ class Launcher(Liveness, Protocol):
         """End helper processes. Workers that still run are left alone."""
 
 
-def make(settings: Mapping[str, Any], cache: Path) -> Launcher:
+def make(settings: Tree, cache: Path) -> Launcher:
     """Make the launcher that `settings` names (the `launcher` group). `cache`: of decoded data.
 
     `settings` may have an `origin`, which workers note in their runs: see ablate.store.provenance.
@@ -112,8 +113,9 @@ def make(settings: Mapping[str, Any], cache: Path) -> Launcher:
     return launcher
 
 
-def make_here(settings: Mapping[str, Any], cache: Path) -> Launcher:
-    """As `make`, for commands that train on this host alone. Raises UserError for others."""
+def make_here(settings: Tree, cache: Path) -> Launcher:
+    """Make it as `make` does, for commands that train on this host alone. Raises UserError for
+    others."""
     launcher = make(settings, cache)
     if launcher.remote:
         launcher.free()
@@ -124,7 +126,7 @@ def make_here(settings: Mapping[str, Any], cache: Path) -> Launcher:
 
 
 def worker_options(
-    slot: Slot, settings: Mapping[str, Any], cache: Path, settled: Mapping[str, Any] | None = None
+    slot: Slot, settings: Tree, cache: Path, settled: Tree | None = None
 ) -> dict[str, Any]:
     """Return the options of a worker, beside its folder. Only `settled` changes bits."""
     return {

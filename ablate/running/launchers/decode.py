@@ -31,12 +31,12 @@ def decode(specs: Iterable[Mapping[str, Any]], store: Path, watching: Any, ask: 
     }
     for own, other, texts in pairs.values():
         about = {"data": own, "other": other, "texts": texts, "cache": str(store / "cache")}
-        found = ask("beside", about)
-        if found["line"]:
-            watching.say(found["line"])
-        if found["shared"] and "error" in (own.get("overlap"), other.get("overlap")):
+        answer = ask("beside", about)
+        if answer["line"]:
+            watching.say(answer["line"])
+        if answer["shared"] and "error" in (own.get("overlap"), other.get("overlap")):
             raise UserError(
-                f"data.overlap: eval.also: {other['name']}: {found['shared']:,} of its images are "
+                f"data.overlap: eval.also: {other['name']}: {answer['shared']:,} of its images are "
                 f"training images of data={own['name']}; remove them, or give data.overlap=say"
             )
 
@@ -59,15 +59,15 @@ def remarks(data: Mapping[str, Any], store: Path) -> list[str]:
     Raises UserError for images in two splits if `data.overlap` is "error".
     """
     meta = read_json(store / "cache" / data["fingerprint"] / decoded.META)
-    found = {key: f"data={data['name']}: {text}" for key, text in words(facts(meta)).items()}
-    if "overlap" in found and data.get("overlap") == "error":
+    lines = {key: f"data={data['name']}: {text}" for key, text in words(facts(meta)).items()}
+    if "overlap" in lines and data.get("overlap") == "error":
         raise UserError(
-            f"data.overlap: {found['overlap']}; remove the images, or give data.overlap=say"
+            f"data.overlap: {lines['overlap']}; remove the images, or give data.overlap=say"
         )
-    if "left_out" in found:
-        lines = [line for split in decoded.SPLITS for line in meta["left_out"].get(split, ())]
-        found["left_out"] += f": {named(list(dict.fromkeys(lines)))}"
-    return [*found.values()]
+    if "left_out" in lines:
+        names = [name for split in decoded.SPLITS for name in meta["left_out"].get(split, ())]
+        lines["left_out"] += f": {named(list(dict.fromkeys(names)))}"
+    return [*lines.values()]
 
 
 def check(data: Mapping[str, Any], store: Path, say: Callable[[str], None]) -> None:

@@ -1,4 +1,4 @@
-"""The fork server as its driver has it: started at the first word to it, told, heard, asked.
+"""The fork server as its driver sees it: a process that starts workers and answers questions.
 
 It has torch loaded, so that the control half never does: starting an interpreter that imports torch
 takes over a second, forking one takes milliseconds. The server is ours and not multiprocessing's:
@@ -15,10 +15,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, BinaryIO, NamedTuple
 
-from ablate.running.launchers import Progress
+from ablate.running.launchers import Progress, Tree, silent
 from ablate.shared.errors import Failure, NoRoom, UserError
 
 NOTHING_ELSE = 'what does more than define belongs under `if __name__ == "__main__":`'
@@ -54,7 +54,7 @@ class ForkServer:
             self.open()
 
     def open(self) -> socket.socket:
-        """The line to it; one that does not run is started. It loads what it forks meanwhile."""
+        """Return the line to it; start it if it does not run. It loads what it forks meanwhile."""
         if self.line is None:
             self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
@@ -69,11 +69,12 @@ class ForkServer:
         return self.line
 
     def tell(self, request: Mapping[str, Any], *files: int) -> None:
-        """A request, and open files that go with it. Raises OSError where the server is dead."""
+        """Send a request, and open files that go with it. Raises OSError where the server is
+        dead."""
         socket.send_fds(self.open(), [json.dumps(request).encode()], files)
 
     def hear(self) -> dict[str, Any]:
-        """Its next message, waited for. Raises OSError where the server is dead."""
+        """Wait for its next message. Raises OSError where the server is dead."""
         content = self.open().recv(1 << 16)
         if not content:
             raise BrokenPipeError
@@ -83,9 +84,9 @@ class ForkServer:
     def ask(
         self,
         verb: str,
-        question: Mapping[str, Any],
-        progress: Progress = lambda done, total: None,
-        environment: Mapping[str, str] | None = None,
+        question: Tree,
+        progress: Progress = silent,
+        environment: Tree | None = None,
     ) -> dict[str, Any]:
         """See Ask. A forked process answers, and ends when nobody listens any more; `environment`
         is its own.
@@ -93,12 +94,8 @@ class ForkServer:
         A server that dies before it forked that process is replaced once; it is not missed after.
         """
         for _ in range(2):
-            # What libraries print goes to memory: a pipe would be full one day.
-            with (
-                open(os.memfd_create("said"), "rb") as said,
-                self._put(verb, question, said.fileno(), environment or {}) as channel,
-            ):
-                match _last(channel, progress):
+            with self._put(verb, question, environment or {}) as asked:
+                match asked.last_message(progress):
                     case {"answer": dict() as answer}:
                         return answer
                     case {"mistake": str() as line}:
@@ -112,8 +109,51 @@ class ForkServer:
                     case None:
                         self.restart()
                     case _:  # it died over it
-                        raise Failure(f"worker {verb}: {_last_words(said)}")
+                        raise Failure(f"worker {verb}: {asked.last_words()}")
         raise Failure(f"worker {verb}: the process that forks workers died, and another one, too")
+
+    def ask_each(
+        self, verb: str, question: Tree, environments: Mapping[str, Tree], within_s: float
+    ) -> dict[str, dict[str, Any] | str]:
+        """Ask the same in each of these environments, at once: by name the answer, or why there is
+        none. Time counts from when the first is at it, since a server may load for long."""
+        answers: dict[str, dict[str, Any] | str] = {}
+        with contextlib.ExitStack() as stack:
+            questions = {
+                name: stack.enter_context(self._put(verb, question, environment))
+                for name, environment in environments.items()
+            }
+            until = None
+            for name, asked in questions.items():
+                if until is None:
+                    with contextlib.suppress(ConnectionError):  # which is heard below
+                        asked.channel.recv(1, socket.MSG_PEEK)
+                    until = time.monotonic() + within_s
+                asked.channel.settimeout(max(0.01, until - time.monotonic()))
+                try:
+                    match asked.last_message():
+                        case {"answer": dict() as answer}:
+                            answers[name] = answer
+                        case {"mistake": str() as line} | {"failure": str() as line}:
+                            answers[name] = line
+                        case _:
+                            answers[name] = f"the process died over it ({asked.last_words()})"
+                except TimeoutError:
+                    answers[name] = f"no answer in {within_s:g} s"
+        return answers
+
+    @contextlib.contextmanager
+    def _put(self, verb: str, question: Tree, environment: Tree) -> Iterator[_Question]:
+        """Put a question; what libraries print meanwhile goes to memory: a pipe would be full one
+        day."""
+        ours, theirs = socket.socketpair()
+        with ours, open(os.memfd_create("output"), "rb") as output:
+            with contextlib.suppress(OSError):  # a dead one; what it still said can be read
+                with theirs:
+                    request = {"ask": verb, "environment": {**environment}}
+                    self.tell(request, theirs.fileno(), output.fileno())
+                ours.sendall(json.dumps(question).encode() + b"\n")
+            yield _Question(ours, output)
 
     def restart(self) -> None:
         """After its death: it can no longer tell of its children, which live on."""
@@ -121,7 +161,7 @@ class ForkServer:
         self._died()
 
     def free(self, kill: bool = True) -> None:
-        """It ends when the line does, or at once: it may still be loading."""
+        """End it: it ends when the line does, or at once: it may still be loading."""
         if self.line is not None:
             self.line.close()
         if self.process is not None:
@@ -130,75 +170,27 @@ class ForkServer:
             self.process.wait()
         self.line = self.process = None
 
-    def ask_each(
-        self,
-        verb: str,
-        question: Mapping[str, Any],
-        environments: Mapping[str, Mapping[str, str]],
-        within_s: float,
-    ) -> dict[str, dict[str, Any] | str]:
-        """Ask the same in each of these environments, at once: by name the answer, or why there is
-        none. Time counts from when the first is at it, since a server may load for long."""
-        answers: dict[str, dict[str, Any] | str] = {}
-        with contextlib.ExitStack() as stack:
-            asked = {}
-            for name, environment in environments.items():
-                said = stack.enter_context(open(os.memfd_create("said"), "rb"))
-                put = self._put(verb, question, said.fileno(), environment)
-                asked[name] = stack.enter_context(put), said
-            over = None
-            for name, (channel, said) in asked.items():
-                if over is None:
-                    with contextlib.suppress(ConnectionError):  # which is heard below
-                        channel.recv(1, socket.MSG_PEEK)
-                    over = time.monotonic() + within_s
-                channel.settimeout(max(0.01, over - time.monotonic()))
-                try:
-                    match _last(channel):
-                        case {"answer": dict() as answer}:
-                            answers[name] = answer
-                        case {"mistake": str() as line} | {"failure": str() as line}:
-                            answers[name] = line
-                        case _:
-                            answers[name] = f"the process died over it ({_last_words(said)})"
-                except TimeoutError:
-                    answers[name] = f"no answer in {within_s:g} s"
-        return answers
 
-    def _put(
-        self, verb: str, question: Mapping[str, Any], said: int, environment: Mapping[str, str]
-    ) -> socket.socket:
-        """A question; what is said of it comes from this socket."""
-        ours, theirs = socket.socketpair()
-        with contextlib.suppress(OSError):  # a dead one; what it still said can be read
-            with theirs:
-                self.tell({"ask": verb, "environment": {**environment}}, theirs.fileno(), said)
-            ours.sendall(json.dumps(question).encode() + b"\n")
-        return ours
+class _Question(NamedTuple):
+    """A question that was put. `channel`: to the process that answers; `output`: what it prints."""
 
+    channel: socket.socket
+    output: BinaryIO
 
-def _last(
-    channel: socket.socket, progress: Progress = lambda done, total: None
-) -> dict[str, Any] | None:
-    """The last message of the process that answers; None: there was no such process."""
-    last = None
-    with contextlib.closing(_messages(channel)) as messages:
-        for last in messages:
-            if "total" in last:
-                progress(last["done"], last["total"])
-    return last
+    def last_message(self, progress: Progress = silent) -> dict[str, Any] | None:
+        """Return the last JSON object, a line each, until the other end is closed, by whichever
+        death; None: there was no such process."""
+        last: dict[str, Any] | None = None
+        with self.channel.makefile("rb") as lines, contextlib.suppress(ConnectionError):
+            for line in lines:
+                if line.endswith(b"\n"):  # else it died on the way
+                    last = message = json.loads(line)
+                    if "total" in message:
+                        progress(message["done"], message["total"])
+        return last
 
-
-def _last_words(said: BinaryIO) -> str:
-    """Of a process that died."""
-    said.seek(0)
-    lines = said.read().decode(errors="replace").split("\n")
-    return ([line.strip() for line in lines if line.strip()] or ["no word"])[-1]
-
-
-def _messages(channel: socket.socket) -> Generator[dict[str, Any], None, None]:
-    """A JSON object a line, until the other end is closed, by whichever death."""
-    with channel.makefile("rb") as lines, contextlib.suppress(ConnectionError):
-        for line in lines:
-            if line.endswith(b"\n"):  # else it died on the way
-                yield json.loads(line)
+    def last_words(self) -> str:
+        """Return the last line that it printed, where it died."""
+        self.output.seek(0)
+        lines = self.output.read().decode(errors="replace").split("\n")
+        return ([line.strip() for line in lines if line.strip()] or ["no word"])[-1]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ablate.running.gpus import find
-from ablate.running.launchers import Progress, Slot, worker_options
+from ablate.running.launchers import Progress, Slot, Tree, silent, worker_options
 from ablate.running.launchers.local import Here, environment, slots
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir
@@ -21,7 +21,7 @@ class Inline(Here):
     A signal meanwhile reaches the worker itself, and none of its own is left to stop afterwards.
     """
 
-    def __init__(self, settings: Mapping[str, Any], cache: Path) -> None:
+    def __init__(self, settings: Tree, cache: Path) -> None:
         self.devices = find(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES"))
         gpus = self.devices.gpus
         if len(gpus) > 1:
@@ -36,12 +36,7 @@ class Inline(Here):
     def warm(self) -> None:
         """Do nothing: torch loads in this process, with the first question or run."""
 
-    def ask(
-        self,
-        verb: str,
-        question: Mapping[str, Any],
-        progress: Progress = lambda done, total: None,
-    ) -> dict[str, Any]:
+    def ask(self, verb: str, question: Tree, progress: Progress = silent) -> dict[str, Any]:
         answer: dict[str, Any] = self._worker().answer(verb, question, progress)
         return answer
 
@@ -50,7 +45,7 @@ class Inline(Here):
         why = {name: self.ask("kernel", question)["why"] for name, question in questions.items()}
         return {name: line for name, line in why.items() if line}
 
-    def start(self, run: RunDir, slot: Slot, settled: Mapping[str, Any] | None = None) -> None:
+    def start(self, run: RunDir, slot: Slot, settled: Tree | None = None) -> None:
         worker = self._worker()
         options = worker_options(slot, self._settings, self._cache, settled)
         self._exits[run.id] = worker.work(str(run.path), options)

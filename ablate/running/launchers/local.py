@@ -6,12 +6,12 @@ import contextlib
 import os
 import select
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from ablate.running.gpus import Gpu, find
-from ablate.running.launchers import Progress, Slot, worker_options
+from ablate.running.launchers import Progress, Slot, Tree, silent, worker_options
 from ablate.running.launchers.fork import ForkServer
 from ablate.shared.rundir import RunDir
 from ablate.store.liveness import HostLock
@@ -49,7 +49,7 @@ class Here(HostLock):
 class Local(Here):
     """One worker on each GPU (`runs_per_gpu` for more); without a GPU, one thread on each core."""
 
-    def __init__(self, settings: Mapping[str, Any], cache: Path, tied: bool = False) -> None:
+    def __init__(self, settings: Tree, cache: Path, tied: bool = False) -> None:
         """`tied`: workers stop when this process dies."""
         self._settings, self._cache = settings, cache
         self.devices = find(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -61,18 +61,13 @@ class Local(Here):
     def warm(self) -> None:
         self._server.warm()
 
-    def ask(
-        self,
-        verb: str,
-        question: Mapping[str, Any],
-        progress: Progress = lambda done, total: None,
-    ) -> dict[str, Any]:
+    def ask(self, verb: str, question: Tree, progress: Progress = silent) -> dict[str, Any]:
         return self._server.ask(verb, question, progress, self.slots[0].environment)
 
     def unfit(self, slots: Sequence[Slot]) -> dict[str, str]:
         return unfit(self._server, slots)
 
-    def start(self, run: RunDir, slot: Slot, settled: Mapping[str, Any] | None = None) -> None:
+    def start(self, run: RunDir, slot: Slot, settled: Tree | None = None) -> None:
         request = {
             "run": str(run.path),
             "log": str(run.log),
@@ -91,12 +86,12 @@ class Local(Here):
         line = self._server.line
         while select.select([line] if line else [], [], [], 0.0 if exits else wait_s)[0]:
             try:
-                told = self._server.hear()
+                message = self._server.hear()
             except OSError:
                 self._server.restart()
                 return exits | self.poll()
-            exits[told["run"]] = told["exit"]
-            self._children.discard(told["run"])
+            exits[message["run"]] = message["exit"]
+            self._children.discard(message["run"])
         return exits
 
     def stop(self, run: RunDir, now: bool = False) -> None:

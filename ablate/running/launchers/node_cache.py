@@ -50,7 +50,7 @@ class NodeCache:
         return False
 
     def _copy(self, fingerprint: str) -> None:
-        """Whole and by its hashes, or not at all: then workers decode the data themselves."""
+        """Copy it by its hashes, or not at all: then workers decode the data themselves."""
         target = self.path / fingerprint
         make_folder(self.path)
         with Lock(self.path / f"{fingerprint}.copy").held(), contextlib.suppress(OSError):

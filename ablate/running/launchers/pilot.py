@@ -7,12 +7,13 @@ holds, takes nothing new, and ends; so it does when the time ahead of its job is
 
 from __future__ import annotations
 
-import dataclasses
+import math
 import os
 import secrets
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,39 +38,37 @@ def fly(root: Path, settings: Mapping[str, Any], job: str, host: str, left_s: fl
     with noted(signal.SIGUSR2, signal.SIGTERM, signal.SIGINT) as heard:
         prove(root, settings["token"])
         name = f"{host}-{job}-{secrets.token_hex(2)}"
-        _Pilot(root, name, settings, job, host, left_s).work(heard)
+        _Pilot(root, name, {**settings}, job, host, left_s).work(heard)
 
 
+@dataclass
 class _Pilot:
-    def __init__(
-        self,
-        root: Path,
-        name: str,
-        settings: Mapping[str, Any],
-        job: str,
-        host: str,
-        left_s: float | None,
-    ) -> None:
-        self.root, self.job, self.host = root, job, host
-        self.folder = PilotDir(root / "pilots" / name)
-        self.until = None if left_s is None else time.monotonic() + left_s
-        # Less than this ahead, and a run would hardly outlive its first checkpoint.
-        self.short_s = settings["grace_s"] + settings["checkpoint_s"]
-        if left_s is not None:  # a job that is short from the start still trains
-            self.short_s = min(self.short_s, left_s / 2)
-        self.settings = {**settings}
-        self.cache = NodeCache(root / "cache", settings["cache"])
-        self.own: dict[str, Slot] = {}  # of this host, by the name that the driver knows
-        self.orders: dict[str, str] = {}  # attempt -> slot, as the driver says
-        self.working: dict[str, RunDir] = {}  # by attempt
-        self.slots: dict[str, str] = {}  # attempt -> slot
-        self.codes: dict[str, int] = {}  # told by the fork server, no proof of death
-        self.ended: dict[str, int] = {}
-        self.stopped: set[tuple[str, bool]] = set()
-        self.remarks: list[str] = []
-        self.beats = 0
-        self.beaten_at = self.heard_at = self.busy_at = time.monotonic()
-        self.driver: dict[str, Any] = {}
+    root: Path
+    id: str
+    settings: dict[str, Any]
+    job: str
+    host: str
+    left_s: float | None
+    own: dict[str, Slot] = field(default_factory=dict)  # by the name that the driver knows
+    orders: dict[str, str] = field(default_factory=dict)  # attempt -> slot, as the driver says
+    working: dict[str, RunDir] = field(default_factory=dict)  # by attempt
+    slots: dict[str, str] = field(default_factory=dict)  # attempt -> slot
+    codes: dict[str, int] = field(default_factory=dict)  # of the fork server, no proof of death
+    ended: dict[str, int] = field(default_factory=dict)
+    stopped: set[tuple[str, bool]] = field(default_factory=set)
+    remarks: list[str] = field(default_factory=list)
+    driver: dict[str, Any] = field(default_factory=dict)
+    beats: int = 0
+
+    def __post_init__(self) -> None:
+        self.folder = PilotDir(self.root / "pilots" / self.id)
+        self.cache = NodeCache(self.root / "cache", self.settings["cache"])
+        self.beaten_at = self.heard_at = self.busy_at = now = time.monotonic()
+        # Less than this ahead, and a run would hardly outlive its first checkpoint; but a job that
+        # is short from the start still trains.
+        left_s = math.inf if self.left_s is None else self.left_s
+        short_s = min(self.settings["grace_s"] + self.settings["checkpoint_s"], left_s / 2)
+        self.short_at = now + left_s - short_s
 
     def work(self, heard: list[int]) -> None:
         self.local = Local(self.settings, self.cache.path, tied=True)
@@ -96,20 +95,18 @@ class _Pilot:
             slots = slots[: self.settings["cpus"]]
         why = self.local.unfit(slots)
         self.remarks = [f"{host}/{slot}: not used: {line}" for slot, line in why.items()]
-        own = [
-            dataclasses.replace(slot, name=f"{name}/{slot.name}", place=f"{host}/{slot.place}")
-            for slot in slots
-            if slot.name not in why
-        ]
-        self.own = {slot.name: slot for slot in own}
+        for slot in slots:
+            if slot.name not in why:
+                key, place = f"{name}/{slot.name}", f"{host}/{slot.place}"
+                self.own[key] = replace(slot, name=key, place=place)
 
     def _step(self, heard: list[int]) -> bool:
-        """A moment of its life; False: its last."""
+        """Live for a moment; False: that was the last."""
         self._reap()
         orders = self.folder.orders()
         self._listen()
         leaving = bool(heard) or not self.own or bool(orders.get("close"))
-        leaving = leaving or bool(self.driver.get("done")) or self._is_short()
+        leaving = leaving or bool(self.driver.get("done")) or time.monotonic() > self.short_at
         alone = time.monotonic() - self.heard_at > STALE_S
         self._obey(orders, takes=not (leaving or alone), refuses=leaving)
         if heard:
@@ -123,13 +120,10 @@ class _Pilot:
         idle = now - self.busy_at > IDLE_S
         return bool(self.working) or not (leaving or alone or idle)
 
-    def _is_short(self) -> bool:
-        return self.until is not None and self.until - time.monotonic() < self.short_s
-
     def _listen(self) -> None:
-        told = read_object(self.root / "pilots" / "driver.json")
-        if told and told != self.driver:
-            self.driver, self.heard_at = told, time.monotonic()
+        beat = read_object(self.root / "pilots" / "driver.json")
+        if beat and beat != self.driver:
+            self.driver, self.heard_at = beat, time.monotonic()
 
     def _obey(self, orders: Mapping[str, Any], takes: bool, refuses: bool) -> None:
         self.orders = given = orders.get("runs", {})
@@ -157,9 +151,9 @@ class _Pilot:
             self.local.stop(self.working[attempt], now)
 
     def _reap(self) -> None:
-        """A code is no proof of death: the lock is, on this host."""
-        told = self.local.poll(0.1)
-        self.codes |= {a: told[f.id] for a, f in self.working.items() if f.id in told}
+        """Note who has ended. A code is no proof of death: the lock is, on this host."""
+        exits = self.local.poll(0.1)
+        self.codes |= {a: exits[f.id] for a, f in self.working.items() if f.id in exits}
         for attempt, code in list(self.codes.items()):
             if code == EXIT_TAKEN or not self.local.alive(self.working[attempt]):
                 self.ended[attempt] = code

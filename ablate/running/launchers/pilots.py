@@ -11,17 +11,15 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ablate.running.gpus import Found
-from ablate.running.launchers import Progress, Slot
-from ablate.running.launchers.engine import Asked, Engine
+from ablate.running.gpus import GpuSet
+from ablate.running.launchers import Progress, Slot, Tree, silent
+from ablate.running.launchers.engine import Engine, Jobs
 from ablate.running.launchers.fork import ForkServer
 from ablate.running.launchers.local import CPU
-from ablate.shared.errors import Failure
 from ablate.shared.files import FULL, make_folder
 from ablate.shared.rundir import EXIT_AWAY, RunDir
 from ablate.store.liveness import HostLock
@@ -37,16 +35,11 @@ from ablate.store.pilots import (
 )
 
 GONE_S = 10.0  # without a beat, of a pilot whose job the engine lacks: it may have forgotten it
-ASK_S = 5.0  # between two questions to the engine
-LEAVES_S = 30.0  # between a pilot's last word and the end of its job
-UNANSWERED = 3  # questions in a row, before a line says so, or ends what never began
-UNSEEN = 3  # jobs in a row that ended before anybody saw their pilots: no more are asked for
 SILENT = "no sign of life"
-_TAKEN_AWAY = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL")  # whose pilots are not at fault
 
 
 @dataclass
-class _Known:
+class _Pilot:
     """A pilot, as its driver knows it."""
 
     folder: PilotDir
@@ -71,34 +64,21 @@ class PilotLauncher:
     """The launcher of an engine's pilots."""
 
     remote = True
-    devices = Found()
+    devices = GpuSet()
 
-    def __init__(
-        self, settings: Mapping[str, Any], cache: Path, engine: Callable[[str], Engine]
-    ) -> None:
+    def __init__(self, settings: Tree, cache: Path, engine: Callable[[str], Engine]) -> None:
         """`engine`: makes it, for the token of the store."""
         self.slots: Sequence[Slot] = ()
-        self._settings, self._root = settings, cache.parent.absolute()
+        self._settings, self._root, self._engine = settings, cache.parent.absolute(), engine
         self._all = Pilots(self._root / "pilots")
         self._token = token_of(self._root) or secrets.token_hex(8)
-        self._make, self._engine = engine, Asked(engine(self._token))
+        self._jobs = Jobs(settings["name"], engine(self._token))
         self._server = ForkServer(CPU)  # for questions, which this host answers
-        self._pilots: dict[str, _Known] = {}
-        self._given: dict[str, _Known] = {}  # by attempt, also when it has ended
+        self._pilots: dict[str, _Pilot] = {}
+        self._given: dict[str, _Pilot] = {}  # by attempt, also when it has ended
         self._exits: dict[str, int] = {}
-        self._lines: list[str] = []
         self._looked_at = -math.inf
         self._beat = DriverBeat(self._root, BEAT_S)
-        self._asked: Future[Mapping[str, bool] | None] | None = None
-        self._asked_at = -math.inf
-        self._submitted: Future[list[str]] | None = None
-        self._answered = False  # has it ever?
-        self._unanswered = 0  # questions in a row
-        self._patience = -math.inf  # nothing is asked for before
-        self._jobs: Mapping[str, bool] | None = None  # the engine's last word
-        self._unseen: dict[str, None] = {}  # jobs without a pilot so far
-        self._left: dict[str, float] = {}  # jobs whose pilots have left, and when
-        self._failed: list[str] = []  # why jobs in a row were of no use
         self._proven = False
         self._drives = False  # or somebody only asks what a sweep would cost
 
@@ -120,21 +100,16 @@ class PilotLauncher:
     def warm(self) -> None:
         self._server.warm()
 
-    def ask(
-        self,
-        verb: str,
-        question: Mapping[str, Any],
-        progress: Progress = lambda done, total: None,
-    ) -> dict[str, Any]:
+    def ask(self, verb: str, question: Tree, progress: Progress = silent) -> dict[str, Any]:
         return self._server.ask(verb, question, progress)
 
     def unfit(self, slots: Sequence[Slot]) -> dict[str, str]:
-        """Nothing here: each pilot tries its own devices."""
+        """Return {}: each pilot tries its own devices."""
         return {}
 
     # --- Runs -----------------------------------------------------------------------------------
 
-    def start(self, run: RunDir, slot: Slot, settled: Mapping[str, Any] | None = None) -> None:
+    def start(self, run: RunDir, slot: Slot, settled: Tree | None = None) -> None:
         pilot = next((p for p in self._pilots.values() if slot in p.slots), None)
         if pilot is None or run.attempt is None:  # it went away this moment
             self._exits[run.id] = EXIT_AWAY
@@ -162,8 +137,8 @@ class PilotLauncher:
 
     def notes(self, run: RunDir) -> dict[str, Any]:
         pilot = self._holder(run)
-        told = {} if pilot is None else pilot.beat.get("runs", {}).get(run.attempt, {})
-        return dict(told) or run.lock.notes()
+        notes = {} if pilot is None else pilot.beat.get("runs", {}).get(run.attempt, {})
+        return dict(notes) or run.lock.notes()
 
     def stop(self, run: RunDir, now: bool = False) -> None:
         pilot = self._holder(run)
@@ -173,11 +148,11 @@ class PilotLauncher:
             pilot.stops[run.attempt] = now
             self._order(pilot)
 
-    def _holder(self, run: RunDir) -> _Known | None:
+    def _holder(self, run: RunDir) -> _Pilot | None:
         pilot = self._given.get(run.attempt or "")
         return pilot if pilot is not None and run.attempt in pilot.runs else None
 
-    def _order(self, pilot: _Known) -> None:
+    def _order(self, pilot: _Pilot) -> None:
         pilot.stops = {a: now for a, now in pilot.stops.items() if a in pilot.runs}
         worker = {key: self._settings.get(key) for key in ("checkpoint_s", "origin")}
         tree = {"runs": pilot.runs, "stop": pilot.stops, "close": pilot.close, "settings": worker}
@@ -192,7 +167,7 @@ class PilotLauncher:
     # --- Pilots ---------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """At every pilot's files, and at the engine's answer if there is one by now. Only whoever
+        """Read every pilot's files, and the engine's answer if there is one by now. Only whoever
         drives: until then another driver gives orders, and what is read is old when it ends."""
         if not self._drives:
             return
@@ -201,7 +176,7 @@ class PilotLauncher:
         if self._beat.full is not None:  # who can't write is silent, and not dead
             for pilot in self._pilots.values():
                 pilot.heard_at = now
-        self._hear_engine()
+        self._jobs.hear({pilot.job for pilot in self._pilots.values()}, bool(self.slots), now)
         for folder in self._all.all():
             if folder.id not in self._pilots:
                 orders = folder.orders()  # of a driver that is dead
@@ -209,7 +184,7 @@ class PilotLauncher:
                 fresh = folder.is_fresh()
                 heard_at = now if fresh else now - STALE_S
                 close = bool(orders.get("close"))
-                pilot = _Known(folder, runs, heard_at=heard_at, stops=stops, close=close)
+                pilot = _Pilot(folder, runs, heard_at=heard_at, stops=stops, close=close)
                 self._pilots[folder.id] = pilot
                 self._given |= dict.fromkeys(runs, pilot)
         for pilot in list(self._pilots.values()):
@@ -222,20 +197,20 @@ class PilotLauncher:
             if code is not None:
                 self._exits |= {a.rpartition("/")[2]: code for a in pilot.runs}
                 pilot.runs = {}
-                self._left[pilot.job] = now
+                self._jobs.leave(pilot.job, now)
                 del self._pilots[pilot.folder.id]
                 pilot.folder.remove()
         self.slots = [s for p in self._pilots.values() if p.is_open for s in p.slots]
 
-    def _heard(self, pilot: _Known, beat: Mapping[str, Any], now: float) -> None:
+    def _heard(self, pilot: _Pilot, beat: Mapping[str, Any], now: float) -> None:
         if not pilot.beat:  # the first time
             remarks = [*beat.get("remarks", ())]
-            self._lines += remarks
-            self._failed = [] if beat.get("slots") else [*self._failed, *remarks]
+            self._jobs.lines += remarks
+            self._jobs.failures = [] if beat.get("slots") else [*self._jobs.failures, *remarks]
         if beat.get("beat") != pilot.beat.get("beat") and (pilot.beat or pilot.folder.is_fresh()):
             pilot.heard_at = now
         pilot.beat = beat
-        self._unseen.pop(pilot.job, None)
+        self._jobs.unseen.pop(pilot.job, None)
         pilot.slots = [Slot(*slot) for slot in beat.get("slots", ())]
         ended = {a: code for a, code in beat.get("ended", {}).items() if a in pilot.runs}
         for attempt, code in ended.items():
@@ -244,23 +219,24 @@ class PilotLauncher:
         if ended:
             self._order(pilot)
 
-    def _gone(self, pilot: _Known, now: float) -> int | None:
-        """What is told of the workers of a pilot that has ended, or is given up for dead."""
+    def _gone(self, pilot: _Pilot, now: float) -> int | None:
+        """Return the exit code of the workers of a pilot that has ended, or is given up for
+        dead."""
         if pilot.beat.get("over"):
             return EXIT_AWAY
         silent = now - pilot.heard_at
-        forgotten = self._jobs is not None and pilot.job not in self._jobs
+        forgotten = self._jobs.running is not None and pilot.job not in self._jobs.running
         stale, how = silent > STALE_S, SILENT
         if not (stale or (forgotten and silent > GONE_S)):
             return None
         if forgotten:
-            answer = self._engine.ended(pilot.job)
+            answer = self._jobs.ended(pilot.job)
             if answer is None and not stale:
                 return None
             how = answer or ""
         else:
-            self._engine.cancel([pilot.job])
-        self._lines.append(_farewell(pilot, how))
+            self._jobs.cancel([pilot.job])
+        self._jobs.lines.append(_farewell(pilot, how))
         # What takes a job down with it is a death of its runs; what takes the host away is none.
         return -int(signal.SIGKILL) if how.startswith(("FAILED", "OUT_OF_MEMORY")) else EXIT_AWAY
 
@@ -271,7 +247,7 @@ class PilotLauncher:
         make_folder(self._all.path)
         token = token_of(self._root)
         if token not in (None, self._token):
-            self._token, self._engine = token, Asked(self._make(token))
+            self._token, self._jobs = token, Jobs(self._settings["name"], self._engine(token))
         write_proof(self._root, self._token)
         self._beat.begin()
         self._drives = True
@@ -286,96 +262,36 @@ class PilotLauncher:
         if self._beat.full is not None:
             raise self._beat.full
         for pilot in self._pilots.values():
-            if (
-                pilot.slots
-                and {slot.place for slot in pilot.slots} <= {*without}
-                and not pilot.close
-            ):
+            places = {slot.place for slot in pilot.slots}
+            if places and places <= {*without} and not pilot.close:
                 pilot.close = True
                 self._order(pilot)
-        if self._jobs is not None and self._submitted is None and time.monotonic() > self._patience:
+        if self._jobs.may_submit(time.monotonic()):
             self._fit(without)
-        lines, self._lines = self._lines, []
+        lines, self._jobs.lines = self._jobs.lines, []
         return lines
 
     def _fit(self, without: Collection[str]) -> None:
-        """As many jobs as the runs need, `jobs` at most."""
-        held = sum(len(pilot.runs) for pilot in self._pilots.values() if pilot.is_open)
-        wanted = min(self._settings["jobs"], -(-(self._beat.waiting + held) // self._a_job))
-        have = {p.job for p in self._pilots.values() if p.is_open} | self._unseen.keys()
-        if len(have) < wanted and self._beat.waiting:
-            hosts = {place.partition("/")[0] for place in without}
-            count = wanted - len(have)
+        """Ask for as many jobs as the runs need, `jobs` at most."""
+        waiting, flying = self._beat.waiting, [p for p in self._pilots.values() if p.is_open]
+        held = sum(len(pilot.runs) for pilot in flying)
+        wanted = min(self._settings["jobs"], -(-(waiting + held) // self._a_job))
+        lacking = wanted - len({pilot.job for pilot in flying} | self._jobs.unseen.keys())
+        if waiting and lacking > 0:
             if not self._proven:  # once the data is decoded; what vanishes later must be missed
                 write_proof(self._root, self._token)
                 self._proven = True
-            self._submitted = self._engine.submit(count, hosts)
-        queued = [job for job in self._unseen if not (self._jobs or {}).get(job, True)]
-        if queued and not self._beat.waiting:
-            self._engine.cancel(queued)
-            self._patience = time.monotonic() + ASK_S
-
-    def _hear_engine(self) -> None:
-        now = time.monotonic()
-        if self._asked is not None and self._asked.done():
-            self._jobs, self._asked = self._asked.result(), None
-            self._answered |= self._jobs is not None
-            self._unanswered = 0 if self._jobs is not None else self._unanswered + 1
-            if self._unanswered == UNANSWERED:
-                if not (self._answered or self._pilots):
-                    raise Failure(
-                        f"launcher={self._settings['name']}: the cluster gives no answer; start "
-                        f"ablate on a host that can ask for jobs"
-                    )
-                self._lines.append("the cluster gives no answer; runs that train go on")
-            self._count_unseen()
-        if self._asked is None and now - self._asked_at > ASK_S:
-            self._asked_at, self._asked = now, self._engine.states()
-        if self._submitted is not None and self._submitted.done():
-            submitted, self._submitted = self._submitted, None
-            self._patience = now + ASK_S
-            try:
-                self._unseen |= dict.fromkeys(submitted.result())
-            except Failure as error:
-                if not (self._pilots or self._unseen):
-                    raise
-                self._lines.append(f"{error}; asking again in a minute")
-                self._patience = now + 60
-            self._asked, self._asked_at = None, -math.inf  # an answer from before lacks these jobs
-
-    def _count_unseen(self) -> None:
-        """Jobs of this store from which no pilot has come yet, and those that ended so."""
-        if self._jobs is None:
-            return
-        now = time.monotonic()
-        for job in [job for job in self._unseen if job not in self._jobs]:
-            how = self._engine.ended(job)
-            if how is None:
-                continue
-            del self._unseen[job]
-            if job not in self._left and not how.startswith(_TAKEN_AWAY):
-                what = f"ended before its pilot was seen ({how or 'nobody knows how'})"
-                self._failed.append(f"job {job} {what}: see {self._engine.log(job)}")
-                self._lines.append(self._failed[-1])
-        seen = {pilot.job for pilot in self._pilots.values()}
-        for job, runs in self._jobs.items():
-            ends = runs and now - self._left.get(job, -math.inf) < LEAVES_S
-            if job not in seen and not ends:  # one that was requeued comes again
-                self._unseen[job] = None
-        if len(self._failed) >= UNSEEN and not self.slots:
-            raise Failure(f"no node can be used: {self._failed[-1]}")
+            self._jobs.submit(lacking, {place.partition("/")[0] for place in without})
+        if not waiting:
+            self._jobs.cancel_unseen(time.monotonic())
 
     def free(self) -> None:
         """Pilots end when they hold no run; jobs that still wait are not needed."""
-        if self._drives and self._beat.end():
-            queued = [job for job, runs in (self._jobs or {}).items() if not runs]
-            if queued:
-                self._engine.cancel(queued).result()
-        self._engine.free()
+        self._jobs.end(cancel=self._drives and self._beat.end())
         self._server.free()
 
 
-def _farewell(pilot: _Known, how: str) -> str:
-    """The line on a pilot that is given up. `how`: its job ended, in the engine's words."""
+def _farewell(pilot: _Pilot, how: str) -> str:
+    """Write the line on a pilot that is given up. `how`: its job ended, in the engine's words."""
     why = f"its job {pilot.job} has ended" + (f" ({how})" if how else "")
     return f"pilot {pilot.folder.id} is gone: {how if how == SILENT else why}"

@@ -88,7 +88,7 @@ def serve(tied: bool) -> None:
 
 
 def _forked(live: Callable[[], int]) -> int:
-    """The pid of a child that does `live`, and ends with the code that it returns."""
+    """Return the pid of a child that does `live`, and ends with the code that it returns."""
     pid = os.fork()
     if pid:
         return pid
@@ -114,7 +114,7 @@ def _files(*files: int) -> None:
 
 
 def _train(worker: Any, request: dict[str, Any]) -> int:
-    """In a session of its own, with nothing inherited."""
+    """Train in a session of its own, with nothing inherited."""
     os.setsid()
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     _files(os.open(os.devnull, os.O_RDONLY), log, log)
@@ -123,10 +123,10 @@ def _train(worker: Any, request: dict[str, Any]) -> int:
     return code
 
 
-def _answer(worker: Any, verb: str, environment: dict[str, str], channel: int, said: int) -> int:
-    """The question comes on the channel, a line of JSON, and the answer goes there; what libraries
-    print goes to `said`."""
-    _files(os.open(os.devnull, os.O_RDONLY), said, said, channel)
+def _answer(worker: Any, verb: str, environment: dict[str, str], channel: int, output: int) -> int:
+    """Answer the question that comes on the channel, JSON lines both ways; what libraries
+    print goes to `output`."""
+    _files(os.open(os.devnull, os.O_RDONLY), output, output, channel)
     os.environ.update(environment)
     asker = socket.socket(fileno=3)
 

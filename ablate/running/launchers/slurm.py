@@ -18,11 +18,12 @@ from ablate.shared.errors import Failure, UserError
 from ablate.shared.packages import installing
 
 PATIENCE_S = 20.0  # for an answer; a controller that is down gives none
+PLACE, LIMITS = ("partition", "account", "qos", "constraint"), ("time", "mem")
 _ENDED = "COMPLETING"  # squeue still has it, and its processes are gone or going
 
 
 def slurm(settings: Mapping[str, Any], cache: Path) -> PilotLauncher:
-    """The launcher `slurm`. Raises UserError where submitit is not installed."""
+    """Make the launcher `slurm`. Raises UserError where submitit is not installed."""
     root = cache.parent.absolute()
     return PilotLauncher(settings, cache, functools.partial(Slurm, settings, root))
 
@@ -52,42 +53,40 @@ class Slurm:
                 jobs = [executor.submit(_pilot, self._root, self._settings) for _ in range(count)]
             return [job.job_id for job in jobs]
         except (RuntimeError, OSError) as error:  # submitit's own are RuntimeErrors
-            said = re.findall(r"error: (.*)", str(error)) or [str(error).strip().split("\n")[-1]]
-            raise Failure(f"launcher=slurm: sbatch: {said[-1]}") from error
+            lines = re.findall(r"error: (.*)", str(error)) or str(error).strip().split("\n")
+            raise Failure(f"launcher=slurm: sbatch: {lines[-1]}") from error
 
     def states(self) -> Mapping[str, bool] | None:
-        said = told("squeue", "-h", "-r", "-n", self._name, "-o", "%i %T")
-        if said is None:
+        output = output_of("squeue", "-h", "-r", "-n", self._name, "-o", "%i %T")
+        if output is None:
             return None
-        lines = [line.split() for line in said.splitlines()]
+        lines = [line.split() for line in output.splitlines()]
         return {job: state == "RUNNING" for job, state in lines if state != _ENDED}
 
     def ended(self, job: str) -> str:
-        said = told("sacct", "-n", "-X", "-P", "-j", job, "-o", "State")
-        if said and said.strip():
-            return said.splitlines()[-1].strip()
-        found = re.search(r"JobState=(\w+)", told("scontrol", "-o", "show", "job", job) or "")
-        return found[1] if found else ""
+        output = output_of("sacct", "-n", "-X", "-P", "-j", job, "-o", "State")
+        if output and output.strip():
+            return output.splitlines()[-1].strip()
+        state = re.search(r"JobState=(\w+)", output_of("scontrol", "-o", "show", "job", job) or "")
+        return state[1] if state else ""
 
     def cancel(self, jobs: Collection[str]) -> None:
-        told("scancel", *jobs)
+        output_of("scancel", *jobs)
 
     def log(self, job: str) -> str:
         return str(self._folder / f"{job}_0_log.err")
 
 
 def _parameters(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """What submitit's executor takes. Raises UserError for a limit that leaves no time to train."""
-    limit, grace = limit_s(settings["time"]), settings["grace_s"]
+    """Return submitit's parameters. Raises UserError for a limit that leaves no time to train."""
+    limit, grace = seconds(settings["time"]), settings["grace_s"]
     if limit is not None and limit <= grace:
         raise UserError(
             f"launcher.time: {settings['time']} is not more than launcher.grace_s={grace}, which "
             f"is kept for checkpoints"
         )
-    given = {key: settings[key] for key in ("partition", "account", "qos", "constraint")}
-    own = {"requeue": True, "time": settings["time"]}  # which submitit would write as minutes
-    if settings["mem"]:
-        own["mem"] = settings["mem"]
+    # submitit would write the time as minutes
+    own = {key: settings[key] for key in LIMITS if settings[key]} | _words(settings)
     gpus, cpus = settings["gpus"], settings["cpus"]
     return {
         "job_name": name,
@@ -95,22 +94,19 @@ def _parameters(settings: Mapping[str, Any], name: str) -> dict[str, Any]:
         "ntasks_per_node": 1,
         "cpus_per_task": max(gpus, 1) * cpus,
         **({"gpus_per_node": gpus} if gpus else {}),
-        **{key: value for key, value in given.items() if value},
+        **{key: settings[key] for key in PLACE if settings[key]},
         "signal_delay_s": settings["grace_s"],
         "array_parallelism": settings["jobs"],
         "setup": settings["setup"].splitlines() or None,
         "stderr_to_stdout": False,
-        "additional_parameters": {**own, **_words(settings)},
+        "additional_parameters": {"requeue": True, **own},
     }
 
 
 def _words(settings: Mapping[str, Any]) -> dict[str, str | bool]:
-    """`launcher.sbatch` by option; True for one without a value."""
-    found: dict[str, str | bool] = {}
-    for word in shlex.split(settings["sbatch"]):
-        key, equals, value = word.partition("=")
-        found[key.removeprefix("--")] = value if equals else True
-    return found
+    """Parse `launcher.sbatch` by option; True for one without a value."""
+    words = [word.partition("=") for word in shlex.split(settings["sbatch"])]
+    return {key.removeprefix("--"): value if equals else True for key, equals, value in words}
 
 
 _TRAINS = ("cpus", "exclusive", "gpu", "gres", "nodes", "ntasks", "tres")  # what a driver needs not
@@ -119,8 +115,7 @@ _TRAINS = ("cpus", "exclusive", "gpu", "gres", "nodes", "ntasks", "tres")  # wha
 def submit_driver(command: Sequence[str], log: Path, settings: Mapping[str, Any]) -> str:
     """Submit a driver's command as a job that needs no GPU, and hears of its limit in time to stop
     its pilots' runs; the job's id. Raises Failure with sbatch's word."""
-    asked = ("partition", "account", "qos", "constraint", "time", "mem")
-    given = {key: settings[key] for key in asked if settings[key]}
+    given = {key: settings[key] for key in (*PLACE, *LIMITS) if settings[key]}
     given |= {key: value for key, value in _words(settings).items() if not key.startswith(_TRAINS)}
     options = [f"--{key}" if value is True else f"--{key}={value}" for key, value in given.items()]
     # `exec`: the signal is for the driver itself.
@@ -135,58 +130,44 @@ def submit_driver(command: Sequence[str], log: Path, settings: Mapping[str, Any]
             f"jobs, or give --detach here"
         ) from error
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines()
-        raise Failure(
-            f"--detach job: {said[-1] if said else f'sbatch ended with {done.returncode}'}"
-        )
+        lines = [f"sbatch ended with {done.returncode}", *done.stderr.strip().splitlines()]
+        raise Failure(f"--detach job: {lines[-1]}")
     return done.stdout.strip().partition(";")[0]
 
 
 def check() -> None:
-    """Raises Failure where this host can't ask for jobs."""
+    """Raise Failure where this host can't ask for jobs."""
     where = "start ablate on a host that can ask for jobs, such as a login node"
     for program in ("sbatch", "squeue"):
         if shutil.which(program) is None:
             raise Failure(f"launcher=slurm: {program}: not found on PATH; {where}")
-    if told("squeue", "-h", "-n", "ablate-driver", "-o", "%i") is None:
+    if output_of("squeue", "-h", "-n", "ablate-driver", "-o", "%i") is None:
         raise Failure(f"launcher=slurm: the cluster gives no answer; {where}")
 
 
 def _pilot(root: Path, settings: Mapping[str, Any]) -> None:
-    """What a job does on each of its nodes."""
+    """Fly a pilot: a job calls this on each of its nodes."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     job = f"{array}_{task}" if array else os.environ["SLURM_JOB_ID"]
-    said = told("squeue", "-h", "-j", os.environ["SLURM_JOB_ID"], "-o", "%L") or ""
-    fly(root, settings, job, os.environ["SLURMD_NODENAME"], seconds(said.strip()))
+    left = output_of("squeue", "-h", "-j", os.environ["SLURM_JOB_ID"], "-o", "%L") or ""
+    fly(root, settings, job, os.environ["SLURMD_NODENAME"], seconds(left.strip()))
 
 
-def seconds(left: str) -> float | None:
-    """Of squeue's time left, D-HH:MM:SS or shorter; None for no limit, and where it has no word."""
-    found = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", left)
-    if found is None:
-        return None
-    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
-    return ((days * 24.0 + hours) * 60 + minutes) * 60 + rest
-
-
-def limit_s(limit: str) -> float | None:
-    """Of sbatch's --time: minutes, MINUTES:SECONDS, H:MM:SS, D-HH and longer; None for others."""
+def seconds(limit: str) -> float | None:
+    """Parse sbatch's --time, or squeue's time left: minutes, MINUTES:SECONDS, H:MM:SS, D-HH and
+    longer. None for others: no limit, or no word of it."""
     days, dash, rest = limit.rpartition("-")
     parts = rest.split(":")
     if not all(part.isdecimal() for part in (*parts, days or "0")) or len(parts) > 3:
         return None
-    numbers = [float(part) for part in parts]
-    if dash:
-        hours, minutes, secs = [*numbers, 0.0, 0.0][:3]
-    elif len(parts) == 3:
-        hours, minutes, secs = numbers
-    else:
-        hours, minutes, secs = [0.0, *numbers, 0.0][:3]
+    short = not dash and len(parts) < 3  # no hours
+    hours, minutes, secs = [*[0.0] * short, *map(float, parts), 0.0, 0.0][:3]
     return ((float(days or 0) * 24 + hours) * 60 + minutes) * 60 + secs
 
 
-def told(*words: str) -> str | None:
-    """What a command of Slurm's prints; None where it fails, is not there, or takes too long."""
+def output_of(*words: str) -> str | None:
+    """Return what a command of Slurm's prints; None where it fails, is not there, or takes too
+    long."""
     try:
         done = subprocess.run(
             words, capture_output=True, text=True, timeout=PATIENCE_S, check=False

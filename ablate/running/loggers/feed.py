@@ -13,12 +13,13 @@ import select
 import signal
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ablate.planning.cell import PlannedRun
 from ablate.planning.logger import LOGGERS
-from ablate.running.loggers.page import Logger, page_of, seal_of
+from ablate.running.loggers.pages import Logger, page_of, seal_of
 from ablate.shared.files import make_folder
 from ablate.shared.lock import Lock
 from ablate.store.folder import StoreFolder
@@ -33,63 +34,62 @@ class Feeder:
     def __init__(self, store: StoreFolder, sweep: str, logger: Logger) -> None:
         self._store, self._sweep, self._logger = store, sweep, logger
         self._done = dict(logger.done(sweep))
-        self._seen: dict[str, int] = {}  # the checkpoint up to which a run was handed on
-        self._left: list[PlannedRun] = []  # runs of which something may come
-        self._known: set[str] = set()
-        self._read = 0
+        self._steps: dict[str, int] = {}  # the checkpoint up to which a run was handed on
+        self._runs: dict[str, PlannedRun] = {}
+        self._over: set[str] = set()  # handed on in full
+        self._plan_at = 0  # when the plan was written that was read last
 
     def turn(self) -> None:
         """Hand on what is new. Raises whatever the service does."""
-        self._take_plan()
+        self._read_plan()
         begun = self._store.folders()
-        self._left = [run for run in self._left if run.id not in begun or not self._over(run)]
+        for run in self._runs.values():
+            if run.id in begun and run.id not in self._over and self._hand_on(run):
+                self._over.add(run.id)
 
-    def _over(self, run: PlannedRun) -> bool:
+    def _hand_on(self, run: PlannedRun) -> bool:
         """Hand on what is new of a run; is it handed on in full?"""
         folder = self._store.rundir(run.id)
         result = folder.read_result()
         step = folder.newest_step() if result is None else None
-        if result is None and step in (0, self._seen.get(run.id)):
+        if result is None and step in (0, self._steps.get(run.id)):
             return False
         if result is None or self._done.get(run.id) != seal_of(result):
             self._logger.hand_on(page_of(self._sweep, run, folder, result, step))
-        self._seen[run.id] = step or 0
+        self._steps[run.id] = step or 0
         return result is not None
 
-    def _take_plan(self) -> None:
-        """The runs that are new in it: a search makes it grow."""
-        try:
+    def _read_plan(self) -> None:
+        """Add the runs that are new in it: a search makes it grow."""
+        with suppress(FileNotFoundError):
             at = self._store.plan_path(self._sweep).stat().st_mtime_ns
-        except FileNotFoundError:
-            return
-        if at != self._read and (plan := self._store.read_plan(self._sweep)) is not None:
-            self._read = at
-            self._left += [run for run in plan.runs() if run.id not in self._known]
-            self._known.update(run.id for run in self._left)
+            if at != self._plan_at and (plan := self._store.read_plan(self._sweep)) is not None:
+                self._plan_at = at
+                self._runs |= {run.id: run for run in plan.runs()}
 
 
-def main(told: dict[str, Any]) -> None:
+def main(request: dict[str, Any]) -> None:
     """Hand on until the driver has ended. One process at a time does so for a logger's folder."""
     os.nice(10)  # trainings go first
-    name, folder = told["logger"], Path(told["folder"])
+    name, folder = request["logger"], Path(request["folder"])
     make_folder(folder)
     lock = Lock(folder / f".{name}.lock")
-    over = False
     while not lock.acquire(EVERY_S):
-        if _over(0.0):
+        if _has_driver_ended(0.0):
             raise TimeoutError(f"{lock.path}: process {lock.notes().get('pid')} still hands on")
     lock.note(pid=os.getpid())
     module, _, attribute = LOGGERS[name].path.partition(":")
     make = getattr(importlib.import_module(module), attribute)
-    feeder = Feeder(StoreFolder(Path(told["store"])), told["sweep"], make(told["settings"], folder))
-    while not over:
+    logger = make(request["settings"], folder)
+    feeder = Feeder(StoreFolder(Path(request["store"])), request["sweep"], logger)
+    feeder.turn()
+    while not _has_driver_ended(EVERY_S):
         feeder.turn()
-        over = _over(EVERY_S)
     signal.alarm(OVER_S)
     feeder.turn()
 
 
-def _over(wait_s: float) -> bool:
+def _has_driver_ended(wait_s: float) -> bool:
     return bool(select.select([sys.stdin], [], [], wait_s)[0])
 
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.running.loggers.files import PageFiles, bring
-from ablate.running.loggers.page import Page
+from ablate.running.loggers.pages import Page, PageFiles, bring
 
 
 class JsonLines(PageFiles):
@@ -25,5 +24,4 @@ class JsonLines(PageFiles):
             lines.append({"run": page.run.id, "status": page.result["status"], **page.final()})
         content = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         bring(self.of_run(page, ".jsonl"), content, page.result is not None)
-        if page.result is not None:
-            self.tell_done(page)
+        self.note_done(page)

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.running.loggers.files import PageFiles, bring
-from ablate.running.loggers.page import Page
+from ablate.running.loggers.pages import Page, PageFiles, bring
 from ablate.shared.files import make_folder
 
 
@@ -35,47 +34,39 @@ class TensorBoard(PageFiles):
         make_folder(folder)
         path = folder / f"events.out.tfevents.{page.started:.0f}.ablate"
         bring(path, content.getvalue(), page.result is not None)
-        if page.result is not None:
-            self.tell_done(page)
+        self.note_done(page)
 
 
 def _events(page: Page) -> Iterator[Any]:
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.compat.proto.types_pb2 import DT_STRING
     from tensorboard.plugins.hparams import summary_v2 as hparams
+    from tensorboard.plugins.text.metadata import create_summary_metadata
 
-    def scalars(step: int, values: Mapping[str, float]) -> Any:
-        said = [Summary.Value(tag=tag, simple_value=values[tag]) for tag in values]
-        return Event(wall_time=page.started, step=step, summary=Summary(value=said))
+    def event(*values: Any, step: int = 0) -> Any:
+        return Event(wall_time=page.started, step=step, summary=Summary(value=values))
+
+    def scalars(step: int, line: Mapping[str, float]) -> Any:
+        return event(*(Summary.Value(tag=tag, simple_value=line[tag]) for tag in line), step=step)
 
     plain = {
         key: value if isinstance(value, bool | int | float | str) else json.dumps(value)
         for key, value in {**page.configuration(), **page.facts()}.items()
         if value is not None
     }
+    cells = {key: str(value).replace("|", "\\|") for key, value in plain.items()}
+    table = "| | |\n|-|-|\n" + "".join(f"| {key} | {value} |\n" for key, value in cells.items())
+    text = TensorProto(dtype=DT_STRING, string_val=[table.encode()])
+    metadata = create_summary_metadata("configuration", "")
     cell = page.run.cell
     group = f"{page.sweep} {cell.row}@{cell.column}"  # the seeds of a cell are one group
     about = hparams.hparams_pb(plain, trial_id=group, start_time_secs=page.started)
     yield Event(wall_time=page.started, file_version="brain.Event:2")
     yield Event(wall_time=page.started, summary=about)
-    yield Event(wall_time=page.started, summary=Summary(value=[_text(plain)]))
-    for step, values in page.lines.items():
-        yield scalars(step, values)
+    yield event(Summary.Value(tag="configuration", tensor=text, metadata=metadata))
+    for step, line in page.lines.items():
+        yield scalars(step, line)
     if page.result is not None:
         yield scalars(max(page.lines, default=0), page.final())
-
-
-def _text(settings: Mapping[str, Any]) -> Any:
-    """The configuration, a table in Markdown."""
-    from tensorboard.compat.proto.summary_pb2 import Summary
-    from tensorboard.compat.proto.tensor_pb2 import TensorProto
-    from tensorboard.compat.proto.types_pb2 import DT_STRING
-    from tensorboard.plugins.text.metadata import create_summary_metadata
-
-    cells = {key: str(value).replace("|", "\\|") for key, value in settings.items()}
-    rows = "".join(f"| {key} | {value} |\n" for key, value in cells.items())
-    return Summary.Value(
-        tag="configuration",
-        tensor=TensorProto(dtype=DT_STRING, string_val=[f"| | |\n|-|-|\n{rows}".encode()]),
-        metadata=create_summary_metadata("configuration", ""),
-    )

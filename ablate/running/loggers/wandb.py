@@ -11,12 +11,12 @@ import netrc
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ablate.running.loggers.files import PageFiles
-from ablate.running.loggers.page import Page
+from ablate.running.loggers.pages import Page, PageFiles
 from ablate.shared.files import make_folder
 
 
@@ -38,7 +38,7 @@ class WandB(PageFiles):
         make_folder(self._folder)
         for rest in self._folder.glob(f"offline-run-*-{name}-*"):
             shutil.rmtree(rest)
-        made = wandb.init(
+        run = wandb.init(
             project=self._settings["project"],
             entity=self._settings["entity"] or None,
             id=f"{name}-{_short(page.seal)}",
@@ -53,11 +53,11 @@ class WandB(PageFiles):
             ),
         )
         for step, values in page.lines.items():
-            if step >= made.step:
-                made.log(values, step=step)
-        made.summary.update({**page.final(), "status": page.result["status"]})
-        made.finish(exit_code=0)
-        self.tell_done(page)
+            if step >= run.step:
+                run.log(values, step=step)
+        run.summary.update({**page.final(), "status": page.result["status"]})
+        run.finish(exit_code=0)
+        self.note_done(page)
 
 
 def _short(text: str) -> str:
@@ -65,18 +65,11 @@ def _short(text: str) -> str:
 
 
 def _mode(asked: str) -> Any:
-    """online | offline."""
-    if asked == "auto":
-        asked = os.environ.get("WANDB_MODE") or ("online" if _login() else "offline")
-    return asked
-
-
-def _login() -> bool:
-    """Is there a login on this machine? Asks nobody."""
-    if os.environ.get("WANDB_API_KEY"):
-        return True
+    """Decide: online | offline, by `WANDB_MODE` or by a login on this machine. Asks nobody."""
+    if asked != "auto":
+        return asked
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""
-    try:
-        return netrc.netrc().authenticators(host) is not None
-    except (OSError, netrc.NetrcParseError):
-        return False
+    login: object = os.environ.get("WANDB_API_KEY")
+    with suppress(OSError, netrc.NetrcParseError):
+        login = login or netrc.netrc().authenticators(host)
+    return os.environ.get("WANDB_MODE") or ("online" if login else "offline")

@@ -1,4 +1,4 @@
-"""Decides once for a column what hangs on the machine and yet changes bits.
+"""Decisions that are made once for a column: they hang on the machine, and yet change bits.
 
 `train.micro_batch=auto` and `train.deterministic=auto` come to the same for all runs of a column,
 in whatever order they run and however often the sweep is stopped. A decision is kept in the store's
@@ -14,19 +14,20 @@ from typing import Any
 
 from ablate.planning.cell import Cell, PlannedRun
 from ablate.planning.plan import Plan
+from ablate.running.answers import AnswerCache
 from ablate.running.launchers import Launcher
-from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
+from ablate.shared.files import is_number
 from ablate.shared.own import is_own
 from ablate.shared.spec import LENGTHS, seeded
 from ablate.store.store import Store
 
 AUTO = ("micro_batch", "deterministic")
-Decisions = Mapping[tuple[str, str], Mapping[str, Any]]  # by row and column: see `settled`
+Decisions = Mapping[tuple[str, str], Mapping[str, Any]]  # by row and column
 
 
 def settle(plan: Plan, store: Store, launcher: Launcher) -> dict[tuple[str, str], dict[str, Any]]:
-    """(row, column) -> {"micro_batch": images at once, "deterministic"}, as far as the runs leave
-    it open. Of parents the row is that of `Plan.parents`.
+    """Map (row, column) to {"micro_batch": images at once, "deterministic"}, as far as the runs
+    leave it open. Of parents the row is that of `Plan.parents`.
 
     Asks the launcher about shapes that nothing was decided for, on its first slot. Raises as `ask`.
     Off this host there is no device to ask before the first run: each has the micro-batch that fits
@@ -38,8 +39,9 @@ def settle(plan: Plan, store: Store, launcher: Launcher) -> dict[tuple[str, str]
     share = sum(other.place == slot.place for other in launcher.slots)
     gpus = launcher.devices.gpus
     where = f"{slot.device} {gpus[0].model if gpus else ''} {share}"
-    known, path = _known(store), store.cache / "settled.json"
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    cache = _cache(store)
+    known = cache.read()
+    decisions: dict[tuple[str, str], dict[str, Any]] = {}
     for cells in _columns(plan):
         open_ = [key for key in AUTO if any(cell.spec["train"][key] == "auto" for cell in cells)]
         if slot.device == "cpu":
@@ -48,49 +50,44 @@ def settle(plan: Plan, store: Store, launcher: Launcher) -> dict[tuple[str, str]
             continue
         baseline = next((cell for cell in cells if cell.row == plan.baseline), cells[0])
         name = _hash(f"{where} {shape(baseline.spec)}")
-        kept = known.get(name, {"shapes": []})
-        lacking = {
-            form: cell.spec
+        decision = known.get(name, {"shapes": []})
+        new = {
+            key: cell.spec
             for cell in (baseline, *cells)
-            if (form := shape(cell.spec)) not in kept["shapes"]
+            if (key := shape(cell.spec)) not in decision["shapes"]
         }
-        if lacking or any(key not in kept for key in open_):
+        if new or any(key not in decision for key in open_):
             question = {
-                "specs": [seeded(spec, 0) for spec in (lacking or {"": baseline.spec}).values()],
+                "specs": [seeded(spec, 0) for spec in (new or {"": baseline.spec}).values()],
                 "wants": open_,
-                "known": {key: kept[key] for key in open_ if key in kept},
+                "known": {key: decision[key] for key in open_ if key in decision},
                 "cache": str(store.cache),
                 "device": slot.device,
                 "share": 1 / share,
             }
-            answer = launcher.ask("settle", question)
-            shapes = [*dict.fromkeys([*kept["shapes"], *lacking])]
-            known[name] = kept = kept | answer | {"shapes": shapes}
-            make_folder(path.parent)
-            write_sealed(path, known)
-        found |= {
-            (cell.row, cell.column): {key: kept[key] for key in open_ if key in kept}
-            for cell in cells
-        }
-    return found
+            decision = {**decision, **launcher.ask("settle", question)}
+            decision["shapes"] = [*dict.fromkeys([*decision["shapes"], *new])]
+            known = cache.add({name: decision})
+        answer = {key: decision[key] for key in open_ if key in decision}
+        decisions |= {(cell.row, cell.column): answer for cell in cells}
+    return decisions
 
 
 def bring(store: Store, source: Store) -> None:
     """Take the decisions of another store that this one has not made: runs that follow on the same
     device are then like the other's."""
-    mine, theirs = _known(store), _known(source)
-    if theirs.keys() - mine.keys():
-        make_folder(store.cache)
-        write_sealed(store.cache / "settled.json", theirs | mine)
+    mine, theirs = _cache(store), _cache(source).read()
+    if new := {name: theirs[name] for name in theirs.keys() - mine.read().keys()}:
+        mine.add(new)
 
 
-def settled(decisions: Decisions, run: PlannedRun) -> Mapping[str, Any]:
-    """What was decided for a run; {}: nothing."""
+def decision_for(decisions: Decisions, run: PlannedRun) -> Mapping[str, Any]:
+    """Return what was decided for a run; {}: nothing."""
     return decisions.get((run.cell.row + ".from" * run.above, run.cell.column), {})
 
 
 def shape(tree: Mapping[str, Any]) -> str:
-    """A hash of what memory and speed of a run hang on; its length, rates and seed are not."""
+    """Hash what memory and speed of a run hang on; its length, rates and seed are not."""
     data, lengths = tree["data"], {key for keys in LENGTHS for key in keys}
     parts = [
         *(tree.get(key) for key in ("model", "norm", "stem", "block", "augment", "probe", "task")),
@@ -99,18 +96,17 @@ def shape(tree: Mapping[str, Any]) -> str:
         tree["optim"].get("name"),
     ]
     # Added later: without a second tower, and what is frozen, decisions stand as they were made.
-    beside = {"text": tree.get("text"), "lr_mult": tree["optim"].get("lr_mult")}
-    parts += [beside] if any(beside.values()) else []
+    others = {"text": tree.get("text"), "lr_mult": tree["optim"].get("lr_mult")}
+    parts += [others] if any(others.values()) else []
     return _hash(json.dumps(parts, sort_keys=True))
 
 
 def _columns(plan: Plan) -> Iterable[list[Cell]]:
-    """The cells whose runs should be alike: those of a column; those that they start from."""
+    """List the cells whose runs should be alike: those of a column; those that they start from."""
     columns: dict[tuple[str, bool], list[Cell]] = {}
     for cell in plan.cells:
-        if is_own(cell.spec):  # it leaves nothing open
-            continue
-        columns.setdefault((cell.column, False), []).append(cell)
+        if not is_own(cell.spec):  # which leaves nothing open
+            columns.setdefault((cell.column, False), []).append(cell)
     for parent in plan.parents():
         columns.setdefault((parent.column, True), []).append(parent)
     return columns.values()
@@ -120,10 +116,8 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _known(store: Store) -> dict[str, dict[str, Any]]:
-    """The decisions in the store's cache, without malformed ones."""
-    read = read_sealed(store.cache / "settled.json") or {}
-    return {name: kept for name, kept in read.items() if _is_decision(kept)}
+def _cache(store: Store) -> AnswerCache:
+    return AnswerCache(store.cache / "settled.json", _is_decision)
 
 
 def _is_decision(tree: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Gives drivers of one store their turns, and stops a sweep."""
+"""The lock of a store's driver: waiting for it, holding it, and stopping whoever holds it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import platform
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -14,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning.plan import Plan
-from ablate.running.room import ROOM_AGAIN, SPARE_BYTES, full, has_room
-from ablate.running.told import View
-from ablate.shared.errors import Failure, NoRoom, UserError, cut, unknown
+from ablate.running import View
+from ablate.shared.errors import Failure, UserError, cut, unknown
 from ablate.shared.files import make_folder
 from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Ledger
@@ -25,11 +23,12 @@ from ablate.store.progress import driver_of, observe
 from ablate.store.store import Store
 
 DIED = "died without a word: it was killed, or its host went down"
-Watching = Callable[[], AbstractContextManager[View]]
 
 
 @contextlib.contextmanager
-def driving(store: Store, sweep: str, view: Watching) -> Iterator[Ledger]:
+def driving(
+    store: Store, sweep: str, view: Callable[[], AbstractContextManager[View]]
+) -> Iterator[Ledger]:
     """Take the driver's lock and open the ledger. While another process drives the store, show its
     progress and wait. How a drive ends is noted, for `status`."""
     make_folder(store.root)
@@ -49,45 +48,6 @@ def driving(store: Store, sweep: str, view: Watching) -> Iterator[Ledger]:
         raise
     finally:
         store.driver.release()
-
-
-def await_room(store: Store, view: Watching) -> None:
-    """Wait until the first files of a driver (notes, ledger, plan) fit on the disk."""
-    place = _there(store.root)
-    if not has_room(place, SPARE_BYTES):
-        with view() as watching:
-            watching.say(full(store))
-            while not has_room(place, SPARE_BYTES):
-                time.sleep(1)
-            watching.say(ROOM_AGAIN)
-
-
-def with_room(store: Store, say: Callable[[str], None], work: Callable[[], None]) -> None:
-    """Do `work`, again and again until the store's disk has room for it.
-
-    Raises NoRoom if another disk is full.
-    """
-    while True:
-        try:
-            return work()
-        except NoRoom as error:
-            place, size = _there(store.cache), error.needed + SPARE_BYTES
-            if not error.needed and _is_free(place, size):
-                raise
-            say(f"{error}; free some space, and the sweep goes on")
-        while not _is_free(place, size):
-            time.sleep(1)
-        say(ROOM_AGAIN)
-
-
-def _is_free(folder: Path, size: int) -> bool:
-    """Check free space first: `has_room` would fill a smaller disk for a moment."""
-    return shutil.disk_usage(folder).free >= size and has_room(folder, size)
-
-
-def _there(folder: Path) -> Path:
-    """Return the folder, or the first existing folder above it."""
-    return next(f for f in (folder, *folder.absolute().parents) if f.is_dir())
 
 
 def _await_turn(store: Store, view: View) -> None:
@@ -190,7 +150,7 @@ class Waiting:
     def on(self, pids: Mapping[str, Any]) -> None:
         """Wait a moment. `pids`: living processes by the label of the run, "" for the driver.
         Raises Failure when the time is over."""
-        frozen = {pid: text for label, held in pids.items() for pid, text in _frozen(label, held)}
+        frozen = {pid: text for label, pid in pids.items() if (text := _frozen(label, pid))}
         for pid in frozen.keys() - self._frozen.keys():
             self._say(f"{frozen[pid]}; Ctrl-C ends the waiting")
         self._frozen |= frozen
@@ -201,13 +161,12 @@ class Waiting:
         time.sleep(0.1)
 
 
-def _frozen(label: str, pid: object) -> Iterator[tuple[int, str]]:
-    """Yield (process id, how to resume it), if the process is frozen."""
+def _frozen(label: str, pid: object) -> str:
+    """Say how to resume a process that is frozen; "" for others."""
     with contextlib.suppress(OSError):
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        if state == "T" and isinstance(pid, int):
+        if state == "T":
             whose = f" ({label})" if label else ""
-            yield (
-                pid,
-                f"process {pid}{whose} is frozen; `kill -CONT {pid}` resumes it, and then it stops",
-            )
+            resumes = f"`kill -CONT {pid}` resumes it, and then it stops"
+            return f"process {pid}{whose} is frozen; {resumes}"
+    return ""

@@ -1,0 +1,129 @@
+"""The disk of the store that is driven: is it full, and is the store still there?
+
+A full disk pauses a sweep, and costs no attempt. A store that was removed, moved or replaced ends
+the sweep.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from ablate.running import View
+from ablate.shared.errors import Failure, NoRoom
+from ablate.shared.files import FULL, identity
+from ablate.store.store import Store
+
+# A full disk has room again when it has so much, and room for checkpoints: little at first, since a
+# quota may be small, then each time twice as much, up to the most.
+SPARE_BYTES, MOST_SPARE_BYTES = 1 << 20, 64 << 20
+ROOM_AGAIN = "the disk has room again; the sweep goes on"
+
+
+class Disk:
+    """Watches the disk of a store during a drive. `waiting`: the message about a full disk."""
+
+    def __init__(self, store: Store, say: Callable[[str], None]) -> None:
+        self.waiting: str | None = None
+        self._store, self._say = store, say
+        self._spare = SPARE_BYTES
+        self._probed_at = 0.0
+        self._ledger = identity(store.ledger)
+
+    def ran_out(self) -> None:
+        if self.waiting is None:
+            self.waiting = full(self._store)
+            self._say(self.waiting)
+
+    def lacks(self, runs: Iterable[str]) -> bool:
+        """Is the disk still full? Tries once a second, with the size of checkpoints of `runs`."""
+        if self.waiting and time.monotonic() - self._probed_at > 1:
+            self._probed_at = time.monotonic()
+            if self._has_room(runs):
+                self.waiting = None
+                self._spare = min(2 * self._spare, MOST_SPARE_BYTES)
+                self._say(ROOM_AGAIN)
+        return self.waiting is not None
+
+    def is_plenty(self, runs: Iterable[str]) -> bool:
+        """Has the disk room, as it had again and again? Then what is full is another disk."""
+        return self._spare == MOST_SPARE_BYTES and not self.waiting and self._has_room(runs)
+
+    def _has_room(self, runs: Iterable[str]) -> bool:
+        newest = (self._store.rundir(run).checkpoints()[:1] for run in runs)
+        size = max((path.stat().st_size for paths in newest for _, path in paths), default=0)
+        return has_room(self._store.root, self._spare + 2 * size)
+
+    def has_store(self) -> bool:
+        """Are ledger and lock of the store the files that the drive began with?"""
+        here = self._ledger is not None and identity(self._store.ledger) == self._ledger
+        return here and self._store.driver.is_in_place()
+
+    def check_store(self) -> None:
+        """Raise Failure where they are not. At each beat, before anything is written."""
+        if not self.has_store():
+            raise Failure(
+                f"{self._store.root}: was removed, moved or replaced while it was driven, so the "
+                f"sweep has stopped; where the store is now, the same command goes on"
+            )
+
+
+def await_room(store: Store, view: Callable[[], AbstractContextManager[View]]) -> None:
+    """Wait until the first files of a driver (notes, ledger, plan) fit on the disk."""
+    folder = _existing(store.root)
+    if not has_room(folder, SPARE_BYTES):
+        with view() as watching:
+            watching.say(full(store))
+            while not has_room(folder, SPARE_BYTES):
+                time.sleep(1)
+            watching.say(ROOM_AGAIN)
+
+
+def with_room(store: Store, say: Callable[[str], None], work: Callable[[], None]) -> None:
+    """Do `work`, again and again until the store's disk has room for it.
+
+    Raises NoRoom if another disk is full.
+    """
+    while True:
+        try:
+            return work()
+        except NoRoom as error:
+            folder, size = _existing(store.cache), error.needed + SPARE_BYTES
+            if not error.needed and _is_free(folder, size):
+                raise
+            say(f"{error}; free some space, and the sweep goes on")
+        while not _is_free(folder, size):
+            time.sleep(1)
+        say(ROOM_AGAIN)
+
+
+def full(store: Store) -> str:
+    """Return the message about a full disk."""
+    return f"the disk of {store.root} is full; free some space, and the sweep goes on"
+
+
+def has_room(folder: Path, size: int) -> bool:
+    """Can `size` bytes be written there? Tries it, since free space does not show a quota."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        return False
+    return True
+
+
+def _is_free(folder: Path, size: int) -> bool:
+    """Check free space first: `has_room` would fill a smaller disk for a moment."""
+    return shutil.disk_usage(folder).free >= size and has_room(folder, size)
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the first existing folder above it."""
+    return next(f for f in (folder, *folder.absolute().parents) if f.is_dir())

@@ -1,0 +1,175 @@
+"""Pages: what a logger hands on of one run, read from its folder and from nowhere else.
+
+While a run trains, that is what its newest checkpoint has, which it won't go back behind; all of it
+once it has ended. Each step is there once. What stands in the file of a logger is a function of the
+page alone, so nothing else has to remember what was handed on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from ablate.planning.cell import PlannedRun
+from ablate.planning.tree import file_name
+from ablate.shared.files import is_number, make_folder, read_file, write_whole
+from ablate.shared.rundir import RunDir, parse_lines
+
+
+@dataclass(frozen=True)
+class Page:
+    """One run of a sweep. `started`: seconds since 1970. `lines`: values by step, in the order of
+    steps. `result`: None while it has none."""
+
+    sweep: str
+    run: PlannedRun
+    started: float
+    lines: Mapping[int, Mapping[str, float]]
+    result: Mapping[str, Any] | None
+
+    @property
+    def seal(self) -> str:
+        """Identify its end; "" while it has not ended."""
+        return "" if self.result is None else seal_of(self.result)
+
+    def configuration(self) -> dict[str, Any]:
+        """Map dotted keys to values, of everything that was set."""
+        return dict(_dotted(self.run.spec()))
+
+    def facts(self) -> dict[str, Any]:
+        """Return what a reader sorts runs by."""
+        cell = self.run.cell
+        return {
+            "run": self.run.id,
+            "label": self.run.label,
+            "row": cell.row,
+            "column": cell.column,
+            "seed": self.run.seed,
+            "sweep": self.sweep,
+        }
+
+    def final(self) -> dict[str, float]:
+        """Return scores on the test set, by `test_METRIC`, and the cost of a run that has ended."""
+        result = self.result or {}
+        scores = {f"test_{key}": value for key, value in (result.get("test") or {}).items()}
+        for name, tested in (result.get("also") or {}).items():
+            scores |= {f"test_{name}_{key}": value for key, value in tested["test"].items()}
+        costs = {key: result.get(key) for key in ("seconds", "parameters", "multiply_adds")}
+        return numbers({**scores, **costs})
+
+
+class Logger(Protocol):
+    """Hands pages on to a service. Built from its settings, with `folder` where it may write."""
+
+    def done(self, sweep: str) -> Mapping[str, str]:
+        """Return the seals of the pages that are handed on in full, by run."""
+
+    def hand_on(self, page: Page) -> None:
+        """Bring the service's page to this one, from whatever an earlier process left of it: no
+        step twice, none missing. Called again with more of the same run. Raises anything."""
+
+
+def seal_of(result: Mapping[str, Any]) -> str:
+    """Identify curves and end: a run that is trained again has another seal, if its bits are
+    others."""
+    return f"{result['status']} {result.get('metrics_sha256')}"
+
+
+def page_of(
+    sweep: str,
+    run: PlannedRun,
+    folder: RunDir,
+    result: Mapping[str, Any] | None,
+    step: int | None,
+) -> Page:
+    """Read the page of a run with this result; of one that has none, up to the checkpoint of
+    `step`, which was looked for before this reads the lines."""
+    began = [attempt.get("at") for attempt in folder.read_attempts()[:1]]
+    started = began[0] if began and is_number(began[0]) else 0.0
+    lines: dict[int, dict[str, float]] = {}
+    for line in parse_lines(folder.metrics_content()):
+        at = line.pop("step", None)
+        if isinstance(at, int) and (step is None or at <= step):
+            lines.setdefault(at, {}).update(numbers(line))
+    return Page(sweep, run, started, lines, result)
+
+
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    return {key: value for key, value in values.items() if is_number(value)}
+
+
+def _dotted(tree: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    if not isinstance(tree, Mapping):
+        yield key, tree
+        return
+    for name, part in tree.items():
+        yield from _dotted(part, f"{key}.{name}" if key else str(name))
+
+
+class PageFiles:
+    """A folder for each sweep, and in its `done.jsonl` the pages that are there in full."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def of_sweep(self, sweep: str) -> Path:
+        return self._folder / file_name(sweep)
+
+    def done(self, sweep: str) -> dict[str, str]:
+        """See `Logger`."""
+        with contextlib.suppress(FileNotFoundError):
+            lines = parse_lines(read_file(self.of_sweep(sweep) / "done.jsonl"))
+            return {line["run"]: line["seal"] for line in lines if {"run", "seal"} <= line.keys()}
+        return {}
+
+    def note_done(self, page: Page) -> None:
+        """Note that the files have the page in full, if its run has ended. A line that a kill tears
+        apart says nothing."""
+        if page.result is None:
+            return
+        path = self.of_sweep(page.sweep) / "done.jsonl"
+        line = json.dumps({"run": page.run.id, "seal": page.seal}).encode()
+        make_folder(path.parent)
+        with open(path, "ab") as file:
+            file.write(b"\n" + line + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def of_run(self, page: Page, suffix: str = "") -> Path:
+        """Return its file or folder, called by its label as far as a name may say it, and its id.
+        One with a label of old is renamed."""
+        label = re.sub(r"[^\w.+=@#,-]+", "-", page.run.label)[:100]
+        path = self.of_sweep(page.sweep) / f"{label}-{page.run.id}{suffix}"
+        make_folder(path.parent)
+        for other in path.parent.glob(f"*-{page.run.id}{suffix}"):
+            if other != path and not path.exists():
+                os.rename(other, path)
+        return path
+
+
+def bring(path: Path, content: bytes, over: bool) -> None:
+    """See to it that a file has this content, by what it lacks: who follows it reads on, and a kill
+    tears at most its end, which is mended here. A file with other bytes is written anew.
+
+    `over`: nothing more will come. Else a file that is longer stays: its run has gone back, and
+    comes there again.
+    """
+    try:
+        had = read_file(path)
+    except FileNotFoundError:
+        had = None
+    if had is None or not (content.startswith(had) or had.startswith(content)):
+        write_whole(path, content)
+    elif len(had) < len(content):
+        with open(path, "ab") as file:
+            file.write(content[len(had) :])
+            file.flush()
+            os.fsync(file.fileno())
+    elif len(had) > len(content) and over:
+        write_whole(path, content)
