@@ -31,7 +31,7 @@ from ablate.training.data import coloured
 from ablate.training.data.cached import Split, open_cached
 from ablate.training.model import build
 from ablate.training.model.export import timm_arguments
-from ablate.training.model.towers import normalised, similarities
+from ablate.training.model.towers import Towers, normalised, similarities
 from ablate.training.start import begin
 from ablate.training.task import Predictor, contrastive
 from ablate.training.task.contrastive import Contrastive, floors, pair_losses
@@ -196,8 +196,18 @@ def measured(names, embedded, labels, features, classes=None, prompts=("{}",), d
         sums = [sum(torch.tensor(embedded.get(w, zero)) for w in row) for row in said]
         return normalised(torch.stack(sums))
 
-    calls = None, lambda images: images, every, None, texts, lambda z, w: 2 * z @ w.T
-    predict = Predictor(*calls, split, CPU, data or run.data)
+    class Known(Towers):
+        """Texts have these embeddings, an image's is itself, and the temperature is 2."""
+
+        def __init__(self):
+            torch.nn.Module.__init__(self)
+            self.theta = torch.nn.Parameter(torch.tensor([math.log(2.0)]))
+            self.features, self.texts = (lambda images: images), texts
+
+    training = SimpleNamespace(
+        model=Known(), train=every, weights=torch.float32, compute=lambda call, *given: call(*given)
+    )
+    predict = Predictor(training, split, data or run.data)
     return task.evaluate(predict, [(features[:3], labels[:3]), (features[3:], labels[3:])])
 
 
@@ -273,8 +283,9 @@ def test_embeddings_of_millions_of_texts_are_never_there_at_once(prompts, monkey
         shown.append(len(some))
         return vectors[some].sum(1)
 
-    predict = SimpleNamespace(texts=texts, device=CPU)
-    known = Contrastive(run)._embedded(predict, tokens)
+    predict = SimpleNamespace(compute=lambda call, *given: call(*given))
+    towers = SimpleNamespace(texts=texts, theta=torch.zeros(1))
+    known = Contrastive(run)._embedded(predict, towers, tokens)
     assert max(shown) == 4
     whole = vectors[torch.from_numpy(tokens)].sum(2).double()
     assert torch.equal(known, normalised(whole.mean(1)))

@@ -244,7 +244,7 @@ def score(table, classes):
 
 TASKS["regress"] = TaskChoice(
     line="which digit it is, as a number",
-    path="toy:Regress",
+    path="toy_task:Regress",
     metrics=(
         Metric("mae", "test mean absolute error", "error", "digits", "digits", 1.0, 3,
                lambda classes: classes / 4, sign=-1),
@@ -256,8 +256,13 @@ TASKS["regress"] = TaskChoice(
     prior="the mean digit",
     keeps="what was said, the label",
 )
+"""
+TOY_TASK = """
+import numpy as np
+from toy import score
+from ablate.training.task import Task
 
-class Regress:
+class Regress(Task):
     def __init__(self, run):
         self.classes = run.data.classes
 
@@ -294,9 +299,10 @@ variants:
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    """A folder whose `ablate` has a second task: one module, registered as Python starts."""
+    """A folder whose `ablate` has a second task, registered as Python starts."""
     place = tmp_path_factory.mktemp("toy")
     (place / "toy.py").write_text(TOY)
+    (place / "toy_task.py").write_text(TOY_TASK)
     (place / "sitecustomize.py").write_text("import toy")
     path = os.pathsep.join(filter(None, (str(place), os.environ.get("PYTHONPATH", ""))))
     return {"PYTHONPATH": path}

@@ -17,11 +17,9 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ablate.shared.errors import UserError
 from ablate.shared.files import write_whole
 from ablate.shared.rundir import Metrics, RunDir, parse_lines, up_to
 from ablate.training import sealed
-from ablate.training.task.contrastive import Contrastive
 from ablate.training.training import Training, TrainState
 
 
@@ -35,16 +33,9 @@ def save_checkpoint(rundir: RunDir, training: Training, metrics: Metrics, before
         {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()},
         progress=json.dumps(vars(state)),
         metrics=json.dumps(metrics.seal()),
-        **told_of_texts(training),
+        **training.task.notes(training.train),
     )
     rundir.write_checkpoint(state.step, before, *content)
-
-
-def told_of_texts(training: Training) -> dict[str, str]:
-    """{"tokens_sha256"} of a training that reads texts; of others nothing."""
-    if not isinstance(training.task, Contrastive):
-        return {}
-    return {"tokens_sha256": training.task.tokens_sha256(training.batches.split)}
 
 
 def save_weights(rundir: RunDir, model: nn.Module) -> str:
@@ -58,8 +49,8 @@ def load_checkpoint(rundir: RunDir, training: Training) -> bytes:
     """Continue from the newest checkpoint that can be gone on from, or from the start.
 
     Returns what `metrics.jsonl` had by then. One that is torn, or no state of this model, or whose
-    metrics are not in the file any more, gives way to the one before. Raises UserError where its
-    texts were other tokens than they are here.
+    metrics are not in the file any more, gives way to the one before. Raises UserError where the
+    task reads its data otherwise by now, see `Task.check_notes`.
     """
     content = rundir.metrics_content()
     for step, path in rundir.checkpoints():
@@ -67,21 +58,11 @@ def load_checkpoint(rundir: RunDir, training: Training) -> bytes:
         metrics = found.metrics(content) if found is not None else None
         if found is None or metrics is None:
             continue
-        if found.tokens_sha256 is not None:
-            _check_texts(path, found.tokens_sha256, training)
+        training.task.check_notes(found.notes, training.train, path)
         with suppress(ValueError):
             training.load(found.tensors, found.state)
             return metrics
     return b""
-
-
-def _check_texts(path: Path, sha256: str, training: Training) -> None:
-    if told_of_texts(training) != {"tokens_sha256": sha256}:
-        raise UserError(
-            f"text.tokens: {path}: was trained with other tokens for the same texts: another "
-            f"version of tokenizers learns other byte pairs; install the one in env.json beside "
-            f"it, or remove the checkpoints there, and the run begins again"
-        )
 
 
 @dataclass(frozen=True)
@@ -91,7 +72,7 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     state: TrainState
     seal: dict[str, Any] | None  # see Metrics.seal; None: written before metrics were sealed
-    tokens_sha256: str | None = None  # see Contrastive; None: of no texts, or written before it was
+    notes: dict[str, str]  # see Task
 
     def metrics(self, content: bytes) -> bytes | None:
         """What `metrics.jsonl` had by then, of what it has now; None where that is damaged."""
@@ -112,5 +93,5 @@ def read_checkpoint(path: Path, step: int) -> Checkpoint | None:
         seal = json.loads(told["metrics"]) if "metrics" in told else None
     except (sealed.Rotten, OSError, ValueError, KeyError, TypeError):
         return None
-    made = Checkpoint(tensors, state, seal, told.get("tokens_sha256"))
-    return made if state.step == step else None
+    notes = {key: value for key, value in told.items() if key not in ("progress", "metrics")}
+    return Checkpoint(tensors, state, seal, notes) if state.step == step else None

@@ -16,12 +16,7 @@ from ablate.shared.files import write_whole
 from ablate.shared.metrics import TASKS
 from ablate.shared.rundir import Metrics, RunDir
 from ablate.shared.sections import Data
-from ablate.training.checkpoint import (
-    load_checkpoint,
-    save_checkpoint,
-    save_weights,
-    told_of_texts,
-)
+from ablate.training.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from ablate.training.cost import cost, utilisation
 from ablate.training.data.cached import AnySplit
 from ablate.training.model.count import describe
@@ -179,7 +174,7 @@ class Journal:
             "metrics_sha256": self._metrics.seal()["sha256"],
             "predictions_sha256": predictions_sha256,
             "weights_sha256": weights_sha256,
-            **told_of_texts(training),
+            **training.task.notes(training.train),
             "probes_sha256": training.probes.write(self._rundir, total),
             "micro_batch": training.micro_batch,
             "execution": "compiled" if training.compiled else "eager",

@@ -25,9 +25,8 @@ from ablate.training.data.batches import Batches, ImageView, evaluation_batches
 from ablate.training.data.cached import AnySplit
 from ablate.training.data.masked import MaskedBatches, whole_images
 from ablate.training.keyed import Draws, StepKey
-from ablate.training.model import Host, Towers, build
+from ablate.training.model import Host, build
 from ablate.training.model.whole import drawn
-from ablate.training.model.whole import features as features_of
 from ablate.training.optim import Average, make_optimizer
 from ablate.training.probes import Probes
 from ablate.training.rounded import rounded
@@ -83,7 +82,7 @@ class Training:
         self.run, self.device, self.dtype = run, device, DTYPES[run.train.precision]
         self.weights = torch.float64 if self.dtype == torch.float64 else torch.float32
         self.task = make_task(run)
-        self._beat, self._view, self._train = beat, ImageView.of(run), train
+        self._beat, self._view, self.train = beat, ImageView.of(run), train
         trains = TASKS[run.task].trains
         batch = run.train.batch if trains else min(run.train.batch, len(train))
 
@@ -101,7 +100,7 @@ class Training:
         if start is not None:
             begin(self.model, start)
         elif memo is not None and isinstance(self.model, Host):
-            self.model.fit((images for images, _ in self._shown(train)), memo)
+            self.model.fit((images for images, _ in self.shown(train)), memo)
         self.optimizer = make_optimizer(self.model, run.optim)
         self.average = Average(self.model, run.train.ema)
         self.epoch = self.batches.steps_per_epoch
@@ -112,33 +111,23 @@ class Training:
         self._at, self._begun = TrainState(), 0.0
         self._losses = torch.zeros(LOSSES, dtype=torch.float64, device=device)
         self._unseen = 0
-        self._forward, self._outputs = self._eager, self._said
+        self._forward, self._outputs = self._eager, self._call
         self._enter(self._at)
         self.model.train()
 
     # --- A step ---------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """One step of the optimiser: a global batch, in micro-batches. Waits for no device, but
-        where an optimiser of torch.optim's does (adafactor)."""
-        run, step, micro = self.run, self._at.step, self._at.micro_batch
+        """One step of the optimiser, on a global batch. Waits for no device, but where an optimiser
+        of torch.optim's does (adafactor)."""
         images, target = self.inputs()
-        self.rate = learning_rate(run.optim, step, self.lengths, self._factor)
+        self.rate = learning_rate(self.run.optim, self._at.step, self.lengths, self._factor)
         self.optimizer.set_rate(self.rate)
         self.optimizer.zero_grad()
         weights = rounded(self.model, self.dtype) if self.dtype == torch.bfloat16 else {}
         # Losses stay on the device, where they happen: to look at one is to wait.
-        loss = self._losses[self._unseen].zero_()
-        if TASKS[run.task].reads_text and micro < run.train.batch:
-            loss += self._pairs(images, target, weights)
-        else:
-            for first in range(0, run.train.batch, micro):
-                part = self.part(images, target, slice(first, first + micro), weights)
-                if micro < run.train.batch:
-                    part = part * (micro / run.train.batch)
-                part.backward()
-                loss += part.detach()
-        self.probes.gradients(step)
+        self._losses[self._unseen] = self.task.backward(self, images, target, weights)
+        self.probes.gradients(self._at.step)
         self.update()
         self._at.step += 1
         self._unseen += 1
@@ -156,58 +145,54 @@ class Training:
         """What the next step is shown, and its target: the global batch."""
         return self.task.inputs(self.batches, self._at.step, self.weights)
 
+    def micro_batches(self) -> list[slice]:
+        """Which rows of a global batch each forward pass has."""
+        size, micro = self.batches.size, self._at.micro_batch
+        return [slice(first, first + micro) for first in range(0, size, micro)]
+
     def part(
         self, images: Tensor, target: Tensor, rows: slice, weights: Mapping[str, Tensor] = _NONE
     ) -> Tensor:
         """The loss of a micro-batch, the `rows` of a global one, with its graph. `weights`: in the
         place of the model's own, see `rounded`."""
-        self._masks.step, self._masks.rows = self._at.step, rows
-        with self._drawn("step", self._at.step, rows.start or 0):
+        with self._keyed(rows):
             return self._forward(images[rows], target[rows], dict(weights))
 
+    def outputs(
+        self, images: Tensor | None, target: Tensor, rows: slice, weights: Mapping[str, Tensor]
+    ) -> Any:
+        """What the model makes of a micro-batch, with its graph; see `part`. Without `images`, what
+        it makes of the target alone."""
+        with self._keyed(rows):
+            shown = None if images is None else images[rows]
+            return self._outputs(shown, target[rows], dict(weights))
+
+    def _keyed(self, rows: slice) -> AbstractContextManager[None]:
+        """Inside, masks are those of these rows of this step."""
+        self._masks.step, self._masks.rows = self._at.step, rows
+        return self._drawn("step", self._at.step, rows.start or 0)
+
     def _drawn(self, *place: int | str) -> AbstractContextManager[None]:
-        """What a whole model draws there: `StepKey` keys the masks of the shipped ones."""
+        """What a whole model draws at this place: `StepKey` keys the masks of the shipped ones."""
         if isinstance(self.model, Host):
             return nullcontext()
         return drawn(self.run.seed, "model", *place)
 
-    def _pairs(self, images: Tensor, target: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
-        """The loss of a batch of pairs, which compares them all, with its gradients taken in
-        micro-batches: all embeddings without a graph, the loss by them, then those of each
-        micro-batch that train again from the slope of the loss there. Gao et al. 2021 (arXiv
-        2101.06983, GradCache)."""
-        assert isinstance(self.model, Towers)
-        micro = self._at.micro_batch
-        parts = [slice(first, first + micro) for first in range(0, len(images), micro)]
-
-        def embedded(rows: slice, seen: Tensor | None) -> list[Tensor]:
-            self._masks.step, self._masks.rows = self._at.step, rows
-            *both, _ = self._outputs(seen, target[rows], dict(weights))
-            return both
-
-        with torch.no_grad():
-            each = [embedded(rows, images[rows]) for rows in parts]
-        both = [torch.cat(side).requires_grad_() for side in zip(*each, strict=True)]
-        loss = self.task.loss((*both, self.model.theta.exp()), target)
-        loss.backward()
-        learns = self.model.learns_from_images
-        for rows in parts:
-            for side, again in zip(
-                both, embedded(rows, images[rows] if learns else None), strict=True
-            ):
-                if again is not None and again.requires_grad and side.grad is not None:
-                    again.backward(side.grad[rows])
-        return loss.detach()
-
     def _eager(self, images: Tensor, target: Tensor, weights: dict[str, Tensor]) -> Tensor:
-        """What a compiler is given: no draw that is kept, no number that changes, no waiting."""
-        return self.task.loss(self._said(images, target, weights), target)
+        """The loss, as a compiler is given it: no draw that is kept, no number that changes, no
+        waiting."""
+        return self.task.loss(self._call(images, target, weights), target)
 
-    def _said(self, images: Tensor | None, target: Tensor, weights: dict[str, Tensor]) -> Any:
-        """The model's outputs. Without images those of texts alone."""
-        shown = (images, target) if TASKS[self.run.task].reads_text else (images,)
+    def _call(self, images: Tensor | None, target: Tensor, weights: dict[str, Tensor]) -> Any:
+        """The model's outputs."""
+        arguments = self.task.arguments(images, target)
+        return self.compute(functional_call, self.model, weights, arguments)
+
+    def compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The function's value in the run's arithmetic: autocast for bfloat16; in float32 and
+        float64 what the weights are."""
         with arithmetic(self.device, self.dtype):
-            return functional_call(self.model, weights, shown)
+            return function(*arguments)
 
     def compile(self) -> None:
         """Have forward, loss and backward compiled when the next step takes them."""
@@ -215,12 +200,12 @@ class Training:
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
         self._at.compiled = True
         self._forward = torch.compile(self._eager, fullgraph=True, dynamic=False)
-        self._outputs = torch.compile(self._said, fullgraph=True, dynamic=False)
+        self._outputs = torch.compile(self._call, fullgraph=True, dynamic=False)
 
     def uncompile(self) -> None:
         """Undo that."""
         self._at.compiled = False
-        self._forward, self._outputs = self._eager, self._said
+        self._forward, self._outputs = self._eager, self._call
 
     @property
     def compiled(self) -> bool:
@@ -285,34 +270,16 @@ class Training:
     ) -> tuple[dict[str, float], np.ndarray]:
         """`evaluate`, by the weights that the model has; by another task than its own."""
 
-        def outputs(images: Tensor) -> Tensor:
-            with arithmetic(self.device, self.dtype):
-                return self.model(images.to(self.weights))
-
-        def features(images: Tensor) -> Tensor:
-            with arithmetic(self.device, self.dtype):
-                return features_of(self.model, images.to(self.weights))
-
-        def texts(tokens: Tensor) -> Tensor:
-            assert isinstance(self.model, Towers)
-            with arithmetic(self.device, self.dtype):
-                return self.model.texts(tokens)
-
-        def logits(images: Tensor, texts: Tensor) -> Tensor:
-            assert isinstance(self.model, Towers)
-            return self.model.logits(images, texts)
-
-        calls = outputs, features, self._train, self._shown, texts, logits
-        predict = Predictor(*calls, split, self.device, data or self.run.data)
+        predict = Predictor(self, split, data or self.run.data)
         self.model.eval()
         try:
             with torch.inference_mode(), self._drawn("evaluation"):
-                return (task or self.task).evaluate(predict, self._shown(split))
+                return (task or self.task).evaluate(predict, self.shown(split))
         finally:
             self.model.train()
 
-    def _shown(self, split: AnySplit) -> Iterator[tuple[Tensor, Tensor]]:
-        """Its batches, with signs of life: a long evaluation is no hanging."""
+    def shown(self, split: AnySplit) -> Iterator[tuple[Tensor, Tensor]]:
+        """Its batches for evaluation, with signs of life: a long evaluation is no hanging."""
         if self.run.data.labels == "masks":
             shown = whole_images(split, self._view, self.device)
         else:

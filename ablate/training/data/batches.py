@@ -129,7 +129,7 @@ class Batches:
             )
         self.steps_per_epoch = len(split) // batch
         self.split = split
-        self._batch = batch
+        self.size = batch
         self._augment = augment
         self._draws = draws
         self._epoch = -1
@@ -201,11 +201,11 @@ class Batches:
         if epoch != self._epoch:
             order = self._on_host.order(epoch, len(self.split))
             self._order, self._epoch = order.to(self.split.device), epoch
-        distinct = -(-self._batch // self._augment.repeats)
+        distinct = -(-self.size // self._augment.repeats)
         rows = self._order[place * distinct : (place + 1) * distinct]
-        if distinct == self._batch:
+        if distinct == self.size:
             return rows
-        return rows.repeat(self._augment.repeats)[: self._batch]
+        return rows.repeat(self._augment.repeats)[: self.size]
 
 
 def normal(draws: Draws, step: int, rows: range, values: int) -> torch.Tensor:

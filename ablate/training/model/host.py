@@ -31,14 +31,6 @@ class Host(nn.Module):
         """(B, H, W, C) -> (B, D): what the head reads, `pre_logits` of big_vision."""
         raise NotImplementedError
 
-    def texts(self, tokens: Tensor) -> Tensor:
-        """(B, L) -> (B, D): what stands beside the features, of a model that reads texts."""
-        raise NotImplementedError
-
-    def logits(self, images: Tensor, texts: Tensor) -> Tensor:
-        """(B, D) twice -> (B, B): how alike features and texts are."""
-        raise NotImplementedError
-
     def name_sites(self) -> None:
         """Tell every dropout where it stands: its masks hang on that. Call when all is built."""
         for path, module in self.named_modules():
