@@ -41,12 +41,12 @@ from PIL import Image, ImageOps
 from step import as_a_worker, let_timm_load
 from torch.utils.data import DataLoader, Dataset
 
+from ablate.data import augment, cache, feed, source
+from ablate.data.batches import Batches, ImageView, change, evaluation_batches
+from ablate.data.draws import Draws
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.recipe import Augment
 from ablate.shared.sections import Data
-from ablate.training.data import augment, cache, feed, source
-from ablate.training.data.batches import Batches, ImageView, change, evaluation_batches
-from ablate.training.keyed import Draws
 from ablate.training.numerics import device_of
 
 DATA = Path(os.environ.get("ABLATE_DATA", Path(__file__).parents[2] / "shared" / "data"))

@@ -15,6 +15,8 @@ from conftest import Shell
 from PIL import Image
 
 import ablate
+from ablate.data.cache import prepare
+from ablate.data.picture import Broken
 from ablate.planning.cell import PlannedRun
 from ablate.planning.compose import resolve
 from ablate.planning.expand import plan as make_plan
@@ -22,8 +24,6 @@ from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
 from ablate.training import worker
-from ablate.training.data.cache import prepare
-from ablate.training.data.picture import Broken
 from ablate.training.worker import Damaged, check_tested
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

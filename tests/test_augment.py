@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy import stats
 
-from ablate.training.data import augment
-from ablate.training.data.augment import crop, erase, mnist
-from ablate.training.data.augment.mix import BETA, beta
+from ablate.data import augment
+from ablate.data.augment import crop, erase, mnist
+from ablate.data.augment.mix import BETA, beta
 
 
 def seeded(seed: int) -> torch.Generator:

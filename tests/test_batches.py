@@ -7,9 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from ablate.shared.recipe import Augment
-from ablate.training.data import batches
-from ablate.training.data.augment import (
+from ablate.data import batches
+from ablate.data.augment import (
     centre_boxes,
     layout,
     resize_area,
@@ -17,7 +16,7 @@ from ablate.training.data.augment import (
     tf_layer,
     tf_randaugment,
 )
-from ablate.training.data.batches import (
+from ablate.data.batches import (
     BLOCK,
     Batches,
     ImageView,
@@ -26,8 +25,9 @@ from ablate.training.data.batches import (
     normalise,
     shaken_once,
 )
-from ablate.training.data.cached import Split
-from ablate.training.keyed import Draws
+from ablate.data.cached import Split
+from ablate.data.draws import Draws
+from ablate.shared.recipe import Augment
 
 NONE = Augment(flip=False, crop_pad=0, randaug_levels="tf")
 ALL = {

@@ -20,6 +20,8 @@ from test_kill import kill, workers
 from torch import nn
 
 from ablate.analysis.paper import beside
+from ablate.data import coloured
+from ablate.data.cached import Split, open_cached
 from ablate.planning.expand import plan as make_plan
 from ablate.shared import spec
 from ablate.shared.errors import UserError
@@ -27,8 +29,6 @@ from ablate.shared.metrics.contrastive import score
 from ablate.shared.sections import Text
 from ablate.store.store import Store
 from ablate.training.calibrate import random_split
-from ablate.training.data import coloured
-from ablate.training.data.cached import Split, open_cached
 from ablate.training.model import build
 from ablate.training.model.export import timm_arguments
 from ablate.training.model.towers import Towers, normalised, similarities

@@ -23,17 +23,10 @@ import pytest
 import torch
 from PIL import Image
 
-from ablate.planning.compose import resolve_data
-from ablate.shared.build import section
-from ablate.shared.decoded import SPLITS
-from ablate.shared.errors import UserError
-from ablate.shared.fingerprint import fingerprint
-from ablate.shared.recipe import Augment
-from ablate.shared.sections import Data
-from ablate.training.data import bundled, cache, source
-from ablate.training.data import cached as cached_files
-from ablate.training.data.augment import flip_and_crop
-from ablate.training.data.batches import (
+from ablate.data import bundled, cache, source
+from ablate.data import cached as cached_files
+from ablate.data.augment import flip_and_crop
+from ablate.data.batches import (
     Batches,
     ImageView,
     augment,
@@ -41,9 +34,16 @@ from ablate.training.data.batches import (
     evaluation_batches,
     normalise,
 )
-from ablate.training.data.picture import Example, decode, squeeze
-from ablate.training.data.pool import Array
-from ablate.training.keyed import Draws
+from ablate.data.decode_pool import Array
+from ablate.data.draws import Draws
+from ablate.data.picture import Example, decode, squeeze
+from ablate.planning.compose import resolve_data
+from ablate.shared.build import section
+from ablate.shared.decoded import SPLITS
+from ablate.shared.errors import UserError
+from ablate.shared.fingerprint import fingerprint
+from ablate.shared.recipe import Augment
+from ablate.shared.sections import Data
 
 REAL = Path(os.environ.get("ABLATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 real = pytest.mark.skipif(
@@ -687,7 +687,7 @@ def test_columns_are_named_where_they_are_not_the_only_ones(small: Path) -> None
 
 def test_a_hub_set_that_cannot_be_fetched_says_what_to_give(tmp_path: Path) -> None:
     script = """
-import ablate.training.data.source as source, test_data
+import ablate.data.source as source, test_data
 try:
     source.open_source(test_data.describe(hub="nobody/nothing", revision="abc", validation="val"))
 except Exception as error:
@@ -778,7 +778,7 @@ def saved(data: Data, tmp_path: Path) -> str:
 LOAD = """
 import json, os, signal, sys
 from pathlib import Path
-from ablate.training.data import cache
+from ablate.data import cache
 from ablate.shared.sections import Data
 data = Data(**json.loads(Path(os.environ["DATA"]).read_text()))
 folder = Path(os.environ["FOLDER"])

@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from ablate.audit.doctor import examine_store, machine, resume_check, stored
 from ablate.cli import keeping
+from ablate.data.cache import prepare
 from ablate.planning import compose
 from ablate.running.gpus import Gpu
 from ablate.running.launchers import Slot
@@ -32,7 +33,6 @@ from ablate.shared.rundir import RunDir
 from ablate.store.store import Store
 from ablate.training import resume_check as training
 from ablate.training import worker
-from ablate.training.data.cache import prepare
 from ablate.version import FORMAT
 
 GOLDEN = Path(__file__).parent / "golden" / "store"

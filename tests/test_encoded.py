@@ -25,6 +25,12 @@ import torch
 from PIL import Image, ImageOps
 from test_data import LOAD, describe, folders, in_process, noise, png, saved, write_parquet
 
+from ablate.data import cache, feed
+from ablate.data.augment import inception_boxes, resized_crop_boxes
+from ablate.data.batches import Batches, ImageView, evaluation_batches, normalise
+from ablate.data.cached import EncodedSplit, open_cached
+from ablate.data.draws import Draws
+from ablate.data.picture import Broken
 from ablate.running.launchers.decode import check
 from ablate.shared import decoded, spec
 from ablate.shared.decoded import SPLITS
@@ -34,12 +40,6 @@ from ablate.shared.recipe import Augment
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Data
 from ablate.training import attempt, worker
-from ablate.training.data import cache, feed
-from ablate.training.data.augment import inception_boxes, resized_crop_boxes
-from ablate.training.data.batches import Batches, ImageView, evaluation_batches, normalise
-from ablate.training.data.cached import EncodedSplit, open_cached
-from ablate.training.data.picture import Broken
-from ablate.training.keyed import Draws
 
 SHAPES = [(40, 30), (30, 44), (64, 64), (17, 90), (90, 23), (26, 25)]  # width, height
 
@@ -268,7 +268,7 @@ def test_what_follows_the_crop_is_drawn_as_it_is_for_squares(train: EncodedSplit
     squares = ((crops + 1) * 127.5).round().to(torch.uint8)
     whole = dataclasses.replace(rest, crop_area=0.2)
     got, _ = Batches(train, 30, whole, Draws(5), view).at(0)
-    from ablate.training.data.cached import Split
+    from ablate.data.cached import Split
 
     back = torch.empty_like(squares)
     back[Draws(5).order(0, 30)] = squares
@@ -390,8 +390,8 @@ def test_broken_pictures_are_named_and_left_out_as_they_are_of_squares(
 KILLED = (
     LOAD
     + """
-from ablate.training.data import build_journal, building, pool
-pool._IMAGES, build_journal._JOURNAL_S, building._REPORT = 8, 0, 1
+from ablate.data import build_journal, building, decode_pool
+decode_pool._IMAGES, build_journal._JOURNAL_S, building._REPORT = 8, 0, 1
 journal = folder / f".{data.fingerprint}.building" / "journal.json"
 note = build_journal.BuildJournal.note
 def noting(self, *what):

@@ -26,23 +26,23 @@ import torch.nn.functional as F
 from PIL import ExifTags, Image
 from test_data import LOAD, describe, in_process, noise, png, saved
 
+from ablate.data import cache, feed
+from ablate.data.augment import PHOTOMETRIC, photometric
+from ablate.data.augment.photometric import from_hsv, saturated, to_hsv, turned
+from ablate.data.batches import ImageView
+from ablate.data.cached import MaskedSplit, open_cached
+from ablate.data.draws import Draws
+from ablate.data.mask import classes
+from ablate.data.masked import MaskedBatches, whole_images
+from ablate.data.masked_crop import DRAWN, FLIP, PLACE, MaskedCrops, nearest, resized
+from ablate.data.picture import Example
+from ablate.data.source import share
 from ablate.planning.compose import resolve
 from ablate.shared import decoded
 from ablate.shared.errors import UserError
 from ablate.shared.masks import NO_CLASS
 from ablate.shared.recipe import Augment
 from ablate.shared.sections import Data
-from ablate.training.data import cache, feed
-from ablate.training.data.augment import PHOTOMETRIC, photometric
-from ablate.training.data.augment.photometric import from_hsv, saturated, to_hsv, turned
-from ablate.training.data.batches import ImageView
-from ablate.training.data.cached import MaskedSplit, open_cached
-from ablate.training.data.mask import classes
-from ablate.training.data.masked import MaskedBatches, whole_images
-from ablate.training.data.masked_crop import DRAWN, FLIP, PLACE, MaskedCrops, nearest, resized
-from ablate.training.data.picture import Example
-from ablate.training.data.source import share
-from ablate.training.keyed import Draws
 
 BLOCK, CLASSES = 12, 5
 SHAPES = [(96, 70), (60, 100), (48, 48), (130, 40)]  # width, height
@@ -254,8 +254,8 @@ def test_masks_of_no_class_at_all_are_refused(tmp_path: Path) -> None:
 KILLED = (
     LOAD
     + """
-from ablate.training.data import build_journal, building, pool
-pool._IMAGES, build_journal._JOURNAL_S, building._REPORT = 4, 0, 1
+from ablate.data import build_journal, building, decode_pool
+decode_pool._IMAGES, build_journal._JOURNAL_S, building._REPORT = 4, 0, 1
 note = build_journal.BuildJournal.note
 def noting(self, *what):
     note(self, *what)

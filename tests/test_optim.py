@@ -11,11 +11,11 @@ import tiny
 import torch
 from torch import nn
 
+from ablate.data.batches import Batches
 from ablate.shared.choices import OPTIMIZERS
 from ablate.shared.errors import UserError
 from ablate.shared.recipe import Optim
 from ablate.training import calibrate
-from ablate.training.data.batches import Batches
 from ablate.training.model import build
 from ablate.training.optim import (
     Average,

@@ -12,12 +12,12 @@ import tiny
 import torch
 from safetensors.torch import load_file
 
+from ablate.data.cache import prepare
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
 from ablate.training import journal, memory
-from ablate.training.data.cache import prepare
 from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model import attention, build
 from ablate.training.numerics import chosen

@@ -10,6 +10,7 @@ import pytest
 import tiny
 import torch
 
+from ablate.data.cached import Split
 from ablate.planning.expand import plan as make_plan
 from ablate.running.gpus import Found, Gpu
 from ablate.running.launchers import Slot
@@ -18,7 +19,6 @@ from ablate.shared.spec import to_tree
 from ablate.store.store import Store
 from ablate.training import memory, numerics
 from ablate.training import settle as training
-from ablate.training.data.cached import Split
 
 CPU = torch.device("cpu")
 BOTH = ("train.micro_batch=auto", "train.deterministic=auto", "seeds=2")

@@ -13,6 +13,7 @@ import tiny
 import torch
 from conftest import REPOSITORY, Shell
 
+from ablate.data.cached import Split
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import DEFAULT, TASKS
@@ -20,7 +21,6 @@ from ablate.shared.rundir import RunDir
 from ablate.shared.spec import to_tree, tree_identity
 from ablate.training import calibrate, memory
 from ablate.training.calibrate import random_split
-from ablate.training.data.cached import Split
 from ablate.training.numerics import device_of
 from ablate.training.training import Training
 

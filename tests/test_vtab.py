@@ -15,11 +15,11 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from test_data import REAL, describe, folders, in_process, noise, png, real, saved, write_parquet
 
+from ablate.data import cache, coloured, labels, source
 from ablate.planning.compose import resolve, resolve_data
 from ablate.shared.errors import UserError
 from ablate.shared.keys import hints
 from ablate.shared.sections import Data
-from ablate.training.data import cache, coloured, labels, source
 
 # --- Rules --------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ def test_the_choice_is_the_same_in_another_process(tmp_path):
     slices = {"train": "train[:80]", "validation": "train[80:90]"}
     data = describe(**KEYED, **slices)
     script = f"""{test_data.LOAD}
-from ablate.training.data import source
+from ablate.data import source
 cut = source.cut(data, {{"train": 500, "test": 9}})
 print({{split: rows.tolist() for split, (_, rows) in cut.items()}})
 """

@@ -23,6 +23,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save
 
+from ablate.data.building import shown
+from ablate.data.cache import class_names, count, look, prepare
+from ablate.data.other_sets import asked, renumbered, shared_images
 from ablate.shared import choices, spec
 from ablate.shared.build import build_run, section
 from ablate.shared.errors import Failure, NoRoom, UserError
@@ -32,10 +35,6 @@ from ablate.shared.sections import Data
 from ablate.training import faults, memory, numerics, plugin, resume_check
 from ablate.training.calibrate import times
 from ablate.training.compiled import check_compile
-from ablate.training.data.beside import asked, renumbered, shared_images
-from ablate.training.data.building import shown
-from ablate.training.data.cache import class_names, count, look, prepare
-from ablate.training.data.extra import check_extra
 from ablate.training.model import Host, build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments, to_timm
@@ -43,6 +42,7 @@ from ablate.training.model.init import overruled
 from ablate.training.model.whole import initial
 from ablate.training.optim import check_optimizer, factors
 from ablate.training.own.compare import compare
+from ablate.training.own_augment import check_extra
 from ablate.training.plugin import by_path, told
 from ablate.training.probes import class_of
 from ablate.training.rehearsal import Rehearsed, beside, rehearse

@@ -161,9 +161,9 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
 
 
 def code_digest(package: Path) -> str:
-    """What code trains: a hash of the two folders that a worker loads."""
+    """What code trains: a hash of the three folders that a worker loads."""
     text = hashlib.sha256()
-    for folder in ("shared", "training"):
+    for folder in ("data", "shared", "training"):
         for file in sorted((package / folder).rglob("*.py")):
             text.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())
     return text.hexdigest()[:16]

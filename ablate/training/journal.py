@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from ablate.data.cached import AnySplit
 from ablate.shared.files import write_whole
 from ablate.shared.metrics import TASKS
 from ablate.shared.rundir import Metrics, RunDir
 from ablate.shared.sections import Data
 from ablate.training.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from ablate.training.cost import cost, utilisation
-from ablate.training.data.cached import AnySplit
 from ablate.training.model.count import describe
 from ablate.training.training import Training
 

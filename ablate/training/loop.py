@@ -9,6 +9,11 @@ from typing import Any
 
 import torch
 
+from ablate.data.batches import ImageView, resident, shaken_once
+from ablate.data.cache import prepare
+from ablate.data.cached import AnySplit, Cached
+from ablate.data.other_sets import asked, in_classes, renumbered, shared_images
+from ablate.data.source import share
 from ablate.shared import decoded
 from ablate.shared.checks import trainable
 from ablate.shared.files import read_json
@@ -16,11 +21,6 @@ from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
 from ablate.training.attempt import TrainingStopped
 from ablate.training.compiled import compile_step
-from ablate.training.data.batches import ImageView, resident, shaken_once
-from ablate.training.data.beside import asked, in_classes, renumbered, shared_images
-from ablate.training.data.cache import prepare
-from ablate.training.data.cached import AnySplit, Cached
-from ablate.training.data.source import share
 from ablate.training.journal import Journal
 from ablate.training.memory import micro_batch, part
 from ablate.training.numerics import chosen

@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from ablate.data.batches import resident
+from ablate.data.cached import AnySplit, open_cached
+from ablate.data.draws import key
 from ablate.shared.parts import is_plugin
 from ablate.shared.spec import Run
 from ablate.training.calibrate import random_split, smaller
-from ablate.training.data.batches import resident
-from ablate.training.data.cached import AnySplit, open_cached
-from ablate.training.keyed import key
 from ablate.training.model.host import Host
 from ablate.training.plugin import by_path
 from ablate.training.training import Training

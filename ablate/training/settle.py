@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
+from ablate.data.batches import resident
+from ablate.data.cache import prepare
 from ablate.shared.spec import Run
 from ablate.training import memory
 from ablate.training.calibrate import random_split, smaller
-from ablate.training.data.batches import resident
-from ablate.training.data.cache import prepare
 from ablate.training.numerics import chosen
 from ablate.training.resume_check import deterministic_ratio
 from ablate.training.training import Training

@@ -17,17 +17,19 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from ablate.data.batches import Batches, ImageView, evaluation_batches
+from ablate.data.cached import AnySplit
+from ablate.data.draws import Draws
+from ablate.data.masked import MaskedBatches, whole_images
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run
 from ablate.training.borrowed import as_tensors, from_tensor
-from ablate.training.data.batches import Batches, ImageView, evaluation_batches
-from ablate.training.data.cached import AnySplit
-from ablate.training.data.masked import MaskedBatches, whole_images
-from ablate.training.keyed import Draws, StepKey
 from ablate.training.model import Host, build
+from ablate.training.model.drop import StepKey
 from ablate.training.model.whole import drawn
 from ablate.training.optim import Average, make_optimizer
+from ablate.training.own_augment import Augmentations
 from ablate.training.probes import Probes
 from ablate.training.rounded import rounded
 from ablate.training.schedule import Lengths, learning_rate, lengths, own_factor
@@ -91,7 +93,9 @@ class Training:
         self._masks = StepKey(draws, batch, self.weights)
         ahead = train.device.type != device.type
         kind = MaskedBatches if run.data.labels == "masks" else Batches
-        self.batches = kind(train, batch, run.augment, draws, self._view, ahead)
+        self.batches = kind(
+            *(train, batch, run.augment, draws, self._view, ahead), Augmentations(run.augment)
+        )
 
         # --- Model, optimiser, lengths in steps -------------------------------------------------
         self.model = build(run, device).to(self.weights)

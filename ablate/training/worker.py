@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ablate.data.picture import Broken
 from ablate.shared import choices, decoded
 from ablate.shared.build import build_run
 from ablate.shared.files import read_json
@@ -44,7 +45,6 @@ from ablate.training.attempt import (
     installed,
     joined,
 )
-from ablate.training.data.picture import Broken
 from ablate.training.loop import Machine, train
 from ablate.training.numerics import chosen, device_of
 from ablate.training.own import work as own_work

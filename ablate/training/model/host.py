@@ -8,8 +8,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from ablate.shared import sections
-from ablate.training.keyed import StepKey
-from ablate.training.model.drop import Dropping
+from ablate.training.model.drop import Dropping, StepKey
 from ablate.training.model.whiten import Whiten
 
 

@@ -14,8 +14,8 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import init
 
+from ablate.data.draws import key
 from ablate.shared.errors import UserError
-from ablate.training.keyed import key
 from ablate.training.model.host import Host
 from ablate.training.model.made import Constructed
 from ablate.training.model.traits import Traits, traits

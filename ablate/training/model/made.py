@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ablate.training.keyed import key
+from ablate.data.draws import key
 
 AGAIN = "made_again_by"  # an attribute: makes an instance like this one
 

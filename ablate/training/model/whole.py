@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ablate.data.draws import key
 from ablate.shared.errors import UserError, nearest, unknown
 from ablate.shared.packages import installing
 from ablate.shared.sections import Data, Whole
 from ablate.shared.whole import TIMM
-from ablate.training.keyed import key
 from ablate.training.model.host import Host
 from ablate.training.plugin import load
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from torch import Tensor, dtype
 
+from ablate.data.batches import Batches
+from ablate.data.cached import AnySplit
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run
-from ablate.training.data.batches import Batches
-from ablate.training.data.cached import AnySplit
 from ablate.training.model.whole import features
 
 if TYPE_CHECKING:  # it imports this

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from ablate.data.batches import Batches
+from ablate.data.cached import AnySplit
 from ablate.shared.metrics.classify import score
 from ablate.shared.spec import Run
-from ablate.training.data.batches import Batches
-from ablate.training.data.cached import AnySplit
 from ablate.training.task import Task
 from ablate.training.task.own_loss import ROWS, alike, least_constant, own_loss
 

@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ablate.data.batches import Batches
+from ablate.data.cached import AnySplit
 from ablate.shared.errors import UserError
 from ablate.shared.metrics.contrastive import score
 from ablate.shared.spec import Run
-from ablate.training.data.batches import Batches
-from ablate.training.data.cached import AnySplit
 from ablate.training.model.towers import Towers, normalised, similarities
 from ablate.training.task import Predictor, Task
 from ablate.training.task.tokens import Tokens, canonical, prompted

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ablate.data.draws import key
 from ablate.shared.metrics.fewshot import SEEDS, SHOTS, score
 from ablate.shared.spec import Run
-from ablate.training.keyed import key
 from ablate.training.task import Predictor, Task
 
 EPS = 1e-5  # added to a feature's deviation

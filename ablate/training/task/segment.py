@@ -13,11 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ablate.data.batches import Batches
+from ablate.data.cached import AnySplit
 from ablate.shared.masks import NO_CLASS
 from ablate.shared.metrics.segment import score
 from ablate.shared.spec import Run
-from ablate.training.data.batches import Batches
-from ablate.training.data.cached import AnySplit
 from ablate.training.task import Task
 
 ROWS = 64  # of an image whose classes are told at once

@@ -1,0 +1,398 @@
+"""From a step's number to its batch: which images, and how each is changed. Nothing is kept.
+
+The data is uint8, on the device where it fits. An epoch's order hangs on (seed, epoch), what is
+done to an image on (seed, what, step, its place in the global batch): so a resumed run sees the
+batches that the uninterrupted one saw, and so do all variants of a seed, on whatever device.
+
+Shapes: B images of a global batch, stored H x W, shown size x size, C channels; channels last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ablate.data import augment as changes
+from ablate.data.cached import AnySplit, EncodedSplit, Split
+from ablate.data.draws import Draws, uniform
+from ablate.data.feed import Feed, Wanted
+from ablate.data.picture_crop import Centre, Cut, Cuts, Style, random_boxes
+from ablate.shared.errors import UserError
+from ablate.shared.recipe import Augment
+from ablate.shared.spec import Run
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in [0, 1]
+Extra = Callable[[torch.Tensor, Draws, int], torch.Tensor]
+SHARE = 0.3  # of a device's free memory that a split may take
+
+
+@dataclass(frozen=True)
+class ImageView:
+    """How an image is shown: its side in pixels, what 8 bits become, and what evaluation cuts, of
+    the image or (`squeezed`) of its square. `whole`: whose laws cut whole pictures; None where
+    there are squares."""
+
+    size: int
+    input: str = "range"
+    crop: float = 1.0
+    squeezed: bool = False
+    whole: Style | None = None
+
+    @property
+    def name(self) -> str:
+        """What tells views of one dataset apart, as part of a file's name."""
+        name = f"{self.input}.{self.crop}" + ".squeezed" * self.squeezed
+        return name if self.whole is None else f"{name}.{self.size}.{self.whole}"
+
+    @classmethod
+    def of(cls, run: Run) -> ImageView:
+        squeezed = run.eval.aspect == "squeeze"
+        whole = run.augment.style if run.data.cache == "encoded" else None
+        return cls(run.data.size, run.model.input, run.eval.crop, squeezed, whole)
+
+    @property
+    def centre(self) -> Centre:
+        """What of whole pictures evaluation shows."""
+        return Centre(self.size, self.crop, self.squeezed, self.whole or "tf")
+
+    @property
+    def done(self) -> ImageView:
+        """Of images that are cut already."""
+        return replace(self, crop=1.0)
+
+    def centred(self, images: torch.Tensor, aspects: torch.Tensor) -> torch.Tensor:
+        """The central square of each image: uint8 (B, H, W, C) to (B, size, size, C)."""
+        if self.crop == 1 and images.shape[1:3] == (self.size, self.size):
+            return images
+        boxes = changes.centre_boxes(
+            torch.ones_like(aspects) if self.squeezed else aspects, self.crop
+        )
+        return changes.resize_area(images, boxes, self.size)
+
+
+def whole_square(split: AnySplit) -> ImageView:
+    """Stored squares as they are."""
+    assert isinstance(split, Split)  # whole images have no size in common
+    return ImageView(split.images.shape[1])
+
+
+def normalise(images: torch.Tensor, input: str = "range") -> torch.Tensor:
+    """float32 from levels, same shape: x / 127.5 - 1 (range), x / 255 (unit), or that by ImageNet's
+    mean and standard deviation (imagenet). The same bits everywhere: a GPU divides by a tensor,
+    where by a number it would multiply with the inverse."""
+
+    def constant(*values: float) -> torch.Tensor:
+        return changes.constants(values, images.device)
+
+    whole = constant(127.5 if input == "range" else 255.0)
+    values = images.to(torch.float32).div_(whole)  # in place: twice as fast on a CPU
+    if input == "range":
+        values.sub_(1)
+    elif input == "imagenet":
+        values.sub_(constant(*MEAN)).div_(constant(*STD))
+    return values
+
+
+def resident(split: AnySplit, device: torch.device) -> AnySplit:
+    """The split on the device, if it takes no more than SHARE of its free memory; else as it is."""
+    if isinstance(split, EncodedSplit):
+        return split
+    if device.type != "cuda":
+        return split.to(device)
+    free, _ = torch.cuda.mem_get_info(device)
+    return split.to(device) if split.images.nbytes <= SHARE * free else split
+
+
+class Batches:
+    """The global batches of a training: `batches.at(step)`.
+
+    An epoch has floor(n / batch) steps; what is left over waits for another epoch's order. `draws`
+    are on the device that trains; so is `split`, or else (`ahead`) each batch is fetched while the
+    one before it is trained on. Encoded images are always: what is left of them is their crops.
+    """
+
+    def __init__(
+        self,
+        split: AnySplit,
+        batch: int,
+        augment: Augment,
+        draws: Draws,
+        view: ImageView | None = None,
+        ahead: bool = False,
+        extra: Extra | None = None,
+    ) -> None:
+        """`extra`: what is done to the levels of a whole batch, uint8 to float32, at a step."""
+        if batch > len(split):
+            raise UserError(
+                f"train.batch: {batch} is more than the {len(split)} training images; "
+                f"give at most {len(split)}"
+            )
+        self.steps_per_epoch = len(split) // batch
+        self.split = split
+        self.size = batch
+        self._augment = augment
+        self._draws = draws
+        self._epoch = -1
+        self._order = torch.empty(0, dtype=torch.int64)
+        self._on_host = Draws(draws.seed)
+        self._cut: Callable[[torch.Tensor, int], Cut] | None = None
+        self._view = view or whole_square(split)
+        if isinstance(split, EncodedSplit):
+            self._cut = self._cuts(split)
+            self._view, self._augment = self._view.done, replace(augment, crop_area=None)
+        fed = ahead or self._cut is not None
+        self._feed = Feed(self._wanted, draws.device) if fed else None
+        self._extra = extra
+
+    def _cuts(self, split: EncodedSplit) -> Callable[[torch.Tensor, int], Cut]:
+        """What of whole images a step shows, given their rows and its number."""
+        return Cuts(split.shapes, self._view.centre, self._augment, Draws(self._draws.seed))
+
+    def at(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """images float32 (B, size, size, C) as `view` says and labels int64 (B,) of step 0, 1..."""
+        rows = self._get(step)
+        images = rows.images
+        made = changes_of(rows.aspects, self._augment, self._view, self._draws, step)
+        if self._extra:  # it sees the whole batch
+            images, made = self._extra(in_blocks(images, made), self._draws, step), []
+        made.append(lambda images, rows: normalise(images, self._view.input))
+        if self._augment.erase:
+            made.append(erasing(len(images), self._augment.erase, self._draws, step))
+        return in_blocks(images, made), rows.labels
+
+    def mixed(
+        self, images: torch.Tensor, targets: torch.Tensor, step: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """mixup and cutmix of the global batch: images as they come, targets (B, classes)."""
+        height, width = images.shape[1:3]
+        return changes.mix(
+            images, targets, changes.kept(height, width, self._mixture(step, images))
+        )
+
+    def _mixture(self, step: int, images: torch.Tensor) -> torch.Tensor:
+        """float64 (5,), a `changes.Mixture` on the device, worked out on the host."""
+        height, width = images.shape[1:3]
+        strengths = self._augment.mixup, self._augment.cutmix
+
+        def draw(steps: int) -> torch.Tensor:
+            drawn = self._on_host.precise("mix", step, changes.MIXTURE, steps).tolist()
+            made = [changes.mixture(height, width, uniforms, *strengths) for uniforms in drawn]
+            return torch.tensor(made, dtype=torch.float64).to(self._draws.device)
+
+        return self._draws.ahead("mix", step, 2 * changes.MIXTURE, draw)
+
+    def _get(self, step: int) -> Split:
+        """The stored rows of a step, on the device."""
+        if self._feed is not None:
+            return self._feed.at(step)
+        split, rows, _ = self._wanted(step)
+        assert isinstance(split, Split)
+        return split.take(rows)
+
+    def _wanted(self, step: int) -> Wanted:
+        rows = self._rows(step)
+        return self.split, rows, None if self._cut is None else self._cut(rows, step)
+
+    def _rows(self, step: int) -> torch.Tensor:
+        """Which examples a step sees: with `repeats` r some B / r of them, one after the other and
+        then again, so that neighbours are different images. (DeiT's sampler, deit/samplers.py,
+        deals the copies of an image out to different devices.)"""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        if epoch != self._epoch:
+            order = self._on_host.order(epoch, len(self.split))
+            self._order, self._epoch = order.to(self.split.device), epoch
+        distinct = -(-self.size // self._augment.repeats)
+        rows = self._order[place * distinct : (place + 1) * distinct]
+        if distinct == self.size:
+            return rows
+        return rows.repeat(self._augment.repeats)[: self.size]
+
+
+def normal(draws: Draws, step: int, rows: range, values: int) -> torch.Tensor:
+    """float32 (rows, values): N(0, 1), `values` for each row of a step's global batch."""
+    return changes.normal(draws.lanes("noise", step, rows, values))
+
+
+Change = Callable[[torch.Tensor, slice], torch.Tensor]  # of images, which are these rows' ones
+
+# Values of images that are changed at once. The operators of RandAugment, all at once on a GPU,
+# take some 27 bytes for each: 1.8 GB.
+AT_ONCE = 1 << 26
+
+
+def in_blocks(images: torch.Tensor, made: Sequence[Change]) -> torch.Tensor:
+    """The images (B, ...) through all that is `made`, one change after the other, and no more than
+    AT_ONCE values at a time: changes take many times the memory of what they give. The bits are the
+    same, as an image is changed by its own numbers alone."""
+
+    def through(images: torch.Tensor, rows: slice) -> torch.Tensor:
+        for one in made:
+            images = one(images, rows)
+        return images
+
+    block = max(1, AT_ONCE // max(1, images[0].numel()))
+    if len(images) <= block:
+        return through(images, slice(0, len(images)))
+    found = torch.empty(0)
+    for first in range(0, len(images), block):
+        rows = slice(first, min(first + block, len(images)))
+        some = through(images[rows], rows)
+        if first == 0:
+            found = some.new_empty(len(images), *some.shape[1:])
+        found[rows] = some
+    return found
+
+
+def change(
+    images: torch.Tensor,
+    aspects: torch.Tensor,
+    spec: Augment,
+    view: ImageView,
+    draws: Draws,
+    step: int,
+) -> torch.Tensor:
+    """Each image of the global batch, changed as `changes_of` says: uint8 (B, H, W, C) to
+    (B, size, size, C)."""
+    return in_blocks(images, changes_of(aspects, spec, view, draws, step))
+
+
+def changes_of(
+    aspects: torch.Tensor, spec: Augment, view: ImageView, draws: Draws, step: int
+) -> list[Change]:
+    """Crop, flip, shake, jitter, RandAugment, as `spec` says, each image of the global batch by
+    draws of its own.
+
+    Each has a key of its own, so that turning one on moves no other.
+    """
+
+    def drawn(what: str, count: int) -> torch.Tensor:
+        return draws.uniform(what, step, count, len(aspects))
+
+    made: list[Change] = []
+    if spec.crop_area is None:
+        made.append(lambda images, rows: view.centred(images, aspects[rows]))
+    else:
+        boxes = random_boxes(aspects, spec, draws, step)
+        made.append(lambda images, rows: changes.crop_and_resize(images, boxes[rows], view.size))
+    if spec.flip or spec.crop_pad:
+        moves = drawn("augment", AUGMENT)
+        made.append(lambda images, rows: augment(images, spec, moves[:, rows]))
+    if spec.rotate or spec.translate or spec.zoom_out:
+        shakes = drawn("shake", changes.SHAKE)
+        made.append(lambda images, rows: shaken(images, spec, shakes[:, rows]))
+    if spec.jitter:
+        jitters = drawn("jitter", changes.JITTER)
+        made.append(
+            lambda images, rows: changes.colour_jitter(images, spec.jitter, jitters[:, rows])
+        )
+    if spec.randaug:
+        made.append(randaugment(len(aspects), spec, view, draws, step))
+    return made
+
+
+def randaugment(batch: int, spec: Augment, view: ImageView, draws: Draws, step: int) -> Change:
+    """RandAugment in the style that `spec` says: uint8 (B, size, size, C) to the same."""
+    size, many = (view.size, view.size), spec.randaug
+
+    def draw(steps: int) -> list[list[changes.DrawnLayer]]:
+        """The layers of each step. What follows from draws alone is worked out for all at once."""
+        each = changes.TF_LAYER if spec.style == "tf" else changes.TIMM_LAYER
+        words = draws.words("randaug", step, range(batch), many * each, steps)
+        numbers = uniform(words).view(steps * many, each, batch).transpose(0, 1).flatten(1)
+        if spec.style == "tf":
+            made = changes.tf_layer(numbers, size, spec.randaug_magnitude, spec.randaug_levels)
+        else:
+            made = changes.timm_layer(numbers, size, spec.randaug_magnitude)
+        return [[*layers.each()] for layers in made.stacked(steps, many, batch).each()]
+
+    alone = 2 if draws.device.type == "cpu" else changes.SETTLED
+    kind = spec.style, many, spec.randaug_magnitude, spec.randaug_levels
+    layers = draws.ahead(("randaug", kind, size, batch), step, batch * many * alone, draw)
+
+    def changed(images: torch.Tensor, rows: slice) -> torch.Tensor:
+        some = [layer.of(rows) for layer in layers]
+        if spec.style == "tf":
+            return changes.tf_randaugment(images, some, spec.randaug_levels)
+        mean = tuple(round(255 * mean) for mean in MEAN) if view.input == "imagenet" else (128,)
+        return changes.timm_randaugment(images, some, changes.constants(mean, images.device))
+
+    return changed
+
+
+def erasing(batch: int, probability: float, draws: Draws, step: int) -> Change:
+    """Random erasing, in place, of normalised images."""
+    numbers = draws.uniform("erase", step, changes.ERASING, batch)
+
+    def changed(images: torch.Tensor, rows: slice) -> torch.Tensor:
+        def noise(some: range, values: int) -> torch.Tensor:
+            there = range(rows.start + some.start, rows.start + some.stop)
+            return normal(draws, step, there, values)
+
+        return changes.random_erasing(images, numbers[:, rows], noise, probability)
+
+    return changed
+
+
+def shaken(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch.Tensor:
+    """Rotated, moved and zoomed out as `spec` says: uint8 (B, H, W, C) to the same."""
+    return changes.shake(images, uniform, spec.rotate, spec.translate, spec.zoom_out)
+
+
+AUGMENT = 3  # uniforms that an image takes
+
+
+def augment(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch.Tensor:
+    """Each image of the global batch flipped with probability 1/2, then zero-padded and cropped
+    back at a random offset, as `spec` says: uint8 (B, H, W, C) to the same, by `uniform`
+    (AUGMENT, B). A number means the same whatever `spec` asks for: the flip moves no crop."""
+    flip = uniform[0] < (0.5 if spec.flip else 0.0)
+    if not spec.crop_pad:
+        return changes.flip(images, flip)
+    # float32 U[0, 1) times k never rounds up to k: 1 - 2^-24 is as far as U goes.
+    offset = (uniform[1:] * (2 * spec.crop_pad + 1)).long()
+    return changes.flip_and_crop(images, flip, offset[0], offset[1], spec.crop_pad)
+
+
+BLOCK = 500  # images at once, when a set is shaken once for all
+
+
+def shaken_once(split: AnySplit, spec: Augment) -> AnySplit:
+    """A set for evaluation, shaken as in training: by an image's place in it alone and on the CPU,
+    so that it is the same set in every run, whatever its seed and device."""
+    if not (spec.rotate or spec.translate or spec.zoom_out):
+        return split
+    assert isinstance(split, Split)  # `checks` refuses to shake what is not decoded
+    uniform = Draws(0).uniform("evaluation", 0, changes.SHAKE, len(split))
+    blocks = zip(split.images.split(BLOCK), uniform.split(BLOCK, 1), strict=True)
+    images = torch.cat([shaken(images, spec, numbers) for images, numbers in blocks])
+    return replace(split, images=images)
+
+
+def evaluation_batches(
+    split: AnySplit, size: int, view: ImageView | None = None, device: torch.device | None = None
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Every example once, in stored order, its centre: images float32 (<= size, H, W, C) as `view`
+    says, and labels int64; the last batch may be smaller."""
+    view = view or whole_square(split)
+    if isinstance(split, Split) and split.device == (device or split.device):
+        firsts = range(0, len(split), size)
+        parts: Iterator[Split] = (split.take(slice(n, n + size)) for n in firsts)
+    else:
+        cut = view.centre if isinstance(split, EncodedSplit) else None
+        parts = _fed(split, size, cut, device or split.device)
+        view = view if cut is None else view.done
+    for rows in parts:
+        yield normalise(view.centred(rows.images, rows.aspects), view.input), rows.labels
+
+
+def _fed(split: AnySplit, size: int, cut: Cut | None, device: torch.device) -> Iterator[Split]:
+    """All rows in order, on the device, each part fetched while the one before it is used."""
+    parts = torch.arange(len(split)).split(size)
+    feed = Feed(lambda number: (split, parts[number], cut), device, len(parts))
+    try:
+        for number in range(len(parts)):
+            yield feed.at(number)
+    finally:
+        feed.close()
