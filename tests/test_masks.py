@@ -29,11 +29,10 @@ from test_data import LOAD, describe, in_process, noise, png, saved
 from ablate.data import cache, feed
 from ablate.data.augment import PHOTOMETRIC, photometric
 from ablate.data.augment.photometric import from_hsv, saturated, to_hsv, turned
-from ablate.data.batches import ImageView
+from ablate.data.batches import Batches, ImageView, evaluation_batches
 from ablate.data.cached import MaskedSplit, open_cached
 from ablate.data.draws import Draws
 from ablate.data.mask import classes
-from ablate.data.masked import MaskedBatches, whole_images
 from ablate.data.masked_crop import DRAWN, FLIP, PLACE, MaskedCrops, nearest, resized
 from ablate.data.picture import Example
 from ablate.data.source import share
@@ -320,7 +319,7 @@ def test_smaller_fractions_are_within_larger_ones(files: Path, tmp_path: Path) -
 
 
 def shown(split: MaskedSplit, steps: int, **augment: Any) -> list[tuple[Any, Any]]:
-    batches = MaskedBatches(
+    batches = Batches(
         split,
         10,
         Augment(**{"flip": False, "crop_pad": 0, **augment}),
@@ -394,7 +393,7 @@ def test_batches_are_the_same_whoever_decodes_and_after_a_resume(
         seen.append(shown(train, 4, **GEOMETRY, photometric=True))
     for one, other in zip(*seen, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-    batches = MaskedBatches(
+    batches = Batches(
         train,
         10,
         Augment(crop_pad=0, photometric=True, **GEOMETRY),  # type: ignore[arg-type]
@@ -407,7 +406,7 @@ def test_batches_are_the_same_whoever_decodes_and_after_a_resume(
 
 def test_evaluation_shows_whole_pictures_one_at_a_time(train: MaskedSplit) -> None:
     view = ImageView(48, "imagenet", whole="tf")
-    for row, (image, mask) in enumerate(whole_images(train, view, torch.device("cpu"))):
+    for row, (image, mask) in enumerate(evaluation_batches(train, 4, view)):
         picture = np.asarray(train.picture(row)) / 255
         expected = (picture - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
         np.testing.assert_allclose(image[0].numpy(), expected, atol=1e-5)

@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from ablate.data import augment as changes
-from ablate.data.cached import AnySplit, EncodedSplit, Split
+from ablate.data.cached import AnySplit, EncodedSplit, MaskedSplit, Split
 from ablate.data.draws import Draws, uniform
 from ablate.data.feed import Feed, Wanted
-from ablate.data.picture_crop import Centre, Cut, Cuts, Style, random_boxes
+from ablate.data.masked_crop import MaskedCuts
+from ablate.data.picture_crop import Centre, Cut, Cuts, Style, pixels, random_boxes
 from ablate.shared.errors import UserError
 from ablate.shared.recipe import Augment
 from ablate.shared.spec import Run
@@ -72,6 +73,17 @@ class ImageView:
         return changes.resize_area(images, boxes, self.size)
 
 
+def has_masks(split: AnySplit) -> bool:
+    """Is the label of an image a mask?"""
+    return isinstance(split, MaskedSplit) or (isinstance(split, Split) and split.labels.ndim == 3)
+
+
+def _within(extents: torch.Tensor, size: int) -> torch.Tensor:
+    """bool (B, size, size): the first rows and columns, as many as `extents` (B, 2) says."""
+    tall, wide = (changes.count(size, extents.device) < extents[:, side, None] for side in (0, 1))
+    return tall[:, :, None] & wide[:, None, :]
+
+
 def whole_square(split: AnySplit) -> ImageView:
     """Stored squares as they are."""
     assert isinstance(split, Split)  # whole images have no size in common
@@ -110,7 +122,8 @@ class Batches:
 
     An epoch has floor(n / batch) steps; what is left over waits for another epoch's order. `draws`
     are on the device that trains; so is `split`, or else (`ahead`) each batch is fetched while the
-    one before it is trained on. Encoded images are always: what is left of them is their crops.
+    one before it is trained on. Encoded images are always: what is left of them is their crops. The
+    label of an image is a class, or a mask.
     """
 
     def __init__(
@@ -140,20 +153,23 @@ class Batches:
         self._cut: Callable[[torch.Tensor, int], Cut] | None = None
         self._view = view or whole_square(split)
         if isinstance(split, EncodedSplit):
-            self._cut = self._cuts(split)
+            host = Draws(draws.seed)
+            if isinstance(split, MaskedSplit):
+                self._cut = MaskedCuts(self._view.size, augment, host)
+            else:
+                self._cut = Cuts(split.shapes, self._view.centre, augment, host)
             self._view, self._augment = self._view.done, replace(augment, crop_area=None)
         fed = ahead or self._cut is not None
         self._feed = Feed(self._wanted, draws.device) if fed else None
         self._extra = extra
 
-    def _cuts(self, split: EncodedSplit) -> Callable[[torch.Tensor, int], Cut]:
-        """What of whole images a step shows, given their rows and its number."""
-        return Cuts(split.shapes, self._view.centre, self._augment, Draws(self._draws.seed))
-
     def at(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """images float32 (B, size, size, C) as `view` says and labels int64 (B,) of step 0, 1..."""
+        """images float32 (B, size, size, C) as `view` says and labels int64 (B,) of step 0, 1...
+        Or masks int64 (B, size, size); then an image is 0 where it is padded."""
         rows = self._get(step)
         images = rows.images
+        if has_masks(rows):
+            return self._with_masks(rows, step)
         made = changes_of(rows.aspects, self._augment, self._view, self._draws, step)
         if self._extra:  # it sees the whole batch
             images, made = self._extra(in_blocks(images, made), self._draws, step), []
@@ -161,6 +177,14 @@ class Batches:
         if self._augment.erase:
             made.append(erasing(len(images), self._augment.erase, self._draws, step))
         return in_blocks(images, made), rows.labels
+
+    def _with_masks(self, rows: Split, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        images = rows.images
+        if self._augment.photometric:
+            uniform = self._draws.uniform("photometric", step, changes.PHOTOMETRIC, len(images))
+            images = changes.photometric(images, uniform)
+        values = normalise(images, self._view.input)
+        return values.mul_(_within(rows.aspects, images.shape[1])[..., None]), rows.labels.long()
 
     def mixed(
         self, images: torch.Tensor, targets: torch.Tensor, step: int
@@ -374,8 +398,18 @@ def evaluation_batches(
     split: AnySplit, size: int, view: ImageView | None = None, device: torch.device | None = None
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Every example once, in stored order, its centre: images float32 (<= size, H, W, C) as `view`
-    says, and labels int64; the last batch may be smaller."""
+    says, and labels int64; the last batch may be smaller. With masks one image at a time, as large
+    as it is, and its mask uint8 (1, H, W)."""
     view = view or whole_square(split)
+    if has_masks(split):
+        for row in range(len(split)):
+            if isinstance(split, MaskedSplit):
+                image, mask = pixels(split.picture(row)), torch.from_numpy(split.mask(row))
+            else:  # random images, to tell what one takes
+                assert isinstance(split, Split)
+                image, mask = split.images[row], split.labels[row]
+            yield normalise(image[None].to(device), view.input), mask[None].to(device)
+        return
     if isinstance(split, Split) and split.device == (device or split.device):
         firsts = range(0, len(split), size)
         parts: Iterator[Split] = (split.take(slice(n, n + size)) for n in firsts)

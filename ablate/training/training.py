@@ -20,7 +20,6 @@ from torch.func import functional_call
 from ablate.data.batches import Batches, ImageView, evaluation_batches
 from ablate.data.cached import AnySplit
 from ablate.data.draws import Draws
-from ablate.data.masked import MaskedBatches, whole_images
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run
@@ -92,10 +91,8 @@ class Training:
         draws = Draws(run.seed, device)
         self._masks = StepKey(draws, batch, self.weights)
         ahead = train.device.type != device.type
-        kind = MaskedBatches if run.data.labels == "masks" else Batches
-        self.batches = kind(
-            *(train, batch, run.augment, draws, self._view, ahead), Augmentations(run.augment)
-        )
+        extra = Augmentations(run.augment)
+        self.batches = Batches(train, batch, run.augment, draws, self._view, ahead, extra)
 
         # --- Model, optimiser, lengths in steps -------------------------------------------------
         self.model = build(run, device).to(self.weights)
@@ -284,11 +281,8 @@ class Training:
 
     def shown(self, split: AnySplit) -> Iterator[tuple[Tensor, Tensor]]:
         """Its batches for evaluation, with signs of life: a long evaluation is no hanging."""
-        if self.run.data.labels == "masks":
-            shown = whole_images(split, self._view, self.device)
-        else:
-            shown = evaluation_batches(split, self.run.eval.batch, self._view, self.device)
-        for number, batch in enumerate(shown):
+        batches = evaluation_batches(split, self.run.eval.batch, self._view, self.device)
+        for number, batch in enumerate(batches):
             self._beat(batches=number)
             yield batch
 
