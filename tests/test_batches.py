@@ -25,8 +25,8 @@ from ablate.data.batches import (
     normalise,
     shaken_once,
 )
-from ablate.data.cached import Split
 from ablate.data.draws import Draws
+from ablate.data.splits import Split
 from ablate.shared.recipe import Augment
 
 NONE = Augment(flip=False, crop_pad=0, randaug_levels="tf")

@@ -20,8 +20,8 @@ from test_kill import kill, workers
 from torch import nn
 
 from ablate.analysis.paper import beside
-from ablate.data import coloured
-from ablate.data.cached import Split, open_cached
+from ablate.data import coloured_digits
+from ablate.data.splits import Split, open_cached
 from ablate.planning.expand import plan as make_plan
 from ablate.shared import spec
 from ablate.shared.errors import UserError
@@ -32,7 +32,7 @@ from ablate.training.calibrate import random_split
 from ablate.training.model import build
 from ablate.training.model.export import timm_arguments
 from ablate.training.model.towers import Towers, normalised, similarities
-from ablate.training.start import begin
+from ablate.training.starting_weights import begin
 from ablate.training.task import Predictor, contrastive
 from ablate.training.task.contrastive import Contrastive, floors, pair_losses
 from ablate.training.task.tokens import Tokens, canonical, prompted
@@ -477,7 +477,7 @@ def test_the_pairs_that_are_tested_are_in_no_other_split_nor_are_their_digits(sw
     cache = swept.folder / "runs" / "cache"
     cached, bunch = open_cached(run.data, cache), load_digits()
     shapes = {image.tobytes(): n for n, image in enumerate(bunch.images.astype(np.uint8))}
-    colours = np.array([*coloured.COLOURS.values()])
+    colours = np.array([*coloured_digits.COLOURS.values()])
     seen, rows = {}, {}
     for split in ("train", "validation", "test"):
         part = cached.split(split)
@@ -492,7 +492,7 @@ def test_the_pairs_that_are_tested_are_in_no_other_split_nor_are_their_digits(sw
         row = [shapes[image.tobytes()] for image in sixteen]
         digit = bunch.target[row]
         names = [
-            f"{list(coloured.COLOURS)[c]} {coloured.NUMBERS[d]}"
+            f"{list(coloured_digits.COLOURS)[c]} {coloured_digits.NUMBERS[d]}"
             for c, d in zip(colour, digit, strict=True)
         ]
         said = [cached.class_names[label].split(" ", 1)[1] for label in part.labels]

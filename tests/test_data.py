@@ -23,8 +23,8 @@ import pytest
 import torch
 from PIL import Image
 
-from ablate.data import bundled, cache, source
-from ablate.data import cached as cached_files
+from ablate.data import bundled_sets, cache, source
+from ablate.data import splits as cached_files
 from ablate.data.augment import flip_and_crop
 from ablate.data.batches import (
     Batches,
@@ -192,12 +192,14 @@ def test_an_even_split_hangs_on_the_images_alone() -> None:
     labels = np.arange(60) % 3
     sizes = {"train": 45, "validation": 9, "test": 6}
     moved = random.permutation(60)
-    one = bundled.stratified(images, labels, sizes)
-    two = bundled.stratified(images[moved], labels[moved], sizes)
+    one = bundled_sets.stratified(images, labels, sizes)
+    two = bundled_sets.stratified(images[moved], labels[moved], sizes)
     for split, size in sizes.items():
         np.testing.assert_array_equal(moved[two[split]], one[split])
         assert np.bincount(labels[one[split]]).tolist() == [size // 3] * 3
-    fewer = bundled.stratified(images[labels < 2], labels[labels < 2], {"train": 30, "test": 10})
+    fewer = bundled_sets.stratified(
+        images[labels < 2], labels[labels < 2], {"train": 30, "test": 10}
+    )
     expected = np.concatenate([one["validation"], one["test"]])
     kept = np.flatnonzero(labels < 2)[fewer["test"]]
     assert set(kept) == set(expected[labels[expected] < 2])  # a class hangs on no other

@@ -14,7 +14,7 @@ from conftest import Shell
 from test_data import DIGITS, describe, folders
 
 from ablate.data.cache import prepare
-from ablate.data.cached import open_cached
+from ablate.data.splits import open_cached
 from ablate.running.launchers.decode import check
 from ablate.shared import decoded
 from ablate.shared.files import to_json

@@ -28,9 +28,9 @@ from test_data import LOAD, describe, folders, in_process, noise, png, saved, wr
 from ablate.data import cache, feed
 from ablate.data.augment import inception_boxes, resized_crop_boxes
 from ablate.data.batches import Batches, ImageView, evaluation_batches, normalise
-from ablate.data.cached import EncodedSplit, open_cached
 from ablate.data.draws import Draws
 from ablate.data.picture import Broken
+from ablate.data.splits import EncodedSplit, open_cached
 from ablate.running.launchers.decode import check
 from ablate.shared import decoded, spec
 from ablate.shared.decoded import SPLITS
@@ -268,7 +268,7 @@ def test_what_follows_the_crop_is_drawn_as_it_is_for_squares(train: EncodedSplit
     squares = ((crops + 1) * 127.5).round().to(torch.uint8)
     whole = dataclasses.replace(rest, crop_area=0.2)
     got, _ = Batches(train, 30, whole, Draws(5), view).at(0)
-    from ablate.data.cached import Split
+    from ablate.data.splits import Split
 
     back = torch.empty_like(squares)
     back[Draws(5).order(0, 30)] = squares

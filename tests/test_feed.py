@@ -15,9 +15,9 @@ import torch
 
 from ablate.data import feed
 from ablate.data.batches import Batches
-from ablate.data.cached import Split
 from ablate.data.draws import Draws
 from ablate.data.feed import RING, Feed
+from ablate.data.splits import Split
 from ablate.shared.recipe import Augment
 
 CPU = torch.device("cpu")

@@ -19,7 +19,7 @@ from sklearn.metrics import accuracy_score
 
 import ablate
 from ablate.data.batches import ImageView, evaluation_batches
-from ablate.data.cached import Split, open_cached
+from ablate.data.splits import Split, open_cached
 from ablate.planning.cell_search import applied
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.search import Search

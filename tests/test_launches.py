@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ablate.data.batches import Batches, ImageView
-from ablate.data.cached import Split
 from ablate.data.draws import Draws
+from ablate.data.splits import Split
 from ablate.planning.compose import resolve
 from ablate.planning.expand import plan
 from ablate.running import devices, estimate, launches

@@ -30,12 +30,12 @@ from ablate.data import cache, feed
 from ablate.data.augment import PHOTOMETRIC, photometric
 from ablate.data.augment.photometric import from_hsv, saturated, to_hsv, turned
 from ablate.data.batches import Batches, ImageView, evaluation_batches
-from ablate.data.cached import MaskedSplit, open_cached
 from ablate.data.draws import Draws
 from ablate.data.mask import classes
 from ablate.data.masked_crop import DRAWN, FLIP, PLACE, MaskedCrops, nearest, resized
 from ablate.data.picture import Example
 from ablate.data.source import share
+from ablate.data.splits import MaskedSplit, open_cached
 from ablate.planning.compose import resolve
 from ablate.shared import decoded
 from ablate.shared.errors import UserError

@@ -16,10 +16,10 @@ from ablate.shared.choices import OPTIMIZERS
 from ablate.shared.errors import UserError
 from ablate.shared.recipe import Optim
 from ablate.training import calibrate
+from ablate.training.fused import Fused
 from ablate.training.model import build
 from ablate.training.optim import (
     Average,
-    Optimizer,
     decayed,
     factors,
     make_optimizer,
@@ -500,7 +500,7 @@ def test_a_timed_step_does_what_a_trained_one_does(monkeypatch):
 
     spy(Batches, "mixed")
     spy(classify, "loss")
-    spy(Optimizer, "step")
+    spy(Fused, "step")
     spy(torch.nn.utils, "clip_grad_norm_")
     spy(Average, "update")
     monkeypatch.setattr(calibrate, "LONGEST_S", 0.0)

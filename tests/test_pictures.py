@@ -30,8 +30,8 @@ from test_kill import wait_for
 
 from ablate.analysis.footnotes import data_notes
 from ablate.data import cache, source
-from ablate.data.cached import open_cached
 from ablate.data.picture import FORMATS, Broken, Example, decode
+from ablate.data.splits import open_cached
 from ablate.planning.compose import Composer
 from ablate.planning.data_section import complete
 from ablate.running.turns import with_room

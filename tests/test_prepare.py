@@ -24,7 +24,7 @@ from test_data import DIGITS, LOAD, describe, folders, in_process, noise, png, s
 from test_sets import take
 
 from ablate.data import build_journal, building, cache, source
-from ablate.data.cached import Cached, open_cached
+from ablate.data.splits import Cached, open_cached
 from ablate.planning.compose import resolve_data
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import read_sealed, write_sealed

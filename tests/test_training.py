@@ -13,7 +13,7 @@ import tiny
 import torch
 from conftest import REPOSITORY, Shell
 
-from ablate.data.cached import Split
+from ablate.data.splits import Split
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import DEFAULT, TASKS

@@ -29,10 +29,10 @@ from ablate.training.compiled import repays
 from ablate.training.model import build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments
-from ablate.training.model.whole import features
+from ablate.training.model.whole_model import features
 from ablate.training.numerics import kernel
 from ablate.training.optim import decayed
-from ablate.training.start import begin, check_start
+from ablate.training.starting_weights import begin, check_start
 from ablate.training.training import Training
 
 SOURCE = """

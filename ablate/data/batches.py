@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from ablate.data import augment as changes
-from ablate.data.cached import AnySplit, EncodedSplit, MaskedSplit, Split
 from ablate.data.draws import Draws, uniform
 from ablate.data.feed import Feed, Wanted
 from ablate.data.masked_crop import MaskedCuts
 from ablate.data.picture_crop import Centre, Cut, Cuts, Style, pixels, random_boxes
+from ablate.data.splits import AnySplit, EncodedSplit, MaskedSplit, Split
 from ablate.shared.errors import UserError
 from ablate.shared.recipe import Augment
 from ablate.shared.spec import Run

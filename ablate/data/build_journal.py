@@ -23,8 +23,8 @@ from typing import Any
 
 import PIL
 
-from ablate.data.cached import FORMAT
 from ablate.data.decode_pool import Array, Line
+from ablate.data.splits import FORMAT
 from ablate.shared.files import read_sealed, sync_folder, write_sealed
 
 JOURNAL = "journal.json"

@@ -17,9 +17,9 @@ import numpy as np
 
 from ablate.data import source
 from ablate.data.build_journal import JOURNAL, BuildJournal
-from ablate.data.cached import FORMAT, mapped
 from ablate.data.decode_pool import Chunk, Line, write
 from ablate.data.labels import SPRITES, check_sprite
+from ablate.data.splits import FORMAT, mapped
 from ablate.data.storage import Encoded, Form, Masked, Squares, array_file, arrays
 from ablate.data.stored_set import Source
 from ablate.shared import decoded

@@ -30,7 +30,7 @@ from pathlib import Path
 from ablate.data import source
 from ablate.data.build_journal import JOURNAL, noted
 from ablate.data.building import Progress, Work, build_cache, building_folder
-from ablate.data.cached import Cached, open_cached
+from ablate.data.splits import Cached, open_cached
 from ablate.shared.files import make_folder
 from ablate.shared.lock import Lock
 from ablate.shared.sections import Data

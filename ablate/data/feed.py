@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 import torch
 
-from ablate.data.cached import AnySplit, Split
 from ablate.data.picture_crop import Cut
+from ablate.data.splits import AnySplit, Split
 
 AHEAD = 1  # batches beyond the one that is asked for
 RING = AHEAD + 1  # buffers: one is filled while the other is sent

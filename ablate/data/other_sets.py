@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 import torch
 
-from ablate.data.cached import AnySplit, Cached, EncodedSplit, Split
+from ablate.data.splits import AnySplit, Cached, EncodedSplit, Split
 from ablate.shared.errors import UserError
 from ablate.shared.sections import Data
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ablate.data.bundled import DIGITS, MNIST5K, open_digits, open_mnist5k
+from ablate.data.bundled_sets import DIGITS, MNIST5K, open_digits, open_mnist5k
 from ablate.data.captions import open_captions
-from ablate.data.coloured import counts, open_coloured
+from ablate.data.coloured_digits import counts, open_coloured
 from ablate.data.draws import key
 from ablate.data.labels import by_rule
 from ablate.data.mask_folder import open_masks

@@ -34,12 +34,13 @@ from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
 from ablate.training import faults, memory, numerics, plugin, resume_check
 from ablate.training.calibrate import times
+from ablate.training.column_decision import settle
 from ablate.training.compiled import check_compile
 from ablate.training.model import Host, build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments, to_timm
 from ablate.training.model.init import overruled
-from ablate.training.model.whole import initial
+from ablate.training.model.whole_model import initial
 from ablate.training.optim import check_optimizer, factors
 from ablate.training.own.compare import compare
 from ablate.training.own_augment import check_extra
@@ -47,8 +48,7 @@ from ablate.training.plugin import by_path, told
 from ablate.training.probes import class_of
 from ablate.training.rehearsal import Rehearsed, beside, rehearse
 from ablate.training.schedule import check_schedule, lengths
-from ablate.training.settle import settle
-from ablate.training.start import check_start
+from ablate.training.starting_weights import check_start
 from ablate.training.task.own_loss import check_loss
 
 Progress = Callable[[int, int], None]

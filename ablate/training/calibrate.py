@@ -8,7 +8,7 @@ from statistics import median
 
 import torch
 
-from ablate.data.cached import Split
+from ablate.data.splits import Split
 from ablate.shared.metrics import DEFAULT, TASKS
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ablate.shared.files import write_whole
 from ablate.shared.rundir import Metrics, RunDir, parse_lines, up_to
-from ablate.training import sealed
+from ablate.training import sealed_file
 from ablate.training.training import Training, TrainState
 
 
@@ -29,7 +29,7 @@ def save_checkpoint(rundir: RunDir, training: Training, metrics: Metrics, before
     `before`: the step of the checkpoint that is kept beside it; 0 for none.
     """
     tensors, state = training.state()
-    content = sealed.to_bytes(
+    content = sealed_file.to_bytes(
         {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()},
         progress=json.dumps(vars(state)),
         metrics=json.dumps(metrics.seal()),
@@ -88,10 +88,10 @@ class Checkpoint:
 def read_checkpoint(path: Path, step: int) -> Checkpoint | None:
     """What `path` holds; None where that is not what was written, or of another step."""
     try:
-        tensors, told = sealed.read(path, "progress")
+        tensors, told = sealed_file.read(path, "progress")
         state = TrainState(**json.loads(told["progress"]))
         seal = json.loads(told["metrics"]) if "metrics" in told else None
-    except (sealed.Rotten, OSError, ValueError, KeyError, TypeError):
+    except (sealed_file.Rotten, OSError, ValueError, KeyError, TypeError):
         return None
     notes = {key: value for key, value in told.items() if key not in ("progress", "metrics")}
     return Checkpoint(tensors, state, seal, notes) if state.step == step else None

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ablate.data.cached import AnySplit
+from ablate.data.splits import AnySplit
 from ablate.shared.files import write_whole
 from ablate.shared.metrics import TASKS
 from ablate.shared.rundir import Metrics, RunDir

@@ -11,9 +11,9 @@ import torch
 
 from ablate.data.batches import ImageView, resident, shaken_once
 from ablate.data.cache import prepare
-from ablate.data.cached import AnySplit, Cached
 from ablate.data.other_sets import asked, in_classes, renumbered, shared_images
 from ablate.data.source import share
+from ablate.data.splits import AnySplit, Cached
 from ablate.shared import decoded
 from ablate.shared.checks import trainable
 from ablate.shared.files import read_json
@@ -24,7 +24,7 @@ from ablate.training.compiled import compile_step
 from ablate.training.journal import Journal
 from ablate.training.memory import micro_batch, part
 from ablate.training.numerics import chosen
-from ablate.training.start import start_of
+from ablate.training.starting_weights import start_of
 from ablate.training.training import Training
 
 LOOK_EVERY = 50  # steps between looks at the device for a non-finite loss

@@ -19,8 +19,8 @@ import torch
 from torch import Generator, Tensor
 
 from ablate.data.batches import resident
-from ablate.data.cached import AnySplit, open_cached
 from ablate.data.draws import key
+from ablate.data.splits import AnySplit, open_cached
 from ablate.shared.parts import is_plugin
 from ablate.shared.spec import Run
 from ablate.training.calibrate import random_split, smaller

@@ -18,21 +18,20 @@ from torch import Tensor
 from torch.func import functional_call
 
 from ablate.data.batches import Batches, ImageView, evaluation_batches
-from ablate.data.cached import AnySplit
 from ablate.data.draws import Draws
+from ablate.data.splits import AnySplit
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run
-from ablate.training.borrowed import as_tensors, from_tensor
+from ablate.training.bfloat16 import rounded
 from ablate.training.model import Host, build
 from ablate.training.model.drop import StepKey
-from ablate.training.model.whole import drawn
-from ablate.training.optim import Average, make_optimizer
+from ablate.training.model.whole_model import drawn
+from ablate.training.optim import Average, make_optimizer, restore, tensors_of
 from ablate.training.own_augment import Augmentations
 from ablate.training.probes import Probes
-from ablate.training.rounded import rounded
 from ablate.training.schedule import Lengths, learning_rate, lengths, own_factor
-from ablate.training.start import begin
+from ablate.training.starting_weights import begin
 from ablate.training.task import Evaluation, Predictor, make_task
 
 DTYPES = {
@@ -294,16 +293,8 @@ class Training:
         The tensors are those that train: who keeps them beyond a step copies them.
         """
         self._look()
-        tensors = self._held()
-        for name, parameter in self.model.named_parameters():
-            state = self.optimizer.state.get(parameter, {})
-            kept = as_tensors(state, self.run.optim, parameter.device)
-            for key, value in kept.items():
-                tensors[f"optim.{key}.{name}"] = value
-        for number, group in enumerate(self.optimizer.counts()):
-            for key, value in as_tensors(group, self.run.optim, self.device).items():
-                tensors[f"group.{number}.{key}"] = value
-        return tensors, replace(self._at, seconds=self.seconds)
+        moments = tensors_of(self.optimizer, self.model, self.run.optim)
+        return self._held() | moments, replace(self._at, seconds=self.seconds)
 
     def load(self, tensors: Mapping[str, Tensor], state: TrainState) -> None:
         """Go on from a state. Raises ValueError where it is no state of this model; then nothing
@@ -315,25 +306,7 @@ class Training:
         with torch.no_grad():
             for name, tensor in held.items():
                 tensor.copy_(tensors[name])
-        self.optimizer.zero_grad()
-        self.optimizer.state.clear()
-        moments: dict[str, dict[str, Any]] = {}
-        counts: list[dict[str, Any]] = [{} for _ in self.optimizer.param_groups]
-        for path, tensor in tensors.items():
-            if path.startswith("optim."):
-                _, key, name = path.split(".", 2)
-                moments.setdefault(name, {})[key] = tensor
-            elif path.startswith("group."):
-                _, number, key = path.split(".", 2)
-                key, value = from_tensor(key, tensor, self.device)
-                counts[int(number)][key] = value
-        self.optimizer.recount(counts)
-        for name, parameter in self.model.named_parameters():
-            if name in moments:
-                self.optimizer.state[parameter] = dict(
-                    from_tensor(key, value, parameter.device)
-                    for key, value in moments[name].items()
-                )
+        restore(self.optimizer, self.model, tensors)
         self._enter(state)
 
     @property

@@ -49,7 +49,7 @@ from ablate.training.loop import Machine, train
 from ablate.training.numerics import chosen, device_of
 from ablate.training.own import work as own_work
 from ablate.training.plugin import digests, own_folders
-from ablate.training.start import start_sha256
+from ablate.training.starting_weights import start_sha256
 
 CHECK_S, CHECK_SHARE = 2.0, 0.02  # for a look at the data at a run's end, or of its time, if more
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ablate.shared import sections
 from ablate.shared.parts import ACT
-from ablate.training.model.made import kept
+from ablate.training.model.constructor_values import kept
 from ablate.training.plugin import blamed, found, settings_of
 
 

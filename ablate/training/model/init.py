@@ -16,8 +16,8 @@ from torch.nn import init
 
 from ablate.data.draws import key
 from ablate.shared.errors import UserError
+from ablate.training.model.constructor_values import Constructed
 from ablate.training.model.host import Host
-from ablate.training.model.made import Constructed
 from ablate.training.model.traits import Traits, traits
 
 # Fills the values of a parameter; what their shape does not say, the parameter's module does.

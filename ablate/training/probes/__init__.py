@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from ablate.data.cached import AnySplit
+from ablate.data.splits import AnySplit
 from ablate.shared.choices import PROBES
 from ablate.shared.errors import UserError
 from ablate.shared.files import write_whole

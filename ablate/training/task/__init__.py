@@ -12,11 +12,11 @@ import numpy as np
 from torch import Tensor, dtype
 
 from ablate.data.batches import Batches
-from ablate.data.cached import AnySplit
+from ablate.data.splits import AnySplit
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run
-from ablate.training.model.whole import features
+from ablate.training.model.whole_model import features
 
 if TYPE_CHECKING:  # it imports this
     from ablate.training.training import Training

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from ablate.data.batches import Batches
-from ablate.data.cached import AnySplit
+from ablate.data.splits import AnySplit
 from ablate.shared.metrics.classify import score
 from ablate.shared.spec import Run
 from ablate.training.task import Task

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ablate.data.batches import Batches
-from ablate.data.cached import AnySplit
+from ablate.data.splits import AnySplit
 from ablate.shared.errors import UserError
 from ablate.shared.metrics.contrastive import score
 from ablate.shared.spec import Run

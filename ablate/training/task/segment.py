@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ablate.data.batches import Batches
-from ablate.data.cached import AnySplit
+from ablate.data.splits import AnySplit
 from ablate.shared.masks import NO_CLASS
 from ablate.shared.metrics.segment import score
 from ablate.shared.spec import Run

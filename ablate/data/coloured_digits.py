@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from ablate.data.bundled import DIGITS, digits
+from ablate.data.bundled_sets import DIGITS, digits
 from ablate.data.picture import Example
 from ablate.data.stored_set import Part, Source, wanted_splits
 from ablate.shared.dataset import BUNDLED

@@ -25,7 +25,7 @@ from ablate.shared.sections import Weights, Whole
 from ablate.shared.spec import Run
 from ablate.training.model import Host, Segmenter, Towers, build
 from ablate.training.model.export import from_timm
-from ablate.training.model.whole import HEAD, heads
+from ablate.training.model.whole_model import HEAD, heads
 
 POSITIONS = "posemb"
 BEHIND = ("norm.", "rep.", "pool.")  # between the tokens and a head: a Segmenter has none of it
