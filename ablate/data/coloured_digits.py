@@ -7,15 +7,12 @@ the words of their captions, each of which is seen in other pairs.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import numpy as np
 from PIL import Image
 
 from ablate.data.bundled_sets import DIGITS, digits
 from ablate.data.picture import Example
-from ablate.data.stored_set import Part, Source, wanted_splits
+from ablate.data.stored_set import Source, part_of, wanted_splits
 from ablate.shared.dataset import BUNDLED
 from ablate.shared.sections import Data
 
@@ -50,22 +47,16 @@ def open_coloured(data: Data) -> Source:
     where scikit-learn is not there."""
     names = captions() if data.label is None else list(NUMBERS)  # modulo 10 a caption is its digit
     images, numbers = digits(data)
-    parts = {}
-    for split in wanted_splits(data, BUNDLED["coloured"]):
-        places = rows(split, numbers)
 
-        def examples(first: int = 0, places: list[tuple[int, int]] = places) -> Iterator[Example]:
-            for row, colour in places[first:]:
-                where, label = _at(row, colour, numbers)
-                shades = images[row, :, :, None] / 255 * list(COLOURS.values())[colour]
-                pixels = np.rint(shades).astype(np.uint8)
-                yield Example(where, Image.fromarray(pixels), label % len(names))
+    def example(place: tuple[int, int]) -> Example:
+        row, colour = place
+        shades = images[row, :, :, None] / 255 * list(COLOURS.values())[colour]
+        picture = Image.fromarray(np.rint(shades).astype(np.uint8))
+        label = len(NUMBERS) * colour + int(numbers[row])
+        return Example(f"row {row} of digits, colour {colour}", picture, label % len(names))
 
-        def labels(places: list[tuple[int, int]] = places) -> Iterator[tuple[str, Any]]:
-            each = (_at(row, colour, numbers) for row, colour in places)
-            return ((where, label % len(names)) for where, label in each)
-
-        parts[split] = Part(len(places), examples, labels)
+    wanted = wanted_splits(data, BUNDLED["coloured"])
+    parts = {split: part_of(rows(split, numbers), example) for split in wanted}
     return Source(parts, names)
 
 
@@ -94,7 +85,3 @@ def counts(data: Data) -> dict[str, int]:
     """Images of each split that `data` names."""
     _, numbers = digits(data)
     return {split: len(rows(split, numbers)) for split in wanted_splits(data, BUNDLED["coloured"])}
-
-
-def _at(row: int, colour: int, numbers: np.ndarray) -> tuple[str, int]:
-    return f"row {row} of digits, colour {colour}", len(NUMBERS) * colour + int(numbers[row])

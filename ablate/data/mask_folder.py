@@ -5,12 +5,10 @@ images/SPLIT/NAME.jpg, and for each annotations/SPLIT/NAME.png."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from ablate.data.picture import Example, size_of
-from ablate.data.stored_set import Part, Source, wanted_splits
+from ablate.data.picture import Example
+from ablate.data.stored_set import Source, part_of, wanted_splits
 from ablate.shared.dataset import MASKS, PICTURES, Listing, local_splits
 from ablate.shared.errors import UserError
 from ablate.shared.sections import Data
@@ -30,7 +28,7 @@ def open_masks(data: Data, found: Listing) -> Source:
             file, lacks = (images[name], "mask") if name in images else (masks[name], "image")
             raise UserError(f"data.path: {file}: has no {lacks} of its name")
         pairs = [(images[name], masks[name]) for name in sorted(images)]
-        parts[split] = _part(pairs)
+        parts[split] = part_of(pairs, _example)
     return Source(parts, None)
 
 
@@ -51,15 +49,6 @@ def _by_name(found: Listing, kind: str, split: str) -> dict[str, str]:
     return named
 
 
-def _part(pairs: list[tuple[str, str]]) -> Part:
-    def examples(first: int = 0) -> Iterator[Example]:
-        for image, mask in pairs[first:]:
-            yield Example(image, Path(image), Example(mask, Path(mask), None))
-
-    def labels() -> Iterator[tuple[str, Any]]:
-        return iter(())  # a mask is read with its image
-
-    def sizes() -> Iterator[int]:
-        return (sum(size_of(Example(f, Path(f), None)) for f in pair) for pair in pairs)
-
-    return Part(len(pairs), examples, labels, sizes)
+def _example(pair: tuple[str, str]) -> Example:
+    image, mask = pair
+    return Example(image, Path(image), Example(mask, Path(mask), None))

@@ -80,13 +80,14 @@ def encoded(example: Example) -> bytes | None:
 
 
 def size_of(example: Example) -> int:
-    """How long `encoded` is; 0 where there are no bytes."""
+    """How long `encoded` is, with that of its mask; 0 where there are no bytes."""
+    mask = size_of(example.label) if isinstance(example.label, Example) else 0
     if isinstance(example.image, str | Path):
         try:
-            return os.stat(example.image).st_size
+            return mask + os.stat(example.image).st_size
         except OSError as error:
             raise UserError(f"data: {example.where}: {error.strerror}") from error
-    return len(example.image) if isinstance(example.image, bytes) else 0
+    return mask + (len(example.image) if isinstance(example.image, bytes) else 0)
 
 
 T = TypeVar("T")

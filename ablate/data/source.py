@@ -8,7 +8,6 @@ answered with its file, or with its row and the parquet file it stands in. `data
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ from ablate.data.coloured_digits import counts, open_coloured
 from ablate.data.draws import key
 from ablate.data.labels import by_rule
 from ablate.data.mask_folder import open_masks
-from ablate.data.picture import Example, size_of
-from ablate.data.stored_set import Part, Source, path_of, slice_of, wanted_splits
+from ablate.data.picture import Example
+from ablate.data.stored_set import Part, Source, part_of, path_of, slice_of, wanted_splits
 from ablate.data.tables import open_hub, open_parquet, parquet_file, parquet_files
 from ablate.shared.dataset import BUNDLED, Listing, class_folders, local, local_splits, split_folder
 from ablate.shared.errors import UserError
@@ -237,18 +236,13 @@ def open_folder(data: Data, found: Listing) -> Source:
                     f"({', '.join(names[:10])}{', ...' if len(names) > 10 else ''})"
                 )
             images.append((file, numbers[folder]))
-
-        def examples(first: int = 0, images: list[tuple[str, int]] = images) -> Iterator[Example]:
-            return (Example(file, Path(file), label) for file, label in images[first:])
-
-        def labels(images: list[tuple[str, int]] = images) -> Iterator[tuple[str, Any]]:
-            return iter(images)
-
-        def sizes(images: list[tuple[str, int]] = images) -> Iterator[int]:
-            return (size_of(Example(file, Path(file), label)) for file, label in images)
-
-        parts[split] = Part(len(images), examples, labels, sizes)
+        parts[split] = part_of(images, _file)
     return Source(parts, names, by_class=True)
+
+
+def _file(place: tuple[str, int]) -> Example:
+    file, label = place
+    return Example(file, Path(file), label)
 
 
 def _check_filled(folder: Path, names: list[str], files: list[str]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from ablate.data.picture import Example
+from ablate.data.picture import Example, size_of
 from ablate.shared.dataset import Slice, parse_slice, wanted
 from ablate.shared.sections import Data
 
@@ -16,15 +16,32 @@ from ablate.shared.sections import Data
 class Part:
     """A split as it is stored: how many examples, and how to read them in their fixed order.
 
-    `examples(first)` begins at a row, without reading those before it; `labels()` are (where it
-    stands, class number as stored) of all, read without the images. `sizes()`: of each image, the
-    bytes of its file; of sets that come in no files there are none.
+    `examples(first)` begins at a row, without reading those before it. `read_labels` and
+    `read_sizes` take the place of `labels` and `sizes` where examples are slow to make.
     """
 
     rows: int
     examples: Callable[..., Iterator[Example]]
-    labels: Callable[[], Iterator[tuple[str, Any]]]
-    sizes: Callable[[], Iterator[int]] = lambda: iter(())
+    read_labels: Callable[[], Iterator[tuple[str, Any]]] | None = None
+    read_sizes: Callable[[], Iterator[int]] | None = None
+
+    def labels(self) -> Iterator[tuple[str, Any]]:
+        """Of each example, where it stands and its class number as stored. No image is read."""
+        if self.read_labels is not None:
+            return self.read_labels()
+        return ((example.where, example.label) for example in self.examples())
+
+    def sizes(self) -> Iterator[int]:
+        """Of each example, the bytes of its files; 0 where it comes in none."""
+        return map(size_of, self.examples()) if self.read_sizes is None else self.read_sizes()
+
+
+Item = TypeVar("Item")
+
+
+def part_of(items: Sequence[Item], example: Callable[[Item], Example]) -> Part:
+    """The split that has `example(item)` for each item, in order."""
+    return Part(len(items), lambda first=0: map(example, items[first:]))
 
 
 @dataclass(frozen=True)

@@ -161,9 +161,9 @@ def restore(optimizer: Fused | Wrapped, model: nn.Module, tensors: Mapping[str, 
     for path, tensor in tensors.items():
         if path.startswith("optim."):
             _, key, name = path.split(".", 2)
-            parameter = parameters[name]
-            key, value = from_tensor(key, tensor, parameter.device)
-            optimizer.state.setdefault(parameter, {})[key] = value
+            if (parameter := parameters.get(name)) is not None:
+                key, value = from_tensor(key, tensor, parameter.device)
+                optimizer.state.setdefault(parameter, {})[key] = value
         elif path.startswith("group."):
             _, number, key = path.split(".", 2)
             key, value = from_tensor(key, tensor, device)
