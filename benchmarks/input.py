@@ -41,7 +41,8 @@ from PIL import Image, ImageOps
 from step import as_a_worker, let_timm_load
 from torch.utils.data import DataLoader, Dataset
 
-from ablate.data import augment, cache, feed, source
+from ablate.data import cache, feed, source
+from ablate.data.augment import randaugment
 from ablate.data.batches import Batches, ImageView, change, evaluation_batches
 from ablate.data.draws import Draws
 from ablate.shared.fingerprint import fingerprint
@@ -226,12 +227,12 @@ def photographs(rounds: int) -> None:
                     rates.setdefault(name, []).append(1 / second)
             some = cached.split("train").take(torch.arange(BATCH))
             crops = change(some.images, some.aspects, augreg, ImageView(224), Draws(0), turn)
-            numbers = Draws(0).uniform("randaug", turn, 2 * augment.TIMM_LAYER, BATCH)
+            numbers = Draws(0).uniform("randaug", turn, 2 * randaugment.TIMM_LAYER, BATCH)
             pictures = [Image.fromarray(crop.numpy()) for crop in crops]
             start = time.perf_counter()
-            layers = numbers.view(2, augment.TIMM_LAYER, BATCH)
-            made = [augment.timm_layer(layer, (224, 224)) for layer in layers]
-            augment.timm_randaugment(crops, made, 128)
+            layers = numbers.view(2, randaugment.TIMM_LAYER, BATCH)
+            made = [randaugment.timm_layer(layer, (224, 224)) for layer in layers]
+            randaugment.timm_randaugment(crops, made, 128)
             middle = time.perf_counter()
             for picture in pictures:
                 transform(picture)

@@ -24,6 +24,7 @@ from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
 from ablate.training import worker
+from ablate.training.attempt import EXIT_ROTTEN
 from ablate.training.worker import Damaged, check_tested
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -185,7 +186,7 @@ def test_files_that_rotted_and_can_t_be_decoded_blame_the_set_that_has_them(
     monkeypatch.setattr(worker, "train", train)
     options = {"slot": "cpu", "device": "cpu", "threads": 1, "checkpoint_s": 1e9}
     code = worker.work(str(run.path), {**options, "cache": str(store.cache)})
-    assert code == worker.EXIT_ROTTEN
+    assert code == EXIT_ROTTEN
     assert not (home / "meta.json").exists()
 
 

@@ -8,14 +8,10 @@ import torch
 from PIL import Image
 
 from ablate.data import batches
-from ablate.data.augment import (
-    centre_boxes,
-    layout,
-    resize_area,
-    shake,
-    tf_layer,
-    tf_randaugment,
-)
+from ablate.data.augment import layout
+from ablate.data.augment.crop import centre_boxes, resize_area
+from ablate.data.augment.mnist import shake
+from ablate.data.augment.randaugment import tf_layer, tf_randaugment
 from ablate.data.batches import (
     BLOCK,
     Batches,

@@ -25,7 +25,7 @@ from PIL import Image
 
 from ablate.data import bundled_sets, cache, source
 from ablate.data import splits as cached_files
-from ablate.data.augment import flip_and_crop
+from ablate.data.augment.warp import flip_and_crop
 from ablate.data.batches import (
     Batches,
     ImageView,

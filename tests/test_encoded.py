@@ -26,7 +26,7 @@ from PIL import Image, ImageOps
 from test_data import LOAD, describe, folders, in_process, noise, png, saved, write_parquet
 
 from ablate.data import cache, feed
-from ablate.data.augment import inception_boxes, resized_crop_boxes
+from ablate.data.augment.crop import inception_boxes, resized_crop_boxes
 from ablate.data.batches import Batches, ImageView, evaluation_batches, normalise
 from ablate.data.draws import Draws
 from ablate.data.picture import Broken
@@ -40,6 +40,7 @@ from ablate.shared.recipe import Augment
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Data
 from ablate.training import attempt, worker
+from ablate.training.attempt import EXIT_ROTTEN, EXIT_STOPPED
 
 SHAPES = [(40, 30), (30, 44), (64, 64), (17, 90), (90, 23), (26, 25)]  # width, height
 
@@ -475,7 +476,7 @@ def test_a_run_ends_with_the_same_bits_by_one_thread_or_two_and_resumed(
     asked = contextlib.nullcontext(lambda: next(steps) == 5)  # in the middle of an epoch
     with monkeypatch.context() as patch:
         patch.setattr(attempt, "stop_signals", lambda: asked)
-        assert work(run, tmp_path / "2")[0] == worker.EXIT_STOPPED
+        assert work(run, tmp_path / "2")[0] == EXIT_STOPPED
     for number in (1, 2):
         monkeypatch.setattr(feed, "gathering_threads", lambda device, n=number: n)
         code, rundir = work(run, tmp_path / f"{number}")
@@ -500,7 +501,7 @@ def test_bytes_that_rot_under_a_run_are_no_fault_of_its(
     with pytest.raises(Broken, match=r"bytes [\d,]+ to [\d,]+ of .*train\.encoded\.npy: not a r"):
         split.picture(10)
     code, rundir = work(run, tmp_path / "run")
-    assert code == worker.EXIT_ROTTEN, rundir.log.read_text()
+    assert code == EXIT_ROTTEN, rundir.log.read_text()
     code, rundir = work(run, tmp_path / "run")
     assert code == 0
     assert (home / "train.encoded.npy").read_bytes() == whole

@@ -27,8 +27,14 @@ from PIL import ExifTags, Image
 from test_data import LOAD, describe, in_process, noise, png, saved
 
 from ablate.data import cache, feed
-from ablate.data.augment import PHOTOMETRIC, photometric
-from ablate.data.augment.photometric import from_hsv, saturated, to_hsv, turned
+from ablate.data.augment.photometric import (
+    PHOTOMETRIC,
+    from_hsv,
+    photometric,
+    saturated,
+    to_hsv,
+    turned,
+)
 from ablate.data.batches import Batches, ImageView, evaluation_batches
 from ablate.data.draws import Draws
 from ablate.data.mask import classes

@@ -14,7 +14,19 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ablate.data import augment as changes
+from ablate.data.augment import (
+    colour,
+    crop,
+    erase,
+    laws,
+    layout,
+    mix,
+    mnist,
+    operate,
+    photometric,
+    randaugment,
+    warp,
+)
 from ablate.data.draws import Draws, uniform
 from ablate.data.feed import Feed, Wanted
 from ablate.data.masked_crop import MaskedCuts
@@ -67,10 +79,8 @@ class ImageView:
         """The central square of each image: uint8 (B, H, W, C) to (B, size, size, C)."""
         if self.crop == 1 and images.shape[1:3] == (self.size, self.size):
             return images
-        boxes = changes.centre_boxes(
-            torch.ones_like(aspects) if self.squeezed else aspects, self.crop
-        )
-        return changes.resize_area(images, boxes, self.size)
+        boxes = crop.centre_boxes(torch.ones_like(aspects) if self.squeezed else aspects, self.crop)
+        return crop.resize_area(images, boxes, self.size)
 
 
 def has_masks(split: AnySplit) -> bool:
@@ -80,7 +90,7 @@ def has_masks(split: AnySplit) -> bool:
 
 def _within(extents: torch.Tensor, size: int) -> torch.Tensor:
     """bool (B, size, size): the first rows and columns, as many as `extents` (B, 2) says."""
-    tall, wide = (changes.count(size, extents.device) < extents[:, side, None] for side in (0, 1))
+    tall, wide = (layout.count(size, extents.device) < extents[:, side, None] for side in (0, 1))
     return tall[:, :, None] & wide[:, None, :]
 
 
@@ -96,7 +106,7 @@ def normalise(images: torch.Tensor, input: str = "range") -> torch.Tensor:
     where by a number it would multiply with the inverse."""
 
     def constant(*values: float) -> torch.Tensor:
-        return changes.constants(values, images.device)
+        return layout.constants(values, images.device)
 
     whole = constant(127.5 if input == "range" else 255.0)
     values = images.to(torch.float32).div_(whole)  # in place: twice as fast on a CPU
@@ -181,8 +191,8 @@ class Batches:
     def _with_masks(self, rows: Split, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         images = rows.images
         if self._augment.photometric:
-            uniform = self._draws.uniform("photometric", step, changes.PHOTOMETRIC, len(images))
-            images = changes.photometric(images, uniform)
+            uniform = self._draws.uniform("photometric", step, photometric.PHOTOMETRIC, len(images))
+            images = photometric.photometric(images, uniform)
         values = normalise(images, self._view.input)
         return values.mul_(_within(rows.aspects, images.shape[1])[..., None]), rows.labels.long()
 
@@ -191,9 +201,7 @@ class Batches:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """mixup and cutmix of the global batch: images as they come, targets (B, classes)."""
         height, width = images.shape[1:3]
-        return changes.mix(
-            images, targets, changes.kept(height, width, self._mixture(step, images))
-        )
+        return mix.mix(images, targets, mix.kept(height, width, self._mixture(step, images)))
 
     def _mixture(self, step: int, images: torch.Tensor) -> torch.Tensor:
         """float64 (5,), a `changes.Mixture` on the device, worked out on the host."""
@@ -201,11 +209,11 @@ class Batches:
         strengths = self._augment.mixup, self._augment.cutmix
 
         def draw(steps: int) -> torch.Tensor:
-            drawn = self._on_host.precise("mix", step, changes.MIXTURE, steps).tolist()
-            made = [changes.mixture(height, width, uniforms, *strengths) for uniforms in drawn]
+            drawn = self._on_host.precise("mix", step, mix.MIXTURE, steps).tolist()
+            made = [mix.mixture(height, width, uniforms, *strengths) for uniforms in drawn]
             return torch.tensor(made, dtype=torch.float64).to(self._draws.device)
 
-        return self._draws.ahead("mix", step, 2 * changes.MIXTURE, draw)
+        return self._draws.ahead("mix", step, 2 * mix.MIXTURE, draw)
 
     def _get(self, step: int) -> Split:
         """The stored rows of a step, on the device."""
@@ -236,7 +244,7 @@ class Batches:
 
 def normal(draws: Draws, step: int, rows: range, values: int) -> torch.Tensor:
     """float32 (rows, values): N(0, 1), `values` for each row of a step's global batch."""
-    return changes.normal(draws.lanes("noise", step, rows, values))
+    return laws.normal(draws.lanes("noise", step, rows, values))
 
 
 Change = Callable[[torch.Tensor, slice], torch.Tensor]  # of images, which are these rows' ones
@@ -299,69 +307,71 @@ def changes_of(
         made.append(lambda images, rows: view.centred(images, aspects[rows]))
     else:
         boxes = random_boxes(aspects, spec, draws, step)
-        made.append(lambda images, rows: changes.crop_and_resize(images, boxes[rows], view.size))
+        made.append(lambda images, rows: crop.crop_and_resize(images, boxes[rows], view.size))
     if spec.flip or spec.crop_pad:
         moves = drawn("augment", AUGMENT)
         made.append(lambda images, rows: augment(images, spec, moves[:, rows]))
     if spec.rotate or spec.translate or spec.zoom_out:
-        shakes = drawn("shake", changes.SHAKE)
+        shakes = drawn("shake", mnist.SHAKE)
         made.append(lambda images, rows: shaken(images, spec, shakes[:, rows]))
     if spec.jitter:
-        jitters = drawn("jitter", changes.JITTER)
+        jitters = drawn("jitter", colour.JITTER)
         made.append(
-            lambda images, rows: changes.colour_jitter(images, spec.jitter, jitters[:, rows])
+            lambda images, rows: colour.colour_jitter(images, spec.jitter, jitters[:, rows])
         )
     if spec.randaug:
-        made.append(randaugment(len(aspects), spec, view, draws, step))
+        made.append(randaugment_change(len(aspects), spec, view, draws, step))
     return made
 
 
-def randaugment(batch: int, spec: Augment, view: ImageView, draws: Draws, step: int) -> Change:
+def randaugment_change(
+    batch: int, spec: Augment, view: ImageView, draws: Draws, step: int
+) -> Change:
     """RandAugment in the style that `spec` says: uint8 (B, size, size, C) to the same."""
     size, many = (view.size, view.size), spec.randaug
 
-    def draw(steps: int) -> list[list[changes.DrawnLayer]]:
+    def draw(steps: int) -> list[list[operate.DrawnLayer]]:
         """The layers of each step. What follows from draws alone is worked out for all at once."""
-        each = changes.TF_LAYER if spec.style == "tf" else changes.TIMM_LAYER
+        each = randaugment.TF_LAYER if spec.style == "tf" else randaugment.TIMM_LAYER
         words = draws.words("randaug", step, range(batch), many * each, steps)
         numbers = uniform(words).view(steps * many, each, batch).transpose(0, 1).flatten(1)
         if spec.style == "tf":
-            made = changes.tf_layer(numbers, size, spec.randaug_magnitude, spec.randaug_levels)
+            made = randaugment.tf_layer(numbers, size, spec.randaug_magnitude, spec.randaug_levels)
         else:
-            made = changes.timm_layer(numbers, size, spec.randaug_magnitude)
+            made = randaugment.timm_layer(numbers, size, spec.randaug_magnitude)
         return [[*layers.each()] for layers in made.stacked(steps, many, batch).each()]
 
-    alone = 2 if draws.device.type == "cpu" else changes.SETTLED
+    alone = 2 if draws.device.type == "cpu" else operate.SETTLED
     kind = spec.style, many, spec.randaug_magnitude, spec.randaug_levels
     layers = draws.ahead(("randaug", kind, size, batch), step, batch * many * alone, draw)
 
     def changed(images: torch.Tensor, rows: slice) -> torch.Tensor:
         some = [layer.of(rows) for layer in layers]
         if spec.style == "tf":
-            return changes.tf_randaugment(images, some, spec.randaug_levels)
+            return randaugment.tf_randaugment(images, some, spec.randaug_levels)
         mean = tuple(round(255 * mean) for mean in MEAN) if view.input == "imagenet" else (128,)
-        return changes.timm_randaugment(images, some, changes.constants(mean, images.device))
+        return randaugment.timm_randaugment(images, some, layout.constants(mean, images.device))
 
     return changed
 
 
 def erasing(batch: int, probability: float, draws: Draws, step: int) -> Change:
     """Random erasing, in place, of normalised images."""
-    numbers = draws.uniform("erase", step, changes.ERASING, batch)
+    numbers = draws.uniform("erase", step, erase.ERASING, batch)
 
     def changed(images: torch.Tensor, rows: slice) -> torch.Tensor:
         def noise(some: range, values: int) -> torch.Tensor:
             there = range(rows.start + some.start, rows.start + some.stop)
             return normal(draws, step, there, values)
 
-        return changes.random_erasing(images, numbers[:, rows], noise, probability)
+        return erase.random_erasing(images, numbers[:, rows], noise, probability)
 
     return changed
 
 
 def shaken(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch.Tensor:
     """Rotated, moved and zoomed out as `spec` says: uint8 (B, H, W, C) to the same."""
-    return changes.shake(images, uniform, spec.rotate, spec.translate, spec.zoom_out)
+    return mnist.shake(images, uniform, spec.rotate, spec.translate, spec.zoom_out)
 
 
 AUGMENT = 3  # uniforms that an image takes
@@ -373,10 +383,10 @@ def augment(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch
     (AUGMENT, B). A number means the same whatever `spec` asks for: the flip moves no crop."""
     flip = uniform[0] < (0.5 if spec.flip else 0.0)
     if not spec.crop_pad:
-        return changes.flip(images, flip)
+        return warp.flip(images, flip)
     # float32 U[0, 1) times k never rounds up to k: 1 - 2^-24 is as far as U goes.
     offset = (uniform[1:] * (2 * spec.crop_pad + 1)).long()
-    return changes.flip_and_crop(images, flip, offset[0], offset[1], spec.crop_pad)
+    return warp.flip_and_crop(images, flip, offset[0], offset[1], spec.crop_pad)
 
 
 BLOCK = 500  # images at once, when a set is shaken once for all
@@ -388,7 +398,7 @@ def shaken_once(split: AnySplit, spec: Augment) -> AnySplit:
     if not (spec.rotate or spec.translate or spec.zoom_out):
         return split
     assert isinstance(split, Split)  # `checks` refuses to shake what is not decoded
-    uniform = Draws(0).uniform("evaluation", 0, changes.SHAKE, len(split))
+    uniform = Draws(0).uniform("evaluation", 0, mnist.SHAKE, len(split))
     blocks = zip(split.images.split(BLOCK), uniform.split(BLOCK, 1), strict=True)
     images = torch.cat([shaken(images, spec, numbers) for images, numbers in blocks])
     return replace(split, images=images)

@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ablate.data import augment as changes
+from ablate.data.augment import laws, layout
 from ablate.data.draws import Draws, uniform
 from ablate.shared.errors import UserError
 from ablate.shared.parts import EXTRA, Used, called
@@ -51,7 +51,7 @@ class Chance:
     def normal(self, *shape: int) -> Tensor:
         """float32 (B, *shape): N(0, 1), within +-4.33, of 65,536 values."""
         lanes = self._draws.lanes(self._next(), self._step, range(self._batch), prod(shape))
-        return changes.normal(lanes).reshape(self._batch, *shape)
+        return laws.normal(lanes).reshape(self._batch, *shape)
 
     def _next(self) -> str:
         self._asked += 1
@@ -75,7 +75,7 @@ class Augmentations:
     def __call__(self, images: Tensor, draws: Draws, step: int) -> Tensor:
         """uint8 (B, H, W, C) to float32 levels of that shape, which needn't be whole. Raises
         UserError for what is no such batch."""
-        levels = changes.constants((255.0,), images.device)
+        levels = layout.constants((255.0,), images.device)
         shares = images.to(torch.float32).div_(levels)
         for used, augmentation in self._each:
             chance = Chance(draws, called(used.name), step, len(images))

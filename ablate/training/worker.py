@@ -27,15 +27,6 @@ from ablate.shared.spec import Run
 from ablate.training import memory
 from ablate.training.answers import answer as answer
 from ablate.training.attempt import (
-    EXIT_FAILED as EXIT_FAILED,
-)
-from ablate.training.attempt import (
-    EXIT_ROTTEN as EXIT_ROTTEN,
-)
-from ablate.training.attempt import (
-    EXIT_STOPPED as EXIT_STOPPED,
-)
-from ablate.training.attempt import (
     Attempt,
     Damaged,
     TrainingStopped,
