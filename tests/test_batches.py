@@ -19,7 +19,7 @@ from ablate.data.batches import (
     change,
     evaluation_batches,
     normalise,
-    shaken_once,
+    shake_once,
 )
 from ablate.data.draws import Draws
 from ablate.data.splits import Split
@@ -183,14 +183,14 @@ def test_erasing_is_in_what_the_model_sees():
 def test_a_set_shaken_once_hangs_on_the_place_of_its_images_alone():
     spec = Augment(flip=False, crop_pad=0, rotate=20.0, translate=0.2, zoom_out=0.2)
     whole = noise(BLOCK + 30, 8)
-    shaken = shaken_once(whole, spec)
+    shaken = shake_once(whole, spec)
     assert torch.equal(shaken.labels, whole.labels)
     assert (shaken.images != whole.images).flatten(1).any(1).float().mean() > 0.95
-    part = shaken_once(whole.take(slice(0, BLOCK + 7)), spec)
+    part = shake_once(whole.take(slice(0, BLOCK + 7)), spec)
     assert torch.equal(part.images, shaken.images[: BLOCK + 7])
     numbers = Draws(0).uniform("evaluation", 0, 7, 3)
     assert torch.equal(shaken.images[:3], shake(whole.images[:3], numbers, 20.0, 0.2, 0.2))
-    assert shaken_once(whole, NONE).images.equal(whole.images)
+    assert shake_once(whole, NONE).images.equal(whole.images)
 
 
 @pytest.mark.parametrize(

@@ -313,7 +313,7 @@ def changes_of(
         made.append(lambda images, rows: augment(images, spec, moves[:, rows]))
     if spec.rotate or spec.translate or spec.zoom_out:
         shakes = drawn("shake", mnist.SHAKE)
-        made.append(lambda images, rows: shaken(images, spec, shakes[:, rows]))
+        made.append(lambda images, rows: shake(images, spec, shakes[:, rows]))
     if spec.jitter:
         jitters = drawn("jitter", colour.JITTER)
         made.append(
@@ -369,7 +369,7 @@ def erasing(batch: int, probability: float, draws: Draws, step: int) -> Change:
     return changed
 
 
-def shaken(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch.Tensor:
+def shake(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch.Tensor:
     """Rotated, moved and zoomed out as `spec` says: uint8 (B, H, W, C) to the same."""
     return mnist.shake(images, uniform, spec.rotate, spec.translate, spec.zoom_out)
 
@@ -392,7 +392,7 @@ def augment(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch
 BLOCK = 500  # images at once, when a set is shaken once for all
 
 
-def shaken_once(split: AnySplit, spec: Augment) -> AnySplit:
+def shake_once(split: AnySplit, spec: Augment) -> AnySplit:
     """A set for evaluation, shaken as in training: by an image's place in it alone and on the CPU,
     so that it is the same set in every run, whatever its seed and device."""
     if not (spec.rotate or spec.translate or spec.zoom_out):
@@ -400,7 +400,7 @@ def shaken_once(split: AnySplit, spec: Augment) -> AnySplit:
     assert isinstance(split, Split)  # `checks` refuses to shake what is not decoded
     uniform = Draws(0).uniform("evaluation", 0, mnist.SHAKE, len(split))
     blocks = zip(split.images.split(BLOCK), uniform.split(BLOCK, 1), strict=True)
-    images = torch.cat([shaken(images, spec, numbers) for images, numbers in blocks])
+    images = torch.cat([shake(images, spec, numbers) for images, numbers in blocks])
     return replace(split, images=images)
 
 

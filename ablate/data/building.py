@@ -114,9 +114,9 @@ class Work:
         except OSError as error:
             if error.errno not in FULL:
                 raise
-            takes = f"data={self.data.name} takes {shown(self.bytes)} {self.data.cache}"
+            takes = f"data={self.data.name} takes {size_text(self.bytes)} {self.data.cache}"
             place = f"{folder.parent}: {takes}"
-            raise _full(f"{place}, {shown(free)} are free", self.bytes) from error
+            raise _full(f"{place}, {size_text(free)} are free", self.bytes) from error
 
     def write_labels(self, opened: Source) -> int:
         """All of them, checked before an image is decoded; returns the largest."""
@@ -223,7 +223,7 @@ class Work:
         return places
 
 
-def shown(size: int) -> str:
+def size_text(size: int) -> str:
     """A size for people: 1.5 GB."""
     number, units = float(size), iter(("bytes", "kB", "MB", "GB", "TB"))
     unit = next(units)

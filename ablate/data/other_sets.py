@@ -17,7 +17,7 @@ from ablate.shared.sections import Data
 _AT_ONCE = 4096  # images
 
 
-def renumbered(data: Data, cached: Cached, own: Data, learnt: Cached) -> tuple[list[int], str]:
+def match_classes(data: Data, cached: Cached, own: Data, learnt: Cached) -> tuple[list[int], str]:
     """By class of the set `data`: the number of that class among those that are learnt, of `own`;
     and, where their names can't be told to be the same, what is taken for the same, in words.
 
@@ -50,7 +50,7 @@ def renumbered(data: Data, cached: Cached, own: Data, learnt: Cached) -> tuple[l
     return [*range(data.classes)], said
 
 
-def asked(data: Data, names: Sequence[str] | None) -> list[str]:
+def check_names(data: Data, names: Sequence[str] | None) -> list[str]:
     """What is to be said where texts ask for the classes of a set of `eval.also`, by these names.
     Raises UserError where it has none."""
     place = f"eval.also: {data.name}"
@@ -73,8 +73,8 @@ def _some(names: list[str] | None) -> str:
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
-def in_classes(split: AnySplit, numbers: list[int]) -> AnySplit:
-    """Its labels, by class numbers of its own, as those of `renumbered`."""
+def relabel(split: AnySplit, numbers: list[int]) -> AnySplit:
+    """Its labels, by class numbers of its own, as those of `match_classes`."""
     return dataclasses.replace(split, labels=torch.tensor(numbers)[split.labels])
 
 

@@ -15,7 +15,7 @@ from ablate.training.model.conv import Conv
 from ablate.training.model.dense import Dense
 
 
-class Rounded(torch.autograd.Function):
+class RoundWeights(torch.autograd.Function):
     """Copies of weights in `dtype`, by one kernel; their gradients go back by one, all together."""
 
     @staticmethod
@@ -40,7 +40,7 @@ class Rounded(torch.autograd.Function):
         return None, *wide
 
 
-def rounded(model: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
+def round_weights(model: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
     """By its name, each weight that autocast would round to `dtype`; for `functional_call`. The
     graph of the copies keeps nothing: micro-batches share it."""
     names = [
@@ -52,4 +52,4 @@ def rounded(model: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
     if not names:  # of a whole model: autocast rounds its own
         return {}
     weights = (model.get_parameter(name) for name in names)
-    return dict(zip(names, Rounded.apply(dtype, *weights), strict=True))
+    return dict(zip(names, RoundWeights.apply(dtype, *weights), strict=True))

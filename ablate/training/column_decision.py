@@ -16,7 +16,7 @@ from ablate.data.cache import prepare
 from ablate.shared.spec import Run
 from ablate.training import memory
 from ablate.training.calibrate import random_split, smaller
-from ablate.training.numerics import chosen
+from ablate.training.numerics import choose
 from ablate.training.resume_check import deterministic_ratio
 from ablate.training.training import Training
 
@@ -81,7 +81,7 @@ def _kept(run: Run, device: torch.device, found: Mapping[str, Any]) -> float:
 
 def _small(run: Run, device: torch.device, found: Mapping[str, Any]) -> Iterator[Training]:
     """The run with a batch of a few random images."""
-    chosen(run, device, found).use()
+    choose(run, device, found).use()
     few = min(FEW, run.train.batch)
     yield Training(smaller(run, few), random_split(run.data, few, device), device)
 
@@ -90,7 +90,7 @@ def _images(
     run: Run, found: Mapping[str, Any], at_most: int | None, cache: Path, device: torch.device
 ) -> int:
     """How many of its images fit at once, its data where they are when it is trained."""
-    chosen(run, device, found).use()
+    choose(run, device, found).use()
     cached = prepare(run.data, cache)
     splits = [resident(cached.split(name), device) for name in ("train", "validation", "test")]
     return memory.micro_batch(Training(run, splits[0], device), at_most)

@@ -147,9 +147,9 @@ class Journal:
         """Test the model, once; write its weights and predictions."""
         training, total = self._training, self._training.steps
         with training.average.shown():
-            scores, predictions = training.as_it_is(data["test"])
+            scores, predictions = training.measure(data["test"])
             weights_sha256 = save_weights(self._rundir, training.model)
-            training.probes.end(data, training.as_it_is)
+            training.probes.end(data, training.measure)
         predictions_sha256 = _write(self._rundir.predictions, predictions)
         last = self._last()
         prior = training.task.prior_loss(data["train"]) if total else None

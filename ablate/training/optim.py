@@ -16,19 +16,19 @@ from ablate.shared.recipe import Optim
 from ablate.training.adafactor import AdafactorBV, axes
 from ablate.training.fused import Fused
 from ablate.training.model.host import Host
-from ablate.training.model.whole_model import decaying
-from ablate.training.plugin import blamed
+from ablate.training.model.whole_model import kernel_names
+from ablate.training.plugin import blame
 from ablate.training.torch_optim import Wrapped, as_tensors, construct, from_tensor
 
 
-def decayed(model: nn.Module) -> set[str]:
+def decay_names(model: nn.Module) -> set[str]:
     """Names of the parameters that decay: the kernels of dense and convolutional layers; of a whole
-    model see `whole.decaying`.
+    model see `whole_model.kernel_names`.
 
     No decay on biases, norms, class token and positions (big_vision: `*/kernel` only).
     """
     if not isinstance(model, Host):
-        return decaying(model)
+        return kernel_names(model)
     return {
         f"{path}.weight" if path else "weight"
         for path, module in model.named_modules()
@@ -59,7 +59,7 @@ def check_optimizer(optim: Optim) -> None:
         return
     model = nn.Linear(3, 2)
     optimizer = make_optimizer(model, replace(optim, lr_mult=None))
-    with blamed(used):
+    with blame(used):
         for step in range(2):
             for parameter in model.parameters():
                 parameter.grad = torch.full_like(parameter, 0.1 * (step + 1))
@@ -83,7 +83,7 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Fused | Wrapped:
     `lr_mult` scales lr, and so by_lr's decay, of some parameters. Frozen ones have no gradient:
     they are outside the clipped norm, and nothing decays (big_vision: schedule None).
     """
-    decays, scales = decayed(model), factors(model, optim)
+    decays, scales = decay_names(model), factors(model, optim)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(scales[name] != 0)
     if not any(scales.values()):

@@ -19,7 +19,7 @@ from ablate.shared.errors import UserError
 from ablate.shared.parts import EXTRA, Used, called
 from ablate.shared.recipe import Augment
 from ablate.shared.spec import Run
-from ablate.training.plugin import blamed, made
+from ablate.training.plugin import blame, make_part
 
 AT_ONCE = 1 << 20  # numbers that a step keeps for the next, at most
 
@@ -66,7 +66,7 @@ class Augmentations:
 
     def __init__(self, augment: Augment) -> None:
         """Raises UserError where one can't be made."""
-        self._each = [(used, made(used)) for used in EXTRA.used(augment)]
+        self._each = [(used, make_part(used)) for used in EXTRA.used(augment)]
 
     def __bool__(self) -> bool:
         return bool(self._each)
@@ -79,7 +79,7 @@ class Augmentations:
         shares = images.to(torch.float32).div_(levels)
         for used, augmentation in self._each:
             chance = Chance(draws, called(used.name), step, len(images))
-            with blamed(used):
+            with blame(used):
                 changed = augmentation(shares.clone(), chance)
             _check(used, shares, changed)
             shares = changed
@@ -111,12 +111,12 @@ def check_extra(run: Run) -> None:
     words = draws.words("tried", 0, range(TRIED), side * side * channels)[0]
     images = (uniform(words).T * 256).to(torch.uint8).view(TRIED, side, side, channels)
     for used in EXTRA.used(run.augment):
-        with blamed(used):
-            augmentation = made(used)
+        with blame(used):
+            augmentation = make_part(used)
         shares, name = images.float() / 255, called(used.name)
         results = []
         for _ in range(2):
-            with blamed(used), torch.no_grad():
+            with blame(used), torch.no_grad():
                 results.append(augmentation(shares.clone(), Chance(draws, name, 0, TRIED)))
             _check(used, shares, results[-1])
         if not torch.equal(*results):

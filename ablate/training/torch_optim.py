@@ -13,7 +13,7 @@ from ablate.shared.errors import UserError
 from ablate.shared.parts import OPTIMIZER, Used
 from ablate.shared.recipe import Optim
 from ablate.training.fused import Fused
-from ablate.training.plugin import blamed, found, settings_of
+from ablate.training.plugin import blame, load_part, settings_of
 
 _MOVES = {"params", "lr", "scale"}  # of a group: what is set from outside
 
@@ -78,8 +78,8 @@ def _equal(one: Any, other: Any) -> bool:
 def construct(groups: list[dict[str, Any]], optim: Optim, used: Used) -> torch.optim.Optimizer:
     """The optimiser `module:Class` of these groups, with its settings. Raises UserError where it
     can't be imported or made, or is no torch.optim.Optimizer."""
-    with blamed(used):
-        cls = found(used)
+    with blame(used):
+        cls = load_part(used)
         if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
             raise UserError(
                 f"{used.key}: {used.name}: is no torch.optim.Optimizer; name a class that is one"

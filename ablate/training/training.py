@@ -23,10 +23,10 @@ from ablate.data.splits import AnySplit
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run
-from ablate.training.bfloat16 import rounded
+from ablate.training.bfloat16 import round_weights
 from ablate.training.model import Host, build
 from ablate.training.model.drop import StepKey
-from ablate.training.model.whole_model import drawn
+from ablate.training.model.whole_model import seeded
 from ablate.training.optim import Average, make_optimizer, restore, tensors_of
 from ablate.training.own_augment import Augmentations
 from ablate.training.probes import Probes
@@ -124,7 +124,7 @@ class Training:
         self.rate = learning_rate(self.run.optim, self._at.step, self.lengths, self._factor)
         self.optimizer.set_rate(self.rate)
         self.optimizer.zero_grad()
-        weights = rounded(self.model, self.dtype) if self.dtype == torch.bfloat16 else {}
+        weights = round_weights(self.model, self.dtype) if self.dtype == torch.bfloat16 else {}
         # Losses stay on the device, where they happen: to look at one is to wait.
         self._losses[self._unseen] = self.task.backward(self, images, target, weights)
         self.probes.gradients(self._at.step)
@@ -154,7 +154,7 @@ class Training:
         self, images: Tensor, target: Tensor, rows: slice, weights: Mapping[str, Tensor] = _NONE
     ) -> Tensor:
         """The loss of a micro-batch, the `rows` of a global one, with its graph. `weights`: in the
-        place of the model's own, see `rounded`."""
+        place of the model's own, see `round_weights`."""
         with self._keyed(rows):
             return self._forward(images[rows], target[rows], dict(weights))
 
@@ -176,7 +176,7 @@ class Training:
         """What a whole model draws at this place: `StepKey` keys the masks of the shipped ones."""
         if isinstance(self.model, Host):
             return nullcontext()
-        return drawn(self.run.seed, "model", *place)
+        return seeded(self.run.seed, "model", *place)
 
     def _eager(self, images: Tensor, target: Tensor, weights: dict[str, Tensor]) -> Tensor:
         """The loss, as a compiler is given it: no draw that is kept, no number that changes, no
@@ -263,9 +263,9 @@ class Training:
         """(metrics, predictions) of a whole split, by the weights that are measured, in the run's
         arithmetic. Nothing of the training moves. `data`: its set, where that isn't the run's."""
         with self.average.shown():
-            return self.as_it_is(split, data=data)
+            return self.measure(split, data=data)
 
-    def as_it_is(
+    def measure(
         self, split: AnySplit, task: Evaluation | None = None, data: Data | None = None
     ) -> tuple[dict[str, float], np.ndarray]:
         """`evaluate`, by the weights that the model has; by another task than its own."""

@@ -37,7 +37,7 @@ from ablate.training.attempt import (
     joined,
 )
 from ablate.training.loop import Machine, train
-from ablate.training.numerics import chosen, device_of
+from ablate.training.numerics import choose, device_of
 from ablate.training.own import work as own_work
 from ablate.training.plugin import digests, own_folders
 from ablate.training.starting_weights import start_sha256
@@ -76,7 +76,7 @@ def _train(
         rundir.drop_checkpoints()
     settled = options.get("settled") or {}
     memory.limit(device, options.get("share", 1.0))
-    numerics = asdict(chosen(run, device, settled))
+    numerics = asdict(choose(run, device, settled))
     attempt.note(
         at=time.time(),
         pid=os.getpid(),

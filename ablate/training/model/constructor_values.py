@@ -19,7 +19,7 @@ from ablate.data.draws import key
 AGAIN = "made_again_by"  # an attribute: makes an instance like this one
 
 
-def kept(cls: Any, settings: Mapping[str, Any], *given: Any) -> Any:
+def remember(cls: Any, settings: Mapping[str, Any], *given: Any) -> Any:
     """An instance that remembers how it was made: `cls(*given, **settings)`."""
     again = partial(cls, *given, **settings)
     instance = again()

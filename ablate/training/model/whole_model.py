@@ -146,7 +146,7 @@ def _timm() -> Any:
 
 
 @contextmanager
-def drawn(*place: int | str) -> Iterator[None]:
+def seeded(*place: int | str) -> Iterator[None]:
     """What is drawn inside hangs on this place alone: torch's own generators, of the CPU and of the
     GPU, are keyed by it, and are afterwards as they were before."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
@@ -185,7 +185,7 @@ def heads(model: nn.Module) -> tuple[str, ...]:
     return (said,) if isinstance(said, str) else tuple(said)
 
 
-def decaying(model: nn.Module) -> set[str]:
+def kernel_names(model: nn.Module) -> set[str]:
     """Names of the parameters that decay, as far as names and shapes tell: kernels, which are
     called `weight` and have two dimensions at least, but for tables of embeddings and for what the
     model itself excludes (`no_weight_decay()`, as timm has it)."""
