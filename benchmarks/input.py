@@ -43,8 +43,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from ablate.data import cache, feed, source
 from ablate.data.augment import randaugment
-from ablate.data.batches import Batches, ImageView, change, evaluation_batches
+from ablate.data.batches import Batches, evaluation_batches
 from ablate.data.draws import Draws
+from ablate.data.image_changes import ImageView, changes_of, in_blocks
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.recipe import Augment
 from ablate.shared.sections import Data
@@ -226,7 +227,8 @@ def photographs(rounds: int) -> None:
                     ratios[name].append((decoding + second) / second)
                     rates.setdefault(name, []).append(1 / second)
             some = cached.split("train").take(torch.arange(BATCH))
-            crops = change(some.images, some.aspects, augreg, ImageView(224), Draws(0), turn)
+            made = changes_of(some.aspects, augreg, ImageView(224), Draws(0), turn)
+            crops = in_blocks(some.images, made)
             numbers = Draws(0).uniform("randaug", turn, 2 * randaugment.TIMM_LAYER, BATCH)
             pictures = [Image.fromarray(crop.numpy()) for crop in crops]
             start = time.perf_counter()

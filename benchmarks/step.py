@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ablate.data.batches import normalise
+from ablate.data.image_changes import normalise
 from ablate.planning.compose import resolve
 from ablate.shared import spec
 from ablate.shared.build import build_run

@@ -26,16 +26,10 @@ from PIL import Image
 from ablate.data import bundled_sets, cache, source
 from ablate.data import splits as cached_files
 from ablate.data.augment.warp import flip_and_crop
-from ablate.data.batches import (
-    Batches,
-    ImageView,
-    augment,
-    change,
-    evaluation_batches,
-    normalise,
-)
+from ablate.data.batches import Batches, evaluation_batches
 from ablate.data.decode_pool import Array
 from ablate.data.draws import Draws
+from ablate.data.image_changes import ImageView, augment, changes_of, in_blocks, normalise
 from ablate.data.picture import Example, decode, squeeze
 from ablate.planning.compose import resolve_data
 from ablate.shared.build import section
@@ -1044,12 +1038,12 @@ def test_draws_hang_on_seed_and_step_alone() -> None:
     images = numbered(64).images
     both = Augment(flip=True, crop_pad=2)
     aspects, used, view = torch.ones(64), Draws(0), ImageView(6)
-    first = change(images, aspects, both, view, Draws(0), 5)
+    first = in_blocks(images, changes_of(aspects, both, view, Draws(0), 5))
     used.uniform("something else", 5, 3, 64)
-    assert torch.equal(first, change(images, aspects, both, view, used, 5))
-    assert not torch.equal(first, change(images, aspects, both, view, used, 6))
-    assert not torch.equal(first, change(images, aspects, both, view, Draws(1), 5))
-    assert change(images, aspects, NONE, view, used, 5) is images
+    assert torch.equal(first, in_blocks(images, changes_of(aspects, both, view, used, 5)))
+    assert not torch.equal(first, in_blocks(images, changes_of(aspects, both, view, used, 6)))
+    assert not torch.equal(first, in_blocks(images, changes_of(aspects, both, view, Draws(1), 5)))
+    assert in_blocks(images, changes_of(aspects, NONE, view, used, 5)) is images
 
 
 def test_turning_the_flip_on_moves_no_crop() -> None:

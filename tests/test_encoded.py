@@ -27,8 +27,9 @@ from test_data import LOAD, describe, folders, in_process, noise, png, saved, wr
 
 from ablate.data import cache, feed
 from ablate.data.augment.crop import inception_boxes, resized_crop_boxes
-from ablate.data.batches import Batches, ImageView, evaluation_batches, normalise
+from ablate.data.batches import Batches, evaluation_batches
 from ablate.data.draws import Draws
+from ablate.data.image_changes import ImageView, normalise
 from ablate.data.picture import Broken
 from ablate.data.splits import EncodedSplit, open_cached
 from ablate.running.launchers.decode import check

@@ -18,7 +18,8 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import accuracy_score
 
 import ablate
-from ablate.data.batches import ImageView, evaluation_batches
+from ablate.data.batches import evaluation_batches
+from ablate.data.image_changes import ImageView
 from ablate.data.splits import Split, open_cached
 from ablate.planning.cell_search import applied
 from ablate.planning.expand import plan as make_plan

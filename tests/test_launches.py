@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ablate.data.batches import Batches, ImageView
+from ablate.data.batches import Batches
 from ablate.data.draws import Draws
+from ablate.data.image_changes import ImageView
 from ablate.data.splits import Split
 from ablate.planning.compose import resolve
 from ablate.planning.expand import plan

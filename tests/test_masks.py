@@ -35,8 +35,9 @@ from ablate.data.augment.photometric import (
     to_hsv,
     turned,
 )
-from ablate.data.batches import Batches, ImageView, evaluation_batches
+from ablate.data.batches import Batches, evaluation_batches
 from ablate.data.draws import Draws
+from ablate.data.image_changes import ImageView
 from ablate.data.mask import classes
 from ablate.data.masked_crop import DRAWN, FLIP, PLACE, MaskedCrops, nearest, resized
 from ablate.data.picture import Example

@@ -17,8 +17,8 @@ from pages import blocks
 from scipy import optimize
 from torch import nn
 
-from ablate.data.batches import normalise
 from ablate.data.draws import Draws
+from ablate.data.image_changes import normalise
 from ablate.planning import compose
 from ablate.shared import plugin
 from ablate.shared.build import build_run

@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 
-from ablate.data.batches import ImageView, resident, shake_once
+from ablate.data.batches import resident
 from ablate.data.cache import prepare
+from ablate.data.image_changes import ImageView, shake_once
 from ablate.data.other_sets import check_names, match_classes, relabel, shared_images
 from ablate.data.source import share
 from ablate.data.splits import AnySplit, Cached

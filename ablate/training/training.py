@@ -17,8 +17,9 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from ablate.data.batches import Batches, ImageView, evaluation_batches
+from ablate.data.batches import Batches, evaluation_batches
 from ablate.data.draws import Draws
+from ablate.data.image_changes import ImageView
 from ablate.data.splits import AnySplit
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
