@@ -5,7 +5,7 @@ data.cache=encoded, the files' own bytes: looked through once, and decoded for e
         train.images.npy               uint8 (N, side, side, channels); side: cache_size, else size
         train.labels.npy               int64 (N,)
         train.aspects.npy              float32 (N,), where there is a cache_size
-        train.encoded.npy              instead of these, by data.cache=encoded: see `forms`
+        train.encoded.npy              instead of these, by data.cache=encoded: see `storage`
         ...                            so for validation and test
         meta.json                      written last: counts, class names, images left out or in
                                        two splits, sizes of the files, and their hashes (see
@@ -44,8 +44,8 @@ def prepare(
     """The cache of `data`, built if need be: once, however many processes ask at the same moment.
 
     `progress(done, total)` is called, in images, while it is built here or by somebody else whom
-    we wait for; what it raises ends the call. `processes`: see `pool.write`. A build that was
-    killed is gone on with; one that took less than ten seconds leaves nothing. Raises UserError
+    we wait for; what it raises ends the call. `processes`: see `decode_pool.write`. A build that
+    was killed is gone on with; one that took less than ten seconds leaves nothing. Raises UserError
     for bad data (see `source`) and for data that changed since `data.fingerprint` was taken, Full
     where the disk is.
     """

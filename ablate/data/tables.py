@@ -128,46 +128,46 @@ def _from_tables(data: Data, tables: dict[str, list[_Table]]) -> Source:
                     f"{first.name} ({names})"
                 )
 
-        def examples(
-            first: int = 0,
-            pieces: list[_Table] = pieces,
-            columns: list[tuple[str, str]] = columns,
-        ) -> Iterator[Example]:
-            for table, (image, label) in zip(pieces, columns, strict=True):
-                row = min(first, table.rows)
-                first -= row
-                if row == table.rows:
-                    continue
-                for batch in table.batches([image, label], row):
-                    images = batch.column(image).to_pylist()
-                    for cell, number in zip(images, batch.column(label).to_pylist(), strict=True):
-                        where = f"row {row} of {table.name}"
-                        if data.labels == "masks":
-                            number = _example(f"the mask in {where}", number, None)
-                        yield _example(where, cell, number)
-                        row += 1
-
-        def labels(
-            pieces: list[_Table] = pieces, columns: list[tuple[str, str]] = columns
-        ) -> Iterator[tuple[str, Any]]:
-            for table, (_, label) in zip(pieces, columns, strict=True):
-                row = 0
-                for batch in table.batches([label], 0):
-                    for number in batch.column(label).to_pylist():
-                        yield f"row {row} of {table.name}", number
-                        row += 1
-
-        def sizes(
-            pieces: list[_Table] = pieces, columns: list[tuple[str, str]] = columns
-        ) -> Iterator[int]:
-            for table, (image, label) in zip(pieces, columns, strict=True):
-                kept = [image, label] if data.labels == "masks" else [image]
-                for batch in table.batches(kept, 0):
-                    each = (_sizes(table.name, batch.column(column)) for column in kept)
-                    yield from map(sum, zip(*each, strict=True))
-
-        parts[split] = Part(sum(table.rows for table in pieces), examples, labels, sizes)
+        parts[split] = _part(
+            [(table, *own) for table, own in zip(pieces, columns, strict=True)], data
+        )
     return Source(parts, names)
+
+
+def _part(pieces: list[tuple[_Table, str, str]], data: Data) -> Part:
+    """The split that is in these tables one after the other: each with its columns of images and of
+    labels."""
+    masks = data.labels == "masks"
+
+    def examples(first: int = 0) -> Iterator[Example]:
+        for table, image, label in pieces:
+            row = min(first, table.rows)
+            first -= row
+            if row == table.rows:
+                continue
+            for batch in table.batches([image, label], row):
+                images, labels = (batch.column(name).to_pylist() for name in (image, label))
+                for cell, number in zip(images, labels, strict=True):
+                    where = f"row {row} of {table.name}"
+                    if masks:
+                        number = _example(f"the mask in {where}", number, None)
+                    yield _example(where, cell, number)
+                    row += 1
+
+    def labels() -> Iterator[tuple[str, Any]]:
+        for table, _, label in pieces:
+            batches = table.batches([label], 0)
+            numbers = (number for batch in batches for number in batch.column(label).to_pylist())
+            yield from ((f"row {row} of {table.name}", n) for row, n in enumerate(numbers))
+
+    def sizes() -> Iterator[int]:
+        for table, image, label in pieces:
+            names = [image, label] if masks else [image]
+            for batch in table.batches(names, 0):
+                each = (_sizes(table.name, batch.column(name)) for name in names)
+                yield from map(sum, zip(*each, strict=True))
+
+    return Part(sum(table.rows for table, *_ in pieces), examples, labels, sizes)
 
 
 def _example(where: str, cell: Any, label: Any) -> Example:

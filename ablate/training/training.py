@@ -76,7 +76,7 @@ class Training:
     ) -> None:
         """`beat`: told of every batch that is evaluated. `memo`: see `Host.fit`; None: what is
         measured before the first step is left as it was initialised. `start`: weights to start
-        from, see `start`; None: those of the run's seed.
+        from, see `starting_weights`; None: those of the run's seed.
 
         Raises UserError where the data does not fit the spec, or the model can't be built.
         """
@@ -112,7 +112,7 @@ class Training:
         self._at, self._begun = TrainState(), 0.0
         self._losses = torch.zeros(LOSSES, dtype=torch.float64, device=device)
         self._unseen = 0
-        self._forward, self._outputs = self._eager, self._call
+        self.uncompile()
         self._enter(self._at)
         self.model.train()
 
@@ -157,7 +157,7 @@ class Training:
         """The loss of a micro-batch, the `rows` of a global one, with its graph. `weights`: in the
         place of the model's own, see `round_weights`."""
         with self._keyed(rows):
-            return self._forward(images[rows], target[rows], dict(weights))
+            return self._loss(images[rows], target[rows], dict(weights))
 
     def outputs(
         self, images: Tensor | None, target: Tensor, rows: slice, weights: Mapping[str, Tensor]
@@ -179,7 +179,7 @@ class Training:
             return nullcontext()
         return seeded(self.run.seed, "model", *place)
 
-    def _eager(self, images: Tensor, target: Tensor, weights: dict[str, Tensor]) -> Tensor:
+    def _eager_loss(self, images: Tensor, target: Tensor, weights: dict[str, Tensor]) -> Tensor:
         """The loss, as a compiler is given it: no draw that is kept, no number that changes, no
         waiting."""
         return self.task.loss(self._call(images, target, weights), target)
@@ -200,13 +200,13 @@ class Training:
         # Of each tensor that it captures torch asks for the gradient; rounded weights keep none.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
         self._at.compiled = True
-        self._forward = torch.compile(self._eager, fullgraph=True, dynamic=False)
+        self._loss = torch.compile(self._eager_loss, fullgraph=True, dynamic=False)
         self._outputs = torch.compile(self._call, fullgraph=True, dynamic=False)
 
     def uncompile(self) -> None:
         """Undo that."""
         self._at.compiled = False
-        self._forward, self._outputs = self._eager, self._call
+        self._loss, self._outputs = self._eager_loss, self._call
 
     @property
     def compiled(self) -> bool:
@@ -270,7 +270,6 @@ class Training:
         self, split: AnySplit, task: Evaluation | None = None, data: Data | None = None
     ) -> tuple[dict[str, float], np.ndarray]:
         """`evaluate`, by the weights that the model has; by another task than its own."""
-
         predict = Predictor(self, split, data or self.run.data)
         self.model.eval()
         try:

@@ -159,7 +159,8 @@ def initialise(model: Host, seed: int) -> None:
     """Fill every parameter of the model, on the CPU and in float32 whatever the model is in.
 
     A module may fill a parameter by itself, and say its role: see `Traits`. What says neither has
-    the values of its constructor, see `made`. `model.head_bias` is added to the head's bias.
+    the values of its constructor, see `constructor_values`. `model.head_bias` is added to the
+    head's bias.
     """
     rules = SCHEMES[model.init]
     generator = Generator()
