@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -31,10 +30,7 @@ from ablate.training.attempt import (
     Damaged,
     TrainingStopped,
     code_digest,
-    driver,
     hold,
-    installed,
-    joined,
 )
 from ablate.training.loop import Machine, train
 from ablate.training.numerics import choose, device_of
@@ -77,17 +73,17 @@ def _train(
     settled = options.get("settled") or {}
     memory.limit(device, options.get("share", 1.0))
     numerics = asdict(choose(run, device, settled))
-    attempt.note(
-        at=time.time(),
-        pid=os.getpid(),
-        slot=options["slot"],
+    attempt.begin(
+        options,
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        threads=torch.get_num_threads(),
+        packages=PACKAGES,
+        digest=DIGEST,
         from_step=rundir.newest_step(),
         seed=run.seed,
         fingerprint=run.data.fingerprint,
         **numerics,
         plugins={},
-        origin=options.get("origin"),
-        **environment(device),
     )
     trains = False
 
@@ -136,13 +132,9 @@ def _train(
 
 def _where(run: Run, rundir: RunDir, attempt: Attempt, cache: Path) -> dict[str, Any]:
     """Of a result: by which code, of which data, from which weights, on what."""
-    line = attempt.lineage()
+    kinds = dict.fromkeys((*choices.CHOICES, *own_folders(run)))
     return {
-        "digest": joined(other.get("digest", "unknown") for other in line),
-        "plugins": {
-            kind: joined(other.get("plugins", {}).get(kind) for other in line)
-            for kind in dict.fromkeys((*choices.CHOICES, *own_folders(run)))
-        },
+        **attempt.code(kinds),
         "fingerprint": run.data.fingerprint,
         "start_sha256": start_sha256(run, rundir),
         "device": attempt.facts["device"],
@@ -189,17 +181,3 @@ PACKAGES = (
     "scikit-learn",
     "mlxtend",
 )
-
-
-def environment(device: torch.device) -> dict[str, Any]:
-    """Where and with what a run is trained."""
-    cuda = device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
-        "driver": driver() if cuda else None,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {package: installed(package) for package in PACKAGES},
-        "threads": torch.get_num_threads(),
-        "digest": DIGEST,
-    }
