@@ -167,12 +167,15 @@ def calls(tree: ast.AST) -> set[str]:
 
 
 def test_nobody_else_types_a_step():
-    """Who calls backward on our models calls it through Training.step: but for timm's own loops,
-    and a norm alone."""
+    """Who calls backward on our models calls it through Training.step, whose task takes the
+    gradients: but for timm's own loops, and a norm alone."""
     others = {"runs.py", "step.py", "variants.py"}  # theirs; variants: of a norm by itself
+    task = REPOSITORY / "ablate/training/task"
     files = [*(REPOSITORY / "ablate").rglob("*.py"), *(REPOSITORY / "benchmarks").glob("*.py")]
-    found = {path.name for path in files if "backward" in calls(ast.parse(path.read_text()))}
-    assert found - others == {"training.py"}
+    found = {path for path in files if "backward" in calls(ast.parse(path.read_text()))}
+    tasks = {task / "__init__.py", task / "contrastive.py"}  # by default; of pairs
+    assert {path.name for path in found - tasks} - others == {"training.py"}
+    assert tasks <= found
 
 
 # --- Tasks --------------------------------------------------------------------------------------
