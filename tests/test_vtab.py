@@ -358,7 +358,7 @@ SETS: dict[str, tuple[int, str, str, str, int]] = {
 
 
 def test_vtab_has_nineteen_sets():
-    shipped = Path(labels.__file__).parents[3] / "conf" / "data"
+    shipped = Path(labels.__file__).parents[2] / "conf" / "data"
     assert {path.stem for path in shipped.glob("vtab_*.yaml")} == {f"vtab_{name}" for name in SETS}
 
 
