@@ -41,12 +41,14 @@ from PIL import Image, ImageOps
 from step import as_a_worker, let_timm_load
 from torch.utils.data import DataLoader, Dataset
 
+from ablate.data import cache, feed, source
+from ablate.data.augment import randaugment
+from ablate.data.batches import Batches, evaluation_batches
+from ablate.data.draws import Draws
+from ablate.data.image_changes import ImageView, changes_of, in_blocks
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.recipe import Augment
 from ablate.shared.sections import Data
-from ablate.training.data import augment, cache, feed, source
-from ablate.training.data.batches import Batches, ImageView, change, evaluation_batches
-from ablate.training.keyed import Draws
 from ablate.training.numerics import device_of
 
 DATA = Path(os.environ.get("ABLATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -225,13 +227,14 @@ def photographs(rounds: int) -> None:
                     ratios[name].append((decoding + second) / second)
                     rates.setdefault(name, []).append(1 / second)
             some = cached.split("train").take(torch.arange(BATCH))
-            crops = change(some.images, some.aspects, augreg, ImageView(224), Draws(0), turn)
-            numbers = Draws(0).uniform("randaug", turn, 2 * augment.TIMM_LAYER, BATCH)
+            made = changes_of(some.aspects, augreg, ImageView(224), Draws(0), turn)
+            crops = in_blocks(some.images, made)
+            numbers = Draws(0).uniform("randaug", turn, 2 * randaugment.TIMM_LAYER, BATCH)
             pictures = [Image.fromarray(crop.numpy()) for crop in crops]
             start = time.perf_counter()
-            layers = numbers.view(2, augment.TIMM_LAYER, BATCH)
-            made = [augment.timm_layer(layer, (224, 224)) for layer in layers]
-            augment.timm_randaugment(crops, made, 128)
+            layers = numbers.view(2, randaugment.TIMM_LAYER, BATCH)
+            made = [randaugment.timm_layer(layer, (224, 224)) for layer in layers]
+            randaugment.timm_randaugment(crops, made, 128)
             middle = time.perf_counter()
             for picture in pictures:
                 transform(picture)

@@ -51,11 +51,11 @@ from PIL import Image
 from step import has_bf16, timm_vit
 from torch.utils.data import DataLoader
 
+from ablate.data import source
 from ablate.planning.compose import resolve
 from ablate.shared import sections
 from ablate.shared.build import build_run
 from ablate.store.store import Store
-from ablate.training.data import source
 from ablate.training.model import build
 from ablate.training.model.export import to_timm
 from ablate.training.schedule import learning_rate, lengths

@@ -25,11 +25,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from ablate.data.image_changes import normalise
 from ablate.planning.compose import resolve
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.training.calibrate import random_split
-from ablate.training.data.batches import normalise
 from ablate.training.model.export import timm_arguments
 from ablate.training.numerics import device_of
 from ablate.training.training import Training

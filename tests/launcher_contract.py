@@ -22,7 +22,7 @@ from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import to_json, write_whole
 from ablate.shared.rundir import EXIT_TAKEN, FAILED, STOPPED, RunDir
 from ablate.store.store import Store
-from ablate.training.worker import EXIT_STOPPED
+from ablate.training.attempt import EXIT_STOPPED
 
 TINY = ("model.depth=1", "train.steps=3")
 LONG = ("train.steps=null", "train.epochs=5000")

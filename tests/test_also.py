@@ -15,6 +15,8 @@ from conftest import Shell
 from PIL import Image
 
 import ablate
+from ablate.data.cache import prepare
+from ablate.data.picture import Broken
 from ablate.planning.cell import PlannedRun
 from ablate.planning.compose import resolve
 from ablate.planning.expand import plan as make_plan
@@ -22,8 +24,7 @@ from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
 from ablate.training import worker
-from ablate.training.data.cache import prepare
-from ablate.training.data.picture import Broken
+from ablate.training.attempt import EXIT_ROTTEN
 from ablate.training.worker import Damaged, check_tested
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -185,7 +186,7 @@ def test_files_that_rotted_and_can_t_be_decoded_blame_the_set_that_has_them(
     monkeypatch.setattr(worker, "train", train)
     options = {"slot": "cpu", "device": "cpu", "threads": 1, "checkpoint_s": 1e9}
     code = worker.work(str(run.path), {**options, "cache": str(store.cache)})
-    assert code == worker.EXIT_ROTTEN
+    assert code == EXIT_ROTTEN
     assert not (home / "meta.json").exists()
 
 

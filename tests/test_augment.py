@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy import stats
 
-from ablate.training.data import augment
-from ablate.training.data.augment import crop, erase, mnist
-from ablate.training.data.augment.mix import BETA, beta
+from ablate.data.augment import colour, crop, erase, mix, mnist, randaugment, warp
+from ablate.data.augment.mix import BETA, beta
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -72,8 +71,8 @@ def tf_box(aspect: float, area: tuple[float, float], draw: random.Random) -> tup
 @pytest.mark.parametrize("aspect", [1.0, 0.45, 2.6, 20.0, 1 / 22])
 def test_inception_boxes_have_tfs_law(aspect: float) -> None:
     """20 and 1 / 22: of the ratios only some fit."""
-    numbers = drawn(augment.INCEPTION, 3000, 1)
-    ours = augment.inception_boxes(torch.full((3000,), aspect), numbers).numpy()
+    numbers = drawn(crop.INCEPTION, 3000, 1)
+    ours = crop.inception_boxes(torch.full((3000,), aspect), numbers).numpy()
     draw = random.Random(0)
     theirs = np.array([tf_box(aspect, (0.05, 1.0), draw) for _ in range(3000)])
     for one, other in (
@@ -90,8 +89,8 @@ def test_inception_boxes_have_tfs_law(aspect: float) -> None:
 def test_inception_boxes_are_within_what_is_asked(seed: int, low: float, span: float) -> None:
     area, ratio = (low, low + span), (0.6, 1.5)
     aspect = torch.rand(200, generator=seeded(seed)) * 3 + 0.3
-    numbers = drawn(augment.INCEPTION, 200, seed + 1)
-    boxes = augment.inception_boxes(aspect, numbers, area, ratio)
+    numbers = drawn(crop.INCEPTION, 200, seed + 1)
+    boxes = crop.inception_boxes(aspect, numbers, area, ratio)
     top, left, height, width = boxes.unbind(1)
     assert (torch.stack([top, left]) >= 0).all()
     assert (torch.stack([top + height, left + width]) <= 1 + 1e-6).all()
@@ -103,7 +102,7 @@ def test_inception_boxes_are_within_what_is_asked(seed: int, low: float, span: f
 
 def test_where_no_ratio_fits_the_whole_image_is_taken() -> None:
     aspect = torch.tensor([30.0, 1.0, 1 / 30])
-    boxes = augment.inception_boxes(aspect, drawn(augment.INCEPTION, 3, 0))
+    boxes = crop.inception_boxes(aspect, drawn(crop.INCEPTION, 3, 0))
     assert torch.equal(boxes[[0, 2]], torch.tensor([[0.0, 0.0, 1.0, 1.0]] * 2))
     assert boxes[1, 2:].max() < 1
 
@@ -118,8 +117,8 @@ def test_resized_crop_boxes_have_torchvisions_law(aspect: float, oracle: Any) ->
     made = [theirs.make_params([blank]) for _ in range(1500)]
     expected = np.array([[p["top"], p["left"], p["height"], p["width"]] for p in made])
     expected = expected / np.array([*size, *size])
-    numbers = drawn(augment.RESIZED_CROP, 6000, 2)
-    got = augment.resized_crop_boxes(torch.full((6000,), aspect), numbers).double().numpy()
+    numbers = drawn(crop.RESIZED_CROP, 6000, 2)
+    got = crop.resized_crop_boxes(torch.full((6000,), aspect), numbers).double().numpy()
     central = np.array([0, (1 - 4 / 3 / 12) / 2, 1, 4 / 3 / 12])
     if aspect == 12:  # mostly none of 10 fits
         fallen = [np.abs(b - central).max(1) < 1e-3 for b in (got, expected)]
@@ -133,7 +132,7 @@ def test_resized_crop_boxes_have_torchvisions_law(aspect: float, oracle: Any) ->
 
 
 def test_centre_boxes_are_central_squares_of_the_original() -> None:
-    boxes = augment.centre_boxes(torch.tensor([1.0, 2.0, 0.5]), 0.875)
+    boxes = crop.centre_boxes(torch.tensor([1.0, 2.0, 0.5]), 0.875)
     wide = [0.0625, 0.28125, 0.875, 0.4375]
     tall = [0.28125, 0.0625, 0.4375, 0.875]
     assert boxes.tolist() == [[0.0625, 0.0625, 0.875, 0.875], wide, tall]
@@ -164,15 +163,15 @@ def test_crop_and_resize_is_torchs_bilinear_of_the_slice(channels: int, size: in
     torch.testing.assert_close(at_once.double(), exact, rtol=0, atol=0.5 + 1e-3)
     sure = (exact % 1 - 0.5).abs() > 1e-3  # neither a tie
     assert torch.equal(at_once[sure], exact.add(0.5).byte()[sure])
-    got = augment.crop_and_resize(images, boxes / torch.tensor([16, 12, 16, 12]), size)
+    got = crop.crop_and_resize(images, boxes / torch.tensor([16, 12, 16, 12]), size)
     assert got.is_contiguous()
     assert apart(got, at_once) <= 1  # rounded once more, between the axes
     assert (got.double() - exact).mean().abs() < 0.1
     if size == 16 and channels == 3:
         square = noise(2)
         box = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(2, 1)
-        assert torch.equal(augment.crop_and_resize(square, box, 16), square)
-        assert torch.equal(augment.resize_area(square, box, 16), square)
+        assert torch.equal(crop.crop_and_resize(square, box, 16), square)
+        assert torch.equal(crop.resize_area(square, box, 16), square)
 
 
 def spans(boxes: torch.Tensor) -> torch.Tensor:
@@ -185,14 +184,14 @@ def spans(boxes: torch.Tensor) -> torch.Tensor:
 def test_one_by_one_crops_are_those_at_once(seed: int, height: int, width: int) -> None:
     images = noise(20, height, width)
     aspect = torch.rand(20, generator=seeded(seed)) + 0.5
-    boxes = augment.inception_boxes(aspect, drawn(augment.INCEPTION, 20, seed))
+    boxes = crop.inception_boxes(aspect, drawn(crop.INCEPTION, 20, seed))
     sides = torch.tensor([[height], [width]])
     whole = crop.whole(*spans(boxes) * sides, sides)
     for size in (4, 11):
         got = crop.resize_slices(images, *whole, size)
         at_once = crop.sample(images, *whole, size)
         assert apart(got, at_once) <= 1
-        assert torch.equal(augment.crop_and_resize(images, boxes, size), got)
+        assert torch.equal(crop.crop_and_resize(images, boxes, size), got)
 
 
 def test_boxes_are_rounded_to_whole_pixels_within_the_image() -> None:
@@ -216,7 +215,7 @@ def test_boxes_are_rounded_to_whole_pixels_within_the_image() -> None:
 def test_resize_area_is_torchs_where_pixels_divide() -> None:
     images = noise(3, 24, 18)
     boxes = torch.tensor([[0, 0, 24, 18], [4, 6, 12, 6], [12, 0, 6, 12]])
-    got = augment.resize_area(images, boxes / torch.tensor([24, 18, 24, 18]), 6)
+    got = crop.resize_area(images, boxes / torch.tensor([24, 18, 24, 18]), 6)
     exact = torch.cat([F.interpolate(s, (6, 6), mode="area") for s in slices(images, boxes)])
     torch.testing.assert_close(got.double(), last(exact), rtol=0, atol=0.5 + 1e-3)
 
@@ -233,7 +232,7 @@ def test_resize_area_cuts_pixels_exactly(data: st.DataObject) -> None:
     part = fine[top : top + sides[0], left : left + sides[1]]
     blocks = part.view(size, sides[0] // size, size, sides[1] // size, 3).mean((1, 3))
     box = torch.tensor([[top, left, *sides]]) / 84
-    got = augment.resize_area(images, box, size)[0]
+    got = crop.resize_area(images, box, size)[0]
     torch.testing.assert_close(got.double(), blocks, rtol=0, atol=0.5 + 1e-3)
 
 
@@ -253,14 +252,14 @@ def seen_between(images: torch.Tensor, boxes: torch.Tensor, size: int) -> torch.
 def test_resize_area_magnifies_bilinearly_axis_by_axis() -> None:
     images = noise(2)
     small = torch.tensor([[0.1, 0.2, 0.3, 0.4]] * 2)  # between pixels
-    got = augment.resize_area(images, small, 16)
+    got = crop.resize_area(images, small, 16)
     torch.testing.assert_close(got.float(), seen_between(images, small, 16), rtol=0, atol=0.51)
     flat = torch.tensor([[0.0, 0.25, 1.0, 0.5]] * 2)  # rows shrink, columns are magnified
     rows = images.float().view(2, 8, 2, 16, 3).mean(2)[:, :, 4:12].permute(0, 3, 1, 2)
     exact = F.interpolate(rows, (8, 8), mode="bilinear")
-    got = augment.resize_area(images, flat, 8)
+    got = crop.resize_area(images, flat, 8)
     torch.testing.assert_close(got.float(), last(exact), rtol=0, atol=0.51)
-    wide = augment.resize_area(images, flat, 12)
+    wide = crop.resize_area(images, flat, 12)
     lines = F.interpolate(images.permute(0, 3, 1, 2).double()[..., 4:12], (16, 12), mode="bilinear")
     thirds = lines.repeat_interleave(3, 2).view(2, 3, 12, 4, 12).mean(3)
     torch.testing.assert_close(wide.double(), last(thirds), rtol=0, atol=0.501)
@@ -268,8 +267,8 @@ def test_resize_area_magnifies_bilinearly_axis_by_axis() -> None:
 
 def test_each_image_is_cropped_as_if_alone() -> None:
     images, aspect = noise(20), torch.linspace(0.3, 3, 20)
-    boxes = augment.inception_boxes(aspect, drawn(augment.INCEPTION, 20, 3))
-    for resize in (augment.crop_and_resize, augment.resize_area):
+    boxes = crop.inception_boxes(aspect, drawn(crop.INCEPTION, 20, 3))
+    for resize in (crop.crop_and_resize, crop.resize_area):
         got = resize(images, boxes, 11)
         for b in range(20):
             alone = resize(images[b : b + 1], boxes[b : b + 1], 11)[0]
@@ -291,7 +290,7 @@ def test_erased_boxes_have_timms_law(most: float, oracle: Any) -> None:
         if len(gone):
             expected.append(torch.cat([gone.amin(0), gone.amax(0) + 1]))
     options = {} if most > 3 else {"aspect": (0.3, most)}
-    numbers = drawn(augment.ERASING, 8000, 1)
+    numbers = drawn(erase.ERASING, 8000, 1)
     ours = erase.erase_boxes(20, 14, numbers, probability=0.6, **options)
     erased = ours[ours[:, 2] > ours[:, 0]]
     assert stats.binomtest(len(erased), 8000, 0.6).pvalue > 0.01
@@ -307,15 +306,15 @@ def test_erased_boxes_have_timms_law(most: float, oracle: Any) -> None:
 
 
 def test_what_is_as_large_as_the_image_is_never_erased() -> None:
-    edges = erase.erase_boxes(8, 8, drawn(augment.ERASING, 50, 0), 1.0, area=(1.0, 1.0))
+    edges = erase.erase_boxes(8, 8, drawn(erase.ERASING, 50, 0), 1.0, area=(1.0, 1.0))
     assert torch.equal(edges[:, :2], edges[:, 2:])  # one side is 8 or more, whatever the aspect
 
 
 def test_erased_pixels_are_normal_and_others_stay() -> None:
     images = torch.full((400, 20, 20, 3), 5.0)
     before = images.clone()
-    numbers = drawn(augment.ERASING, 400, 0)
-    got = augment.random_erasing(images, numbers, normals(0), probability=0.5)
+    numbers = drawn(erase.ERASING, 400, 0)
+    got = erase.random_erasing(images, numbers, normals(0), probability=0.5)
     assert got is images  # in place
     edges = erase.erase_boxes(20, 20, numbers, probability=0.5)
     inside = torch.zeros((400, 20, 20), dtype=torch.bool)
@@ -325,16 +324,16 @@ def test_erased_pixels_are_normal_and_others_stay() -> None:
     values = got[inside]
     assert stats.kstest(values.flatten()[:20_000], "norm").pvalue > 0.01
     assert (np.abs(np.corrcoef(values.T) - np.eye(3)) < 3.3 / len(values) ** 0.5).all()
-    assert torch.equal(got, augment.random_erasing(before, numbers, normals(0), probability=0.5))
+    assert torch.equal(got, erase.random_erasing(before, numbers, normals(0), probability=0.5))
 
 
 # --- Mixing -------------------------------------------------------------------------------------
 
 
 def kept(height: int, width: int, seed: int, *strengths: float, **more: float) -> torch.Tensor:
-    numbers = np.random.default_rng(seed).random(augment.MIXTURE).tolist()
-    made = augment.mixture(height, width, numbers, *strengths, **more)
-    return augment.kept(height, width, torch.tensor(made, dtype=torch.float64))
+    numbers = np.random.default_rng(seed).random(mix.MIXTURE).tolist()
+    made = mix.mixture(height, width, numbers, *strengths, **more)
+    return mix.kept(height, width, torch.tensor(made, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("strength", [0.05, 0.2, 0.5, 0.51, 0.8, 1.0, 3.0])
@@ -368,9 +367,9 @@ def box_of_timm(height: int, width: int, share: float, down: int, across: int) -
 def test_boxes_of_cutmix_are_timms(side: int) -> None:
     """Of the same share and the same centre, box by box."""
     for seed in range(400):
-        numbers = np.random.default_rng(seed).random(augment.MIXTURE).tolist()
+        numbers = np.random.default_rng(seed).random(mix.MIXTURE).tolist()
         centre = [int(uniform * side) for uniform in numbers[1:3]]
-        _, *edges = augment.mixture(side, side, numbers, cutmix=1.0)
+        _, *edges = mix.mixture(side, side, numbers, cutmix=1.0)
         expected = box_of_timm(side, side, beta(1.0, numbers[3 + BETA :]), *centre)
         assert np.clip(edges, 0, side).tolist() == expected, seed
 
@@ -406,7 +405,7 @@ def test_switch_says_how_often_cutmix_and_off_is_off() -> None:
         assert is_cut or torch.equal(own, alone)  # cutmix beside it moves no mixup
     assert (kept(9, 9, 0) == 1).all()
     images, targets = torch.rand(3, 9, 9, 1), torch.rand(3, 4)
-    same = augment.mix(images, targets, kept(9, 9, 0))
+    same = mix.mix(images, targets, kept(9, 9, 0))
     assert torch.equal(same[0], images)
     assert torch.equal(same[1], targets)
 
@@ -414,7 +413,7 @@ def test_switch_says_how_often_cutmix_and_off_is_off() -> None:
 def test_images_and_targets_are_mixed_with_the_one_before() -> None:
     images = torch.rand((4, 5, 6, 3), generator=seeded(0))
     targets = torch.eye(4)
-    mixed, soft = augment.mix(images, targets, torch.full((5, 6), 0.75))
+    mixed, soft = mix.mix(images, targets, torch.full((5, 6), 0.75))
     for b in range(4):
         torch.testing.assert_close(mixed[b], 0.75 * images[b] + 0.25 * images[b - 1])
         expected = torch.zeros(4)
@@ -422,7 +421,7 @@ def test_images_and_targets_are_mixed_with_the_one_before() -> None:
         torch.testing.assert_close(soft[b], expected)
     own = torch.ones(5, 6)
     own[1:3, 2:5] = 0
-    cut, soft = augment.mix(images, targets, own)
+    cut, soft = mix.mix(images, targets, own)
     pasted = images.clone()
     pasted[:, 1:3, 2:5] = images.roll(1, 0)[:, 1:3, 2:5]
     assert torch.equal(cut, pasted)
@@ -441,8 +440,8 @@ def blob(batch: int) -> torch.Tensor:
 def test_the_mnist_set_is_torchvisions_chain_on_the_same_draws(oracle: Any) -> None:
     v2 = oracle("torchvision.transforms.v2.functional")
     images = blob(150)
-    numbers = drawn(augment.SHAKE, 150, 8)
-    got = augment.shake(images, numbers)
+    numbers = drawn(mnist.SHAKE, 150, 8)
+    got = mnist.shake(images, numbers)
     uniform = numbers.double()
     zoomed, levels = 0, []
     for b in range(150):
@@ -479,10 +478,10 @@ def test_zoom_out_is_pils_pad_and_resize() -> None:
 
 
 def test_shake_at_zero_changes_nothing() -> None:
-    images, numbers = blob(8), drawn(augment.SHAKE, 8, 1)
-    still = augment.shake(images, numbers, degrees=0.0, shift=0.0, probability=0.0)
+    images, numbers = blob(8), drawn(mnist.SHAKE, 8, 1)
+    still = mnist.shake(images, numbers, degrees=0.0, shift=0.0, probability=0.0)
     assert torch.equal(still, images)
-    assert not torch.equal(augment.shake(images, numbers), images)
+    assert not torch.equal(mnist.shake(images, numbers), images)
 
 
 # --- All of it ----------------------------------------------------------------------------------
@@ -496,21 +495,23 @@ def test_nothing_is_made_on_another_device() -> None:
     tf, timm = uniform.view(60, 4, 6), uniform.view(40, 6, 6)
     drawing = normals(0)(range(6), images[0].numel())
     with torch.device("meta"):
-        boxes = augment.inception_boxes(aspect, uniform[:4])
+        boxes = crop.inception_boxes(aspect, uniform[:4])
         done = [
-            augment.crop_and_resize(images, boxes, 8),
-            augment.resize_area(images, augment.resized_crop_boxes(aspect, uniform[:22]), 8),
-            augment.resize_area(images, augment.centre_boxes(aspect, 0.875), 8),
-            augment.flip(images, mask),
-            augment.tf_randaugment(images, [augment.tf_layer(some, (16, 16), 9.0) for some in tf]),
-            augment.timm_randaugment(
-                images, [augment.timm_layer(some, (16, 16)) for some in timm], 128.0
+            crop.crop_and_resize(images, boxes, 8),
+            crop.resize_area(images, crop.resized_crop_boxes(aspect, uniform[:22]), 8),
+            crop.resize_area(images, crop.centre_boxes(aspect, 0.875), 8),
+            warp.flip(images, mask),
+            randaugment.tf_randaugment(
+                images, [randaugment.tf_layer(some, (16, 16), 9.0) for some in tf]
             ),
-            augment.colour_jitter(images, 0.3, uniform[:3]),
-            augment.shake(images, uniform[:7]),
-            augment.random_erasing(
+            randaugment.timm_randaugment(
+                images, [randaugment.timm_layer(some, (16, 16)) for some in timm], 128.0
+            ),
+            colour.colour_jitter(images, 0.3, uniform[:3]),
+            mnist.shake(images, uniform[:7]),
+            erase.random_erasing(
                 images.float(), uniform[:23], lambda rows, _: drawing[rows.start : rows.stop], 1.0
             ),
-            *augment.mix(images.float(), targets, augment.kept(16, 16, mixture)),
+            *mix.mix(images.float(), targets, mix.kept(16, 16, mixture)),
         ]
     assert all(made.device == cpu for made in done)

@@ -7,27 +7,16 @@ import pytest
 import torch
 from PIL import Image
 
+from ablate.data import batches, image_changes
+from ablate.data.augment import layout
+from ablate.data.augment.crop import centre_boxes, resize_area
+from ablate.data.augment.mnist import shake
+from ablate.data.augment.randaugment import tf_layer, tf_randaugment
+from ablate.data.batches import Batches, evaluation_batches
+from ablate.data.draws import Draws
+from ablate.data.image_changes import BLOCK, ImageView, changes_of, in_blocks, normalise, shake_once
+from ablate.data.splits import Split
 from ablate.shared.recipe import Augment
-from ablate.training.data import batches
-from ablate.training.data.augment import (
-    centre_boxes,
-    layout,
-    resize_area,
-    shake,
-    tf_layer,
-    tf_randaugment,
-)
-from ablate.training.data.batches import (
-    BLOCK,
-    Batches,
-    ImageView,
-    change,
-    evaluation_batches,
-    normalise,
-    shaken_once,
-)
-from ablate.training.data.cached import Split
-from ablate.training.keyed import Draws
 
 NONE = Augment(flip=False, crop_pad=0)
 ALL = {
@@ -48,7 +37,7 @@ def noise(n, size=12, aspects=None):
 
 def changed(split, view, step=3, seed=0, **settings):
     spec = dataclasses.replace(NONE, **settings)
-    return change(split.images, split.aspects, spec, view, Draws(seed), step)
+    return in_blocks(split.images, changes_of(split.aspects, spec, view, Draws(seed), step))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -69,9 +58,8 @@ def test_turning_one_change_on_moves_no_other():
     for key in ("crop_area", "flip", "rotate", "jitter"):
         first = changed(split, view, **{key: ALL[key]})
         both = changed(split, view, **{key: ALL[key]}, randaug=2)
-        after = change(
-            first, torch.ones(40), dataclasses.replace(NONE, randaug=2), view, Draws(0), 3
-        )
+        spec = dataclasses.replace(NONE, randaug=2)
+        after = in_blocks(first, changes_of(torch.ones(40), spec, view, Draws(0), 3))
         assert torch.equal(both, after)
 
 
@@ -181,14 +169,14 @@ def test_erasing_is_in_what_the_model_sees():
 def test_a_set_shaken_once_hangs_on_the_place_of_its_images_alone():
     spec = Augment(flip=False, crop_pad=0, rotate=20.0, translate=0.2, zoom_out=0.2)
     whole = noise(BLOCK + 30, 8)
-    shaken = shaken_once(whole, spec)
+    shaken = shake_once(whole, spec)
     assert torch.equal(shaken.labels, whole.labels)
     assert (shaken.images != whole.images).flatten(1).any(1).float().mean() > 0.95
-    part = shaken_once(whole.take(slice(0, BLOCK + 7)), spec)
+    part = shake_once(whole.take(slice(0, BLOCK + 7)), spec)
     assert torch.equal(part.images, shaken.images[: BLOCK + 7])
     numbers = Draws(0).uniform("evaluation", 0, 7, 3)
     assert torch.equal(shaken.images[:3], shake(whole.images[:3], numbers, 20.0, 0.2, 0.2))
-    assert shaken_once(whole, NONE).images.equal(whole.images)
+    assert shake_once(whole, NONE).images.equal(whole.images)
 
 
 @pytest.mark.parametrize(
@@ -242,9 +230,9 @@ def test_a_batch_is_changed_in_blocks_of_rows_to_the_same_bits(spec, grouped, mo
 
     monkeypatch.setattr(batches, "normalise", counted)
     for input in ("range", "imagenet"):
-        monkeypatch.setattr(batches, "AT_ONCE", 1 << 26)
+        monkeypatch.setattr(image_changes, "AT_ONCE", 1 << 26)
         whole = shown(input)
-        monkeypatch.setattr(batches, "AT_ONCE", 16 * 16 * 3 * 25)
+        monkeypatch.setattr(image_changes, "AT_ONCE", 16 * 16 * 3 * 25)
         parts = shown(input)
         assert all(map(torch.equal, whole, parts))
     assert seen == 2 * [60, 60, *2 * [25, 25, 10]]

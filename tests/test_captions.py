@@ -14,6 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
+from ablate.data.cache import prepare
 from ablate.planning.expand import plan as make_plan
 from ablate.shared import spec
 from ablate.shared.errors import UserError
@@ -22,7 +23,6 @@ from ablate.shared.rundir import RunDir
 from ablate.store.store import Store
 from ablate.training import answers
 from ablate.training.attempt import TrainingStopped
-from ablate.training.data.cache import prepare
 from ablate.training.loop import Machine, train
 from ablate.training.task import tokens
 from ablate.training.task.contrastive import Contrastive

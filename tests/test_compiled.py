@@ -183,7 +183,7 @@ def test_what_can_not_be_compiled_is_not_and_nothing_has_changed(tmp_path, monke
     monkeypatch.setattr(compiled, "repays", lambda *planned: True)
 
     def compile(self):
-        self._forward = lambda *arguments: 1 / 0
+        self._loss = lambda *arguments: 1 / 0
 
     monkeypatch.setattr(Training, "compile", compile)
     plain, training, said = made({"norm": "batchnorm"}), made({"norm": "batchnorm"}), []

@@ -11,10 +11,10 @@ import tiny
 import torch
 from torch import nn
 
+from ablate.data.draws import key
 from ablate.shared import sections
 from ablate.shared.errors import UserError
 from ablate.shared.spec import Run
-from ablate.training.keyed import key
 from ablate.training.model import build
 from ablate.training.model.init import overruled
 

@@ -20,6 +20,9 @@ from test_kill import kill, workers
 from torch import nn
 
 from ablate.analysis.paper import beside
+from ablate.data import coloured_digits
+from ablate.data.cache import prepare
+from ablate.data.splits import Split
 from ablate.planning.compose import resolve_data
 from ablate.planning.expand import plan as make_plan
 from ablate.shared import spec
@@ -29,13 +32,10 @@ from ablate.shared.metrics.contrastive import score
 from ablate.shared.sections import Data, Text
 from ablate.store.store import Store
 from ablate.training.calibrate import random_split
-from ablate.training.data import coloured
-from ablate.training.data.cache import prepare
-from ablate.training.data.cached import Split
 from ablate.training.model import build
 from ablate.training.model.export import timm_arguments
-from ablate.training.model.towers import normalised, similarities
-from ablate.training.start import begin
+from ablate.training.model.towers import Towers, normalised, similarities
+from ablate.training.starting_weights import begin
 from ablate.training.task import Predictor, contrastive
 from ablate.training.task.contrastive import Contrastive, floors, pair_losses
 from ablate.training.task.tokens import Tokens, canonical, prompted
@@ -199,8 +199,18 @@ def measured(names, embedded, labels, features, classes=None, prompts=("{}",), d
         sums = [sum(torch.tensor(embedded.get(w, zero)) for w in row) for row in said]
         return normalised(torch.stack(sums))
 
-    calls = None, lambda images: images, every, None, texts, lambda z, w: 2 * z @ w.T
-    predict = Predictor(*calls, split, CPU, data or run.data)
+    class Known(Towers):
+        """Texts have these embeddings, an image's is itself, and the temperature is 2."""
+
+        def __init__(self):
+            torch.nn.Module.__init__(self)
+            self.theta = torch.nn.Parameter(torch.tensor([math.log(2.0)]))
+            self.features, self.texts = (lambda images: images), texts
+
+    training = SimpleNamespace(
+        model=Known(), train=every, weights=torch.float32, compute=lambda call, *given: call(*given)
+    )
+    predict = Predictor(training, split, data or run.data)
     return task.evaluate(predict, [(features[:3], labels[:3]), (features[3:], labels[3:])])
 
 
@@ -276,8 +286,9 @@ def test_embeddings_of_millions_of_texts_are_never_there_at_once(prompts, monkey
         shown.append(len(some))
         return vectors[some].sum(1)
 
-    predict = SimpleNamespace(texts=texts, device=CPU)
-    known = Contrastive(run)._embedded(predict, tokens)
+    predict = SimpleNamespace(compute=lambda call, *given: call(*given))
+    towers = SimpleNamespace(texts=texts, theta=torch.zeros(1))
+    known = Contrastive(run)._embedded(predict, towers, tokens)
     assert max(shown) == 4
     whole = vectors[torch.from_numpy(tokens)].sum(2).double()
     assert torch.equal(known, normalised(whole.mean(1)))
@@ -467,7 +478,7 @@ def test_the_pairs_that_are_tested_are_in_no_other_split_nor_are_their_digits(tm
     tree, _ = resolve_data("coloured_digits", [], tmp_path)  # 8x8, which the sweep enlarges
     cached, bunch = prepare(section(Data, tree["data"], "data"), tmp_path), load_digits()
     shapes = {image.tobytes(): n for n, image in enumerate(bunch.images.astype(np.uint8))}
-    colours = np.array([*coloured.COLOURS.values()])
+    colours = np.array([*coloured_digits.COLOURS.values()])
     seen, rows = {}, {}
     for split in ("train", "validation", "test"):
         part = cached.split(split)
@@ -482,7 +493,7 @@ def test_the_pairs_that_are_tested_are_in_no_other_split_nor_are_their_digits(tm
         row = [shapes[image.tobytes()] for image in sixteen]
         digit = bunch.target[row]
         names = [
-            f"{list(coloured.COLOURS)[c]} {coloured.NUMBERS[d]}"
+            f"{list(coloured_digits.COLOURS)[c]} {coloured_digits.NUMBERS[d]}"
             for c, d in zip(colour, digit, strict=True)
         ]
         said = [cached.class_names[label].split(" ", 1)[1] for label in part.labels]

@@ -35,6 +35,7 @@ from ablate.shared.rundir import RunDir
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 from ablate.training import attempt, worker
+from ablate.training.attempt import EXIT_STOPPED
 from ablate.training.loop import train
 
 pytestmark = pytest.mark.faults
@@ -139,7 +140,7 @@ class Whole:
                 asked = contextlib.nullcontext(lambda c=count, last=steps: next(c) == last)
                 patch.setattr(attempt, "stop_signals", lambda asked=asked: asked)
                 code = worker.work(str(rundir.path), {**options, "cache": str(self.store.cache)})
-                assert code == worker.EXIT_STOPPED
+                assert code == EXIT_STOPPED
         assert len(rundir.checkpoints()) == 2
 
     def sweep(self, name: str, store: Store) -> Said:

@@ -23,6 +23,14 @@ import pytest
 import torch
 from PIL import Image
 
+from ablate.data import bundled_sets, cache, source
+from ablate.data import splits as cached_files
+from ablate.data.augment.warp import flip_and_crop
+from ablate.data.batches import Batches, evaluation_batches
+from ablate.data.decode_pool import Array
+from ablate.data.draws import Draws
+from ablate.data.image_changes import ImageView, augment, changes_of, in_blocks, normalise
+from ablate.data.picture import Example, decode, squeeze
 from ablate.planning.compose import resolve_data
 from ablate.shared.build import section
 from ablate.shared.decoded import SPLITS
@@ -30,20 +38,6 @@ from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.recipe import Augment
 from ablate.shared.sections import Data
-from ablate.training.data import bundled, cache, source
-from ablate.training.data import cached as cached_files
-from ablate.training.data.augment import flip_and_crop
-from ablate.training.data.batches import (
-    Batches,
-    ImageView,
-    augment,
-    change,
-    evaluation_batches,
-    normalise,
-)
-from ablate.training.data.picture import Example, decode, squeeze
-from ablate.training.data.pool import Array
-from ablate.training.keyed import Draws
 
 REAL = Path(os.environ.get("ABLATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 real = pytest.mark.skipif(
@@ -192,12 +186,14 @@ def test_an_even_split_hangs_on_the_images_alone() -> None:
     labels = np.arange(60) % 3
     sizes = {"train": 45, "validation": 9, "test": 6}
     moved = random.permutation(60)
-    one = bundled.stratified(images, labels, sizes)
-    two = bundled.stratified(images[moved], labels[moved], sizes)
+    one = bundled_sets.stratified(images, labels, sizes)
+    two = bundled_sets.stratified(images[moved], labels[moved], sizes)
     for split, size in sizes.items():
         np.testing.assert_array_equal(moved[two[split]], one[split])
         assert np.bincount(labels[one[split]]).tolist() == [size // 3] * 3
-    fewer = bundled.stratified(images[labels < 2], labels[labels < 2], {"train": 30, "test": 10})
+    fewer = bundled_sets.stratified(
+        images[labels < 2], labels[labels < 2], {"train": 30, "test": 10}
+    )
     expected = np.concatenate([one["validation"], one["test"]])
     kept = np.flatnonzero(labels < 2)[fewer["test"]]
     assert set(kept) == set(expected[labels[expected] < 2])  # a class hangs on no other
@@ -687,7 +683,7 @@ def test_columns_are_named_where_they_are_not_the_only_ones(small: Path) -> None
 
 def test_a_hub_set_that_cannot_be_fetched_says_what_to_give(tmp_path: Path) -> None:
     script = """
-import ablate.training.data.source as source, test_data
+import ablate.data.source as source, test_data
 try:
     source.open_source(test_data.describe(hub="nobody/nothing", revision="abc", validation="val"))
 except Exception as error:
@@ -778,7 +774,7 @@ def saved(data: Data, tmp_path: Path) -> str:
 LOAD = """
 import json, os, signal, sys
 from pathlib import Path
-from ablate.training.data import cache
+from ablate.data import cache
 from ablate.shared.sections import Data
 data = Data(**json.loads(Path(os.environ["DATA"]).read_text()))
 folder = Path(os.environ["FOLDER"])
@@ -1042,12 +1038,12 @@ def test_draws_hang_on_seed_and_step_alone() -> None:
     images = numbered(64).images
     both = Augment(flip=True, crop_pad=2)
     aspects, used, view = torch.ones(64), Draws(0), ImageView(6)
-    first = change(images, aspects, both, view, Draws(0), 5)
+    first = in_blocks(images, changes_of(aspects, both, view, Draws(0), 5))
     used.uniform("something else", 5, 3, 64)
-    assert torch.equal(first, change(images, aspects, both, view, used, 5))
-    assert not torch.equal(first, change(images, aspects, both, view, used, 6))
-    assert not torch.equal(first, change(images, aspects, both, view, Draws(1), 5))
-    assert change(images, aspects, NONE, view, used, 5) is images
+    assert torch.equal(first, in_blocks(images, changes_of(aspects, both, view, used, 5)))
+    assert not torch.equal(first, in_blocks(images, changes_of(aspects, both, view, used, 6)))
+    assert not torch.equal(first, in_blocks(images, changes_of(aspects, both, view, Draws(1), 5)))
+    assert in_blocks(images, changes_of(aspects, NONE, view, used, 5)) is images
 
 
 def test_turning_the_flip_on_moves_no_crop() -> None:

@@ -13,12 +13,12 @@ import pytest
 from conftest import Shell
 from test_data import DIGITS, describe, folders
 
+from ablate.data.cache import prepare
+from ablate.data.splits import open_cached
 from ablate.running.launchers.decode import check
 from ablate.shared import decoded
 from ablate.shared.files import to_json
 from ablate.shared.rundir import RunDir
-from ablate.training.data.cache import prepare
-from ablate.training.data.cached import open_cached
 
 DATA = describe(**DIGITS)
 WORDS = ("sweep", "optim.lr=0.001,0.002", "model.arch=mu/4", "model.depth=1", "train.steps=4")

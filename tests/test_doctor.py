@@ -22,6 +22,7 @@ from safetensors.torch import load
 
 from ablate.audit.doctor import examine_store, machine, resume_check, stored
 from ablate.cli import keeping
+from ablate.data.cache import prepare
 from ablate.planning import compose
 from ablate.running.gpus import Gpu
 from ablate.running.launchers import Slot
@@ -31,8 +32,7 @@ from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import RunDir
 from ablate.store.store import Store
 from ablate.training import resume_check as training
-from ablate.training import sealed, worker
-from ablate.training.data.cache import prepare
+from ablate.training import sealed_file, worker
 from ablate.version import FORMAT
 
 GOLDEN = Path(__file__).parent / "golden" / "store"
@@ -155,7 +155,7 @@ def test_one_bit_is_a_difference_and_times_are_none(tmp_path, store):
 
     def write(path: Path, tensors: dict, sums: dict) -> None:
         told = {"progress": json.dumps(sums), "metrics": json.dumps({"bytes": 0, "sha256": ""})}
-        path.write_bytes(b"".join(sealed.to_bytes(tensors, **told)))
+        path.write_bytes(b"".join(sealed_file.to_bytes(tensors, **told)))
 
     def against(changed: dict, sums: dict) -> dict:
         shutil.rmtree(tmp_path / "b", ignore_errors=True)

@@ -8,10 +8,11 @@ import pytest
 import torch
 from scipy import stats
 
-from ablate.training import keyed
-from ablate.training.keyed import Draws, StepKey, key, uniform
+from ablate.data import draws as keyed
+from ablate.data.draws import Draws, key, uniform
+from ablate.data.philox import MASK, philox
+from ablate.training.model.drop import StepKey
 from ablate.training.numerics import device_of
-from ablate.training.philox import MASK, philox
 
 # Random123, examples/kat_vectors of its 1.14: counter, key, the four words. (NumPy's Philox is
 # 4x64 with another schedule, so no oracle for this one.)

@@ -25,6 +25,13 @@ import torch
 from PIL import Image, ImageOps
 from test_data import LOAD, describe, folders, in_process, noise, png, saved, write_parquet
 
+from ablate.data import cache, feed
+from ablate.data.augment.crop import inception_boxes, resized_crop_boxes
+from ablate.data.batches import Batches, evaluation_batches
+from ablate.data.draws import Draws
+from ablate.data.image_changes import ImageView, normalise
+from ablate.data.picture import Broken
+from ablate.data.splits import EncodedSplit, open_cached
 from ablate.running.launchers.decode import check
 from ablate.shared import decoded, spec
 from ablate.shared.decoded import SPLITS
@@ -34,12 +41,7 @@ from ablate.shared.recipe import Augment
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Data
 from ablate.training import attempt, worker
-from ablate.training.data import cache, feed
-from ablate.training.data.augment import inception_boxes, resized_crop_boxes
-from ablate.training.data.batches import Batches, ImageView, evaluation_batches, normalise
-from ablate.training.data.cached import EncodedSplit, open_cached
-from ablate.training.data.picture import Broken
-from ablate.training.keyed import Draws
+from ablate.training.attempt import EXIT_ROTTEN, EXIT_STOPPED
 
 SHAPES = [(40, 30), (30, 44), (64, 64), (17, 90), (90, 23), (26, 25)]  # width, height
 
@@ -268,7 +270,7 @@ def test_what_follows_the_crop_is_drawn_as_it_is_for_squares(train: EncodedSplit
     squares = ((crops + 1) * 127.5).round().to(torch.uint8)
     whole = dataclasses.replace(rest, crop_area=0.2)
     got, _ = Batches(train, 30, whole, Draws(5), view).at(0)
-    from ablate.training.data.cached import Split
+    from ablate.data.splits import Split
 
     back = torch.empty_like(squares)
     back[Draws(5).order(0, 30)] = squares
@@ -390,8 +392,8 @@ def test_broken_pictures_are_named_and_left_out_as_they_are_of_squares(
 KILLED = (
     LOAD
     + """
-from ablate.training.data import build_journal, building, pool
-pool._IMAGES, build_journal._JOURNAL_S, building._REPORT = 8, 0, 1
+from ablate.data import build_journal, building, decode_pool
+decode_pool._IMAGES, build_journal._JOURNAL_S, building._REPORT = 8, 0, 1
 journal = folder / f".{data.fingerprint}.building" / "journal.json"
 note = build_journal.BuildJournal.note
 def noting(self, *what):
@@ -475,7 +477,7 @@ def test_a_run_ends_with_the_same_bits_by_one_thread_or_two_and_resumed(
     asked = contextlib.nullcontext(lambda: next(steps) == 5)  # in the middle of an epoch
     with monkeypatch.context() as patch:
         patch.setattr(attempt, "stop_signals", lambda: asked)
-        assert work(run, tmp_path / "2")[0] == worker.EXIT_STOPPED
+        assert work(run, tmp_path / "2")[0] == EXIT_STOPPED
     for number in (1, 2):
         monkeypatch.setattr(feed, "gathering_threads", lambda device, n=number: n)
         code, rundir = work(run, tmp_path / f"{number}")
@@ -500,7 +502,7 @@ def test_bytes_that_rot_under_a_run_are_no_fault_of_its(
     with pytest.raises(Broken, match=r"bytes [\d,]+ to [\d,]+ of .*train\.encoded\.npy: not a r"):
         split.picture(10)
     code, rundir = work(run, tmp_path / "run")
-    assert code == worker.EXIT_ROTTEN, rundir.log.read_text()
+    assert code == EXIT_ROTTEN, rundir.log.read_text()
     code, rundir = work(run, tmp_path / "run")
     assert code == 0
     assert (home / "train.encoded.npy").read_bytes() == whole

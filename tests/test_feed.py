@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
+from ablate.data import feed
+from ablate.data.batches import Batches
+from ablate.data.draws import Draws
+from ablate.data.feed import RING, Feed
+from ablate.data.splits import Split
 from ablate.shared.recipe import Augment
-from ablate.training.data import feed
-from ablate.training.data.batches import Batches
-from ablate.training.data.cached import Split
-from ablate.training.data.feed import RING, Feed
-from ablate.training.keyed import Draws
 
 CPU = torch.device("cpu")
 

@@ -18,6 +18,9 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import accuracy_score
 
 import ablate
+from ablate.data.batches import evaluation_batches
+from ablate.data.image_changes import ImageView
+from ablate.data.splits import Split, open_cached
 from ablate.planning.cell_search import applied
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.search import Search
@@ -26,8 +29,6 @@ from ablate.shared import spec
 from ablate.shared.errors import UserError
 from ablate.shared.metrics.fewshot import FEWSHOT, SEEDS, SHOTS, score
 from ablate.store.store import Store
-from ablate.training.data.batches import ImageView, evaluation_batches
-from ablate.training.data.cached import Split, open_cached
 from ablate.training.model import build
 from ablate.training.task.fewshot import POOL, classify, draw, pool, ridge
 

@@ -63,7 +63,7 @@ def package(tmp_path, monkeypatch):
     return copy
 
 
-def test_the_digest_is_the_hash_of_the_shared_and_the_training_folder(package: Path):
+def test_the_digest_is_the_hash_of_what_a_worker_loads(package: Path):
     digest = worker._digest()
     assert digest == worker.DIGEST  # wherever the package lies
     moved = {}
@@ -74,6 +74,8 @@ def test_the_digest_is_the_hash_of_the_shared_and_the_training_folder(package: P
         file.write_bytes(content)
     trains = {name for name, changed in moved.items() if changed}
     assert len(trains) > 5
-    assert trains == {name for name in moved if name.split("/")[0] in ("shared", "training")}
+    assert trains == {
+        name for name in moved if name.split("/")[0] in ("data", "shared", "training")
+    }
     (package / "training" / "later.py").touch()
     assert worker._digest() != digest

@@ -14,6 +14,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ablate.data.batches import Batches
+from ablate.data.draws import Draws
+from ablate.data.image_changes import ImageView
+from ablate.data.splits import Split
 from ablate.planning.compose import resolve
 from ablate.planning.expand import plan
 from ablate.running import devices, estimate
@@ -22,9 +26,6 @@ from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.store.store import Store
 from ablate.training import answers, training
-from ablate.training.data.batches import Batches, ImageView
-from ablate.training.data.cached import Split
-from ablate.training.keyed import Draws
 from ablate.training.model import attention
 from ablate.training.model.count import describe
 from ablate.training.task import make_task

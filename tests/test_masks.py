@@ -26,23 +26,29 @@ import torch.nn.functional as F
 from PIL import ExifTags, Image
 from test_data import LOAD, describe, in_process, noise, png, saved
 
+from ablate.data import cache, feed
+from ablate.data.augment.photometric import (
+    PHOTOMETRIC,
+    from_hsv,
+    photometric,
+    saturated,
+    to_hsv,
+    turned,
+)
+from ablate.data.batches import Batches, evaluation_batches
+from ablate.data.draws import Draws
+from ablate.data.image_changes import ImageView
+from ablate.data.mask import classes
+from ablate.data.masked_crop import DRAWN, FLIP, PLACE, MaskedCrops, nearest, resized
+from ablate.data.picture import Example
+from ablate.data.source import share
+from ablate.data.splits import MaskedSplit, open_cached
 from ablate.planning.compose import resolve
 from ablate.shared import decoded
 from ablate.shared.errors import UserError
 from ablate.shared.masks import NO_CLASS
 from ablate.shared.recipe import Augment
 from ablate.shared.sections import Data
-from ablate.training.data import cache, feed
-from ablate.training.data.augment import PHOTOMETRIC, photometric
-from ablate.training.data.augment.photometric import from_hsv, saturated, to_hsv, turned
-from ablate.training.data.batches import ImageView
-from ablate.training.data.cached import MaskedSplit, open_cached
-from ablate.training.data.mask import classes
-from ablate.training.data.masked import MaskedBatches, whole_images
-from ablate.training.data.masked_crop import DRAWN, FLIP, PLACE, MaskedCrops, nearest, resized
-from ablate.training.data.picture import Example
-from ablate.training.data.source import share
-from ablate.training.keyed import Draws
 
 BLOCK, CLASSES = 12, 5
 SHAPES = [(96, 70), (60, 100), (48, 48), (130, 40)]  # width, height
@@ -254,8 +260,8 @@ def test_masks_of_no_class_at_all_are_refused(tmp_path: Path) -> None:
 KILLED = (
     LOAD
     + """
-from ablate.training.data import build_journal, building, pool
-pool._IMAGES, build_journal._JOURNAL_S, building._REPORT = 4, 0, 1
+from ablate.data import build_journal, building, decode_pool
+decode_pool._IMAGES, build_journal._JOURNAL_S, building._REPORT = 4, 0, 1
 note = build_journal.BuildJournal.note
 def noting(self, *what):
     note(self, *what)
@@ -320,7 +326,7 @@ def test_smaller_fractions_are_within_larger_ones(files: Path, tmp_path: Path) -
 
 
 def shown(split: MaskedSplit, steps: int, **augment: Any) -> list[tuple[Any, Any]]:
-    batches = MaskedBatches(
+    batches = Batches(
         split,
         10,
         Augment(**{"flip": False, "crop_pad": 0, **augment}),
@@ -394,7 +400,7 @@ def test_batches_are_the_same_whoever_decodes_and_after_a_resume(
         seen.append(shown(train, 4, **GEOMETRY, photometric=True))
     for one, other in zip(*seen, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-    batches = MaskedBatches(
+    batches = Batches(
         train,
         10,
         Augment(crop_pad=0, photometric=True, **GEOMETRY),  # type: ignore[arg-type]
@@ -407,7 +413,7 @@ def test_batches_are_the_same_whoever_decodes_and_after_a_resume(
 
 def test_evaluation_shows_whole_pictures_one_at_a_time(train: MaskedSplit) -> None:
     view = ImageView(48, "imagenet", whole="tf")
-    for row, (image, mask) in enumerate(whole_images(train, view, torch.device("cpu"))):
+    for row, (image, mask) in enumerate(evaluation_batches(train, 4, view)):
         picture = np.asarray(train.picture(row)) / 255
         expected = (picture - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225)
         np.testing.assert_allclose(image[0].numpy(), expected, atol=1e-5)

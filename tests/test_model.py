@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ablate.data.draws import Draws
 from ablate.shared import choices, sections
-from ablate.training.keyed import Draws, StepKey
 from ablate.training.model import attention, build
 from ablate.training.model.count import SHAPES, _Counter, aten, describe
-from ablate.training.model.drop import Drop, DropPath
+from ablate.training.model.drop import Drop, DropPath, StepKey
 from ablate.training.model.norm import LayerNorm, Shape
 from ablate.training.model.stem import DualPatchNorm, Patches, Plain
 from ablate.training.model.vit import sincos2d

@@ -10,7 +10,7 @@ from torch.backends import cuda, cudnn
 
 from ablate.shared.errors import UserError
 from ablate.training import answers, numerics
-from ablate.training.numerics import Numerics, chosen
+from ablate.training.numerics import Numerics, choose
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -65,7 +65,7 @@ def test_each_precision_on_a_gpu(gpu, precision, kernel, tf32):
     gpu()
     run = tiny.run({"train.precision": precision})
     for _ in range(2):  # what is set is not what is chosen next by
-        found = chosen(run, GPU)
+        found = choose(run, GPU)
         assert found == Numerics(False, kernel, tf32=tf32, cudnn_benchmark=True)
         found.use()
         on = [name for name, (was, _, _) in numerics.SWITCHES.items() if was()]
@@ -80,12 +80,12 @@ def test_each_precision_on_a_gpu(gpu, precision, kernel, tf32):
 def test_what_no_fused_kernel_takes_is_computed_by_products(gpu):
     seen = []
     gpu(fused=lambda params: seen.append(params.query.shape) or params.query.shape[-1] <= 16)
-    assert chosen(tiny.run({"model.head_dim": 17}), GPU).kernel == "math"
-    assert chosen(tiny.run(), GPU).kernel == "efficient"
+    assert choose(tiny.run({"model.head_dim": 17}), GPU).kernel == "math"
+    assert choose(tiny.run(), GPU).kernel == "efficient"
     assert seen[0][2] == 5  # 8 x 8 pixels in patches of 4, and the class token
-    assert chosen(tiny.run({"model.pool": "gap"}), GPU).kernel == "efficient"
+    assert choose(tiny.run({"model.pool": "gap"}), GPU).kernel == "efficient"
     assert seen[-1][2] == 4
-    assert chosen(tiny.run({"model.arch": "mlp/3x10"}), GPU).kernel == "math"
+    assert choose(tiny.run({"model.arch": "mlp/3x10"}), GPU).kernel == "math"
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_what_no_fused_kernel_takes_is_computed_by_products(gpu):
 def test_determinism_is_as_asked_or_as_it_was_settled(gpu, asked, settled, expected):
     gpu()
     run = tiny.run({"train.deterministic": asked})
-    found = chosen(run, GPU, settled)
+    found = choose(run, GPU, settled)
     assert (found.deterministic, found.cudnn_benchmark) == (expected, not expected)
     found.use()
     assert torch.are_deterministic_algorithms_enabled() == expected
@@ -113,11 +113,11 @@ def test_determinism_is_as_asked_or_as_it_was_settled(gpu, asked, settled, expec
 def test_a_cpu_has_kernels_of_its_own_and_no_switch_is_touched():
     before = {name: was() for name, (was, _, _) in numerics.SWITCHES.items()}
     for precision, kernel in (("fp32", "sdpa"), ("bf16", "explicit"), ("fp64", "sdpa")):
-        found = chosen(tiny.run({"train.precision": precision}), CPU)
+        found = choose(tiny.run({"train.precision": precision}), CPU)
         assert found == Numerics(False, kernel)
         found.use()
     assert {name: was() for name, (was, _, _) in numerics.SWITCHES.items()} == before
-    assert chosen(tiny.run({"train.deterministic": "auto"}), CPU).deterministic
+    assert choose(tiny.run({"train.deterministic": "auto"}), CPU).deterministic
 
 
 def test_tf32_is_refused_where_there_is_none(gpu, tmp_path):
@@ -126,11 +126,11 @@ def test_tf32_is_refused_where_there_is_none(gpu, tmp_path):
         r"^train\.precision: tf32 needs a GPU of compute capability 8\.0 \(A100\) or later, and "
     )
     with pytest.raises(UserError, match=needs + r"a CPU has none; give train\.precision=fp32$"):
-        chosen(run, CPU)
+        choose(run, CPU)
     gpu((7, 5))
     with pytest.raises(UserError, match=needs + r"this one has 7\.5; give"):
-        chosen(run, GPU)
-    assert chosen(tiny.run(), GPU).kernel == "efficient"
+        choose(run, GPU)
+    assert choose(tiny.run(), GPU).kernel == "efficient"
     from ablate.shared.spec import to_tree
 
     question = {"specs": {"a": to_tree(run)}, "calibrate": [], "cache": str(tmp_path)}

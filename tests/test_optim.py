@@ -11,16 +11,16 @@ import tiny
 import torch
 from torch import nn
 
+from ablate.data.batches import Batches
 from ablate.shared.choices import OPTIMIZERS
 from ablate.shared.errors import UserError
 from ablate.shared.recipe import Optim
 from ablate.training import calibrate
-from ablate.training.data.batches import Batches
+from ablate.training.fused import Fused
 from ablate.training.model import build
 from ablate.training.optim import (
     Average,
-    Optimizer,
-    decayed,
+    decay_names,
     factors,
     make_optimizer,
 )
@@ -262,7 +262,7 @@ def split(model: nn.Module, names: set[str], wd: float) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{"params": [], "weight_decay": share} for share in (wd, 0.0)]
     for name, parameter in model.named_parameters():
         if name in names:
-            found[name not in decayed(model)]["params"].append(parameter)
+            found[name not in decay_names(model)]["params"].append(parameter)
     return [group for group in found if group["params"]]
 
 
@@ -395,7 +395,7 @@ def test_independent_decay_takes_wd_times_the_schedules_share_of_kernels_only():
         optimizer.set_rate(learning_rate(chosen, step, run))
         optimizer.step()
         for name, parameter in model.named_parameters():
-            taken = share * 1e-4 * before[name] if name in decayed(model) else 0 * before[name]
+            taken = share * 1e-4 * before[name] if name in decay_names(model) else 0 * before[name]
             torch.testing.assert_close(
                 before[name] - parameter.detach(), taken, rtol=1e-9, atol=1e-15, msg=name
             )
@@ -409,7 +409,7 @@ def test_kernels_decay_and_nothing_else(stem):
     shapes = {name: p.ndim for name, p in model.named_parameters() if "posemb" not in name}
     cls = {name for name in shapes if "cls" in name}
     assert cls
-    assert decayed(model) == {name for name, axes in shapes.items() if axes >= 2} - cls
+    assert decay_names(model) == {name for name, axes in shapes.items() if axes >= 2} - cls
 
 
 def test_sgd_has_no_independent_decay():
@@ -500,7 +500,7 @@ def test_a_timed_step_does_what_a_trained_one_does(monkeypatch):
 
     spy(Batches, "mixed")
     spy(classify, "loss")
-    spy(Optimizer, "step")
+    spy(Fused, "step")
     spy(torch.nn.utils, "clip_grad_norm_")
     spy(Average, "update")
     monkeypatch.setattr(calibrate, "LONGEST_S", 0.0)

@@ -17,16 +17,16 @@ from pages import blocks
 from scipy import optimize
 from torch import nn
 
+from ablate.data.draws import Draws
+from ablate.data.image_changes import normalise
 from ablate.planning import compose
 from ablate.shared import plugin
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.shared.spec import Run
+from ablate.training import own_augment
 from ablate.training.answers import check_parts
 from ablate.training.calibrate import random_split
-from ablate.training.data import extra
-from ablate.training.data.batches import normalise
-from ablate.training.keyed import Draws
 from ablate.training.model import build
 from ablate.training.schedule import Lengths, learning_rate, own_factor
 from ablate.training.task.classify import Classify, prior_loss, targets
@@ -263,12 +263,15 @@ def test_an_augmentations_numbers_are_each_images_own(folder, monkeypatch):
     expected = ((before + 1) / 2 * darker[:, None, None, None]) * 2 - 1
     assert torch.allclose(images, expected, atol=1e-6)
     assert len(darker.unique()) == 8
-    small = [extra.Chance(draws, "a", 3, 8).uniform(5, 2), extra.Chance(draws, "a", 3, 8).uniform()]
-    monkeypatch.setattr(extra, "AT_ONCE", 25)
-    large = extra.Chance(draws, "a", 3, 8).uniform(5, 2)
+    small = [
+        own_augment.Chance(draws, "a", 3, 8).uniform(5, 2),
+        own_augment.Chance(draws, "a", 3, 8).uniform(),
+    ]
+    monkeypatch.setattr(own_augment, "AT_ONCE", 25)
+    large = own_augment.Chance(draws, "a", 3, 8).uniform(5, 2)
     assert torch.equal(small[0], large)
     assert small[1].shape == (8,)
-    normals = extra.Chance(draws, "a", 3, 4096).normal(4)
+    normals = own_augment.Chance(draws, "a", 3, 4096).normal(4)
     assert normals.shape == (4096, 4)
     assert abs(float(normals.mean())) < 0.03
     assert abs(float(normals.std()) - 1) < 0.02
@@ -277,7 +280,7 @@ def test_an_augmentations_numbers_are_each_images_own(folder, monkeypatch):
 @pytest.mark.parametrize("input", ["range", "unit", "imagenet"])
 def test_levels_come_back_as_they_were(folder, input):
     levels = torch.arange(256, dtype=torch.uint8).repeat(3).view(1, 3, 256, 1).expand(1, 3, 256, 3)
-    changed = extra.Augmentations(run(augment__extra=["pieces.own:same"]).augment)(
+    changed = own_augment.Augmentations(run(augment__extra=["pieces.own:same"]).augment)(
         levels, Draws(0), 0
     )
     assert torch.equal(normalise(changed, input), normalise(levels, input))

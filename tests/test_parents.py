@@ -32,7 +32,7 @@ from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
 from ablate.training.model import build
-from ablate.training.start import begin, resize
+from ablate.training.starting_weights import begin, resize
 from ablate.training.task import make_task
 
 FROM = ("from.train.steps=30", "train.steps=20")

@@ -13,7 +13,7 @@ from ablate.training.model.count import describe
 from ablate.training.model.mlp import MLP
 from ablate.training.model.norm import ExcludeCls
 from ablate.training.model.traits import NormTraits, traits
-from ablate.training.optim import decayed
+from ablate.training.optim import decay_names
 from ablate.training.probes.attention import AttentionDistance
 from ablate.training.probes.tokens import TokenNorms
 
@@ -149,7 +149,7 @@ def test_registers_change_no_other_initial_value_and_do_not_decay():
     token = drawn({"model.registers": 64})["registers.token"]
     assert token.shape == (1, 64, 32)
     assert token.std().item() == pytest.approx(1e-6, rel=0.1)
-    assert "registers.token" not in decayed(build(tiny.run(REGISTERS)))
+    assert "registers.token" not in decay_names(build(tiny.run(REGISTERS)))
 
 
 @pytest.mark.parametrize("norm", choices.NORMS)
@@ -221,7 +221,7 @@ def test_layerscale_starts_as_said_and_changes_no_other_initial_value():
     assert shared({"model.layerscale": 1e-5})[1:] == (set(), names)
     start = drawn({"model.layerscale": 1e-5})
     assert all(torch.equal(start[name], torch.full((32,), 1e-5)) for name in names)
-    assert not names & decayed(build(tiny.run({"model.layerscale": 1e-5})))
+    assert not names & decay_names(build(tiny.run({"model.layerscale": 1e-5})))
 
 
 # --- Norms of queries and keys ------------------------------------------------------------------
@@ -252,7 +252,7 @@ def test_qk_norm_is_a_layernorm_of_each_heads_channels(norm):
 def test_qk_norm_changes_no_other_initial_value():
     names = {f"blocks.0.attn.f.{n}_norm.{p}" for n in "qk" for p in ("weight", "bias")}
     assert shared({"model.qk_norm": True})[1:] == (set(), names)
-    assert not names & decayed(build(tiny.run({"model.qk_norm": True})))
+    assert not names & decay_names(build(tiny.run({"model.qk_norm": True})))
 
 
 def test_the_probe_of_attention_sees_normed_queries():
@@ -315,8 +315,8 @@ def test_map_starts_as_in_flax_and_changes_no_other_initial_value():
         assert 0.98 * limit < start[f"pool.{name}"].abs().max() <= limit, name
     assert not start["pool.kv.bias"].any()
     run = tiny.run({"model.pool": "map"})
-    assert "pool.probe" not in decayed(build(run))
-    assert "pool.kv.weight" in decayed(build(run))
+    assert "pool.probe" not in decay_names(build(run))
+    assert "pool.kv.weight" in decay_names(build(run))
 
 
 def test_map_has_no_class_token():

@@ -29,6 +29,9 @@ from test_fingerprint import PLAIN
 from test_kill import wait_for
 
 from ablate.analysis.footnotes import data_notes
+from ablate.data import cache, source
+from ablate.data.picture import FORMATS, Broken, Example, decode
+from ablate.data.splits import open_cached
 from ablate.planning.compose import Composer
 from ablate.planning.data_section import complete
 from ablate.running.disk import with_room
@@ -38,9 +41,6 @@ from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Data
 from ablate.store.store import Store
-from ablate.training.data import cache, source
-from ablate.training.data.cached import open_cached
-from ablate.training.data.picture import FORMATS, Broken, Example, decode
 
 
 def read(content: bytes, channels: int = 3) -> np.ndarray:
@@ -379,8 +379,8 @@ def test_what_is_wrong_with_the_machine_is_left_out_by_nobody(
 KILLED = (
     LOAD
     + """
-from ablate.training.data import build_journal, building, pool
-pool._IMAGES, build_journal._JOURNAL_S, building._REPORT = 8, 0, 1
+from ablate.data import build_journal, building, decode_pool
+decode_pool._IMAGES, build_journal._JOURNAL_S, building._REPORT = 8, 0, 1
 journal = folder / f".{data.fingerprint}.building" / "journal.json"
 def kill(*_):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -392,12 +392,12 @@ build_journal.BuildJournal.note = noting
 def progress(done, total):
     if os.environ["AT"] == "journal" and journal.exists() and "truncated" in journal.read_text():
         kill()
-drop = pool.Array.drop
+drop = decode_pool.Array.drop
 def dropping(array, rows):
     os.ftruncate = kill  # all rows have moved
     drop(array, rows)
 if os.environ["AT"] == "drop":
-    pool.Array.drop = dropping
+    decode_pool.Array.drop = dropping
 cache.prepare(data, folder, progress, processes=0)
 """
 )

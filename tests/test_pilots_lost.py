@@ -32,7 +32,7 @@ from ablate.shared.rundir import EXIT_AWAY, STOPPED, RunDir
 from ablate.store import attempts
 from ablate.store.pilots import PilotDir, put, token_of, write_proof
 from ablate.store.store import Store
-from ablate.training.worker import EXIT_STOPPED
+from ablate.training.attempt import EXIT_STOPPED
 
 pytestmark = pytest.mark.faults
 

@@ -8,9 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ablate.training.keyed import Draws, StepKey
+from ablate.data.draws import Draws
 from ablate.training.model import build
 from ablate.training.model.block import PLACES, Block, Layer
+from ablate.training.model.drop import StepKey
 from ablate.training.model.norm import Identity, LayerNorm, Shape
 
 WIDTH, HEADS, HIDDEN, TOKENS = 12, 3, 20, 5

@@ -23,13 +23,13 @@ from conftest import ABLATE, Shell
 from test_data import DIGITS, LOAD, describe, folders, in_process, noise, png, saved, write_parquet
 from test_sets import take
 
+from ablate.data import build_journal, building, cache, source
+from ablate.data.splits import Cached, open_cached
 from ablate.planning.compose import resolve_data
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import read_sealed, write_sealed
 from ablate.shared.lock import Lock
 from ablate.shared.sections import Data
-from ablate.training.data import build_journal, building, cache, source
-from ablate.training.data.cached import Cached, open_cached
 
 SAMPLE: dict[str, Any] = {
     "name": "imagenet_sample",
@@ -59,7 +59,7 @@ def decoders(mark: str) -> list[int]:
         with contextlib.suppress(OSError):
             line = (folder / "cmdline").read_bytes()
             if (
-                b"ablate.training.data.pool" in line
+                b"ablate.data.decode_pool" in line
                 and mark.encode() in (folder / "environ").read_bytes()
             ):
                 found.append(int(folder.name))
@@ -159,7 +159,7 @@ def test_a_table_is_read_a_row_group_at_a_time(tmp_path: Path) -> None:
 KILLED = (
     LOAD
     + """
-from ablate.training.data import build_journal, building
+from ablate.data import build_journal, building
 build_journal._JOURNAL_S = 0
 note = build_journal.BuildJournal.note
 def noting(self, *what):  # the disk is slow, and the build may be done before it has written

@@ -23,7 +23,7 @@ from ablate.training.model import build
 from ablate.training.model.attention import Attention
 from ablate.training.probes import Probes
 from ablate.training.probes.attention import AttentionDistance, mean_distance
-from ablate.training.probes.gradnorm import GradNorm, recorded
+from ablate.training.probes.gradnorm import GradNorm, steps_to_record
 from ablate.training.probes.tokens import TokenNorms
 
 ALL = list(PROBES)
@@ -73,9 +73,9 @@ def test_gradients_of_ones_have_the_root_of_their_number_as_norm():
 
 
 def test_which_steps_are_recorded():
-    assert recorded(4) == [0, 1, 2, 3]
-    assert recorded(35) == [*range(10), 10, 20, 30]
-    steps = recorded(93_000)  # a hundred apart, and ten apart in the last thousand
+    assert steps_to_record(4) == [0, 1, 2, 3]
+    assert steps_to_record(35) == [*range(10), 10, 20, 30]
+    steps = steps_to_record(93_000)  # a hundred apart, and ten apart in the last thousand
     assert steps[8:14] == [8, 9, 100, 200, 300, 400]
     assert steps[-101:-98] == [91_900, 92_000, 92_010]
     assert len(steps) == len(set(steps)) < 1100

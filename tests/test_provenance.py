@@ -17,6 +17,7 @@ from ablate.shared.rundir import RunDir
 from ablate.store import provenance
 from ablate.store.provenance import origin
 from ablate.training import worker
+from ablate.training.attempt import EXIT_FAILED, EXIT_STOPPED
 
 # --- Where a drive comes from -------------------------------------------------------------------
 
@@ -176,8 +177,8 @@ def test_an_attempt_notes_where_and_with_what_it_trains(attempt, rundir):
 
 def test_a_stopped_run_ends_as_the_undisturbed_one_with_the_same_code(attempt, rundir, tmp_path):
     assert attempt(name="calm") == 0
-    assert attempt(stop_at=2) == worker.EXIT_STOPPED
-    assert attempt(stop_at=1) == worker.EXIT_STOPPED
+    assert attempt(stop_at=2) == EXIT_STOPPED
+    assert attempt(stop_at=1) == EXIT_STOPPED
     assert attempt() == 0
     ends = [(a["from_step"], a["exit"]) for a in rundir.read_attempts()]
     assert ends == [(0, "stopped"), (2, "stopped"), (3, "result")]
@@ -189,12 +190,12 @@ def test_a_stopped_run_ends_as_the_undisturbed_one_with_the_same_code(attempt, r
 
 def test_the_result_says_all_code_that_took_part_and_no_other(attempt, rundir):
     assert attempt("idle", stop_at=-1) == 1  # it leaves no checkpoint
-    assert attempt("d1", stop_at=2) == worker.EXIT_STOPPED
-    assert attempt("d2", stop_at=1) == worker.EXIT_STOPPED
+    assert attempt("d1", stop_at=2) == EXIT_STOPPED
+    assert attempt("d2", stop_at=1) == EXIT_STOPPED
     newest, older = rundir.checkpoints()
     assert (newest[0], older[0]) == (3, 2)
     newest[1].write_bytes(newest[1].read_bytes()[:-1])  # what d2 did is lost
-    assert attempt("d3", stop_at=2) == worker.EXIT_STOPPED
+    assert attempt("d3", stop_at=2) == EXIT_STOPPED
     assert attempt("d1") == 0
     assert [a["from_step"] for a in rundir.read_attempts()] == [0, 0, 2, 2, 4]
     assert digest_of(rundir) == "d1+d3"
@@ -217,7 +218,7 @@ def test_a_lost_env_json_is_code_that_nobody_knows(attempt, rundir):
 
 
 def test_one_that_fails_says_why(attempt, rundir):
-    assert attempt(stop_at=-1) == worker.EXIT_FAILED
+    assert attempt(stop_at=-1) == EXIT_FAILED
     (noted,) = rundir.read_attempts()
     assert (noted["exit"], noted["error"]) == ("failed", "RuntimeError: of its own")
     assert noted["ended"] >= noted["at"]
@@ -232,7 +233,7 @@ def test_a_full_disk_changes_nothing_about_how_a_worker_leaves(attempt, rundir, 
         write(self, attempts)
 
     monkeypatch.setattr(RunDir, "write_attempts", full)
-    assert attempt(stop_at=2) == worker.EXIT_STOPPED
+    assert attempt(stop_at=2) == EXIT_STOPPED
     assert attempt() == 0
     assert [a["from_step"] for a in rundir.read_attempts()] == [0, 2]
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
 
-from ablate.training.data.augment import colour, randaugment, warp
-from ablate.training.data.augment.operate import DrawnLayer, grouped, masked, settled
-from ablate.training.data.augment.randaugment import (
+from ablate.data.augment import colour, randaugment, warp
+from ablate.data.augment.operate import DrawnLayer, grouped, masked, settled
+from ablate.data.augment.randaugment import (
     TF,
     TF_LAYER,
     TIMM,

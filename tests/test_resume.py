@@ -12,15 +12,15 @@ import tiny
 import torch
 from safetensors.torch import load_file
 
+from ablate.data.cache import prepare
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
 from ablate.training import journal, memory
-from ablate.training.data.cache import prepare
 from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model import attention, build
-from ablate.training.numerics import chosen
+from ablate.training.numerics import choose
 from ablate.training.optim import Average
 from ablate.training.schedule import Lengths, learning_rate
 from ablate.training.task.classify import prior_loss
@@ -261,7 +261,7 @@ def test_bfloat16_trains_and_resumes_to_the_same_bits(tmp_path, cache, monkeypat
     monkeypatch.setitem(attention.KERNELS, "sdpa", fused)
     run = digits(**{"train.precision": "bf16", "train.epochs": 2})
     straight = go(run, tmp_path / "a", cache)
-    assert chosen(run, torch.device("cpu")).kernel == "explicit"  # as it is
+    assert choose(run, torch.device("cpu")).kernel == "explicit"  # as it is
     assert go(run, tmp_path / "b", cache, stop_at=20) is None
     assert outcome(tmp_path / "a", straight) == outcome(
         tmp_path / "b", go(run, tmp_path / "b", cache)
@@ -319,7 +319,7 @@ def test_what_is_measured_and_saved_is_the_average(tmp_path, cache, monkeypatch)
     training = Training(run, cached.split("train"), torch.device("cpu"))
     training.model.load_state_dict(saved)
     for split in ("validation", "test"):
-        assert result[split] == training.as_it_is(cached.split(split))[0]
+        assert result[split] == training.measure(cached.split(split))[0]
     seldom = go(digits(**{**OTHERWISE, "eval.every": 9}), tmp_path / "b", cache)
     assert seldom["weights_sha256"] == result["weights_sha256"]  # to measure changes nothing
 

@@ -20,7 +20,7 @@ from ablate.shared import decoded, spec
 from ablate.shared.build import build_run
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
-from ablate.training import journal, sealed, worker
+from ablate.training import journal, sealed_file, worker
 from ablate.training.checkpoint import read_checkpoint
 from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model import build
@@ -188,7 +188,7 @@ def test_rotten_moments_of_the_data_are_computed_again(damage, tmp_path):
     for _ in range(20):
         spoil(path, damage, moment)
         assert all(torch.equal(tensor, whole[name]) for name, tensor in fitted().items())
-        again, _ = sealed.read(path)
+        again, _ = sealed_file.read(path)
         assert torch.equal(again["mean"], load(content)["mean"])
     path.write_bytes(save(load(content)))  # without its seal
     assert all(torch.equal(tensor, whole[name]) for name, tensor in fitted().items())

@@ -28,7 +28,7 @@ from ablate.shared.files import to_json
 from ablate.shared.rundir import EXIT_AWAY, STOPPED, RunDir
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
-from ablate.training.worker import EXIT_STOPPED
+from ablate.training.attempt import EXIT_STOPPED
 
 H = 3600.0
 LIMIT, PREEMPTED, FAILS = 4 * H, 8 * H, 24 * H  # a job's limit; mean times until a node is taken

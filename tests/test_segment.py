@@ -47,7 +47,7 @@ from ablate.training.calibrate import random_split
 from ablate.training.loop import Machine, train
 from ablate.training.model import Segmenter, build
 from ablate.training.schedule import Lengths, learning_rate
-from ablate.training.start import begin, check_shapes
+from ablate.training.starting_weights import begin, check_shapes
 from ablate.training.task.segment import Segment, Windows
 from ablate.training.training import Training, arithmetic
 

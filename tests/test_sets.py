@@ -18,11 +18,11 @@ import pytest
 from conftest import Shell
 from PIL import Image
 
+from ablate.data import cache, source
 from ablate.planning.compose import resolve_data
 from ablate.planning.expand import plan
 from ablate.shared.errors import UserError
 from ablate.shared.sections import Data
-from ablate.training.data import cache, source
 
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 

@@ -10,15 +10,15 @@ import pytest
 import tiny
 import torch
 
+from ablate.data.splits import Split
 from ablate.planning.expand import plan as make_plan
 from ablate.running.decisions import decision_for, settle, shape
 from ablate.running.gpus import Gpu, GpuSet
 from ablate.running.launchers import Slot
 from ablate.shared.spec import to_tree
 from ablate.store.store import Store
+from ablate.training import column_decision as training
 from ablate.training import memory, numerics
-from ablate.training import settle as training
-from ablate.training.data.cached import Split
 
 CPU = torch.device("cpu")
 BOTH = ("train.micro_batch=auto", "train.deterministic=auto", "seeds=2")

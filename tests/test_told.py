@@ -24,7 +24,7 @@ from ablate.training.model.count import describe
 from ablate.training.plugin import own_line
 from ablate.training.probes.attention import AttentionDistance
 from ablate.training.probes.tokens import TokenNorms
-from ablate.training.rehearsal import beside, rehearse
+from ablate.training.rehearsal import compare_rows, rehearse
 
 SOURCE = '''
 import torch
@@ -163,7 +163,7 @@ def line(text: str) -> int:
 
 def told(run, baseline):
     """What the first steps say of a run beside its baseline."""
-    return beside(rehearse(run, 0, NOWHERE, CPU), rehearse(baseline, 0, NOWHERE, CPU))
+    return compare_rows(rehearse(run, 0, NOWHERE, CPU), rehearse(baseline, 0, NOWHERE, CPU))
 
 
 # --- Shapes, in the user's file and line --------------------------------------------------------

@@ -13,6 +13,7 @@ import tiny
 import torch
 from conftest import REPOSITORY, Shell
 
+from ablate.data.splits import Split
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import DEFAULT, TASKS
@@ -20,7 +21,6 @@ from ablate.shared.rundir import RunDir
 from ablate.shared.spec import to_tree, tree_identity
 from ablate.training import calibrate, memory
 from ablate.training.calibrate import random_split
-from ablate.training.data.cached import Split
 from ablate.training.numerics import device_of
 from ablate.training.training import Training
 
@@ -167,12 +167,15 @@ def calls(tree: ast.AST) -> set[str]:
 
 
 def test_nobody_else_types_a_step():
-    """Who calls backward on our models calls it through Training.step: but for timm's own loops,
-    and a norm alone."""
+    """Who calls backward on our models calls it through Training.step, whose task takes the
+    gradients: but for timm's own loops, and a norm alone."""
     others = {"runs.py", "step.py", "variants.py"}  # theirs; variants: of a norm by itself
+    task = REPOSITORY / "ablate/training/task"
     files = [*(REPOSITORY / "ablate").rglob("*.py"), *(REPOSITORY / "benchmarks").glob("*.py")]
-    found = {path.name for path in files if "backward" in calls(ast.parse(path.read_text()))}
-    assert found - others == {"training.py"}
+    found = {path for path in files if "backward" in calls(ast.parse(path.read_text()))}
+    tasks = {task / "__init__.py", task / "contrastive.py"}  # by default; of pairs
+    assert {path.name for path in found - tasks} - others == {"training.py"}
+    assert tasks <= found
 
 
 # --- Tasks --------------------------------------------------------------------------------------
@@ -244,7 +247,7 @@ def score(table, classes):
 
 TASKS["regress"] = TaskChoice(
     line="which digit it is, as a number",
-    path="toy:Regress",
+    path="toy_task:Regress",
     metrics=(
         Metric("mae", "test mean absolute error", "error", "digits", "digits", 1.0, 3,
                lambda classes: classes / 4, sign=-1),
@@ -256,8 +259,13 @@ TASKS["regress"] = TaskChoice(
     prior="the mean digit",
     keeps="what was said, the label",
 )
+"""
+TOY_TASK = """
+import numpy as np
+from toy import score
+from ablate.training.task import Task
 
-class Regress:
+class Regress(Task):
     def __init__(self, run):
         self.classes = run.data.classes
 
@@ -294,9 +302,10 @@ variants:
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory):
-    """A folder whose `ablate` has a second task: one module, registered as Python starts."""
+    """A folder whose `ablate` has a second task, registered as Python starts."""
     place = tmp_path_factory.mktemp("toy")
     (place / "toy.py").write_text(TOY)
+    (place / "toy_task.py").write_text(TOY_TASK)
     (place / "sitecustomize.py").write_text("import toy")
     path = os.pathsep.join(filter(None, (str(place), os.environ.get("PYTHONPATH", ""))))
     return {"PYTHONPATH": path}

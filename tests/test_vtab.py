@@ -15,11 +15,11 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from test_data import REAL, describe, folders, in_process, noise, png, real, saved, write_parquet
 
+from ablate.data import cache, coloured_digits, labels, source
 from ablate.planning.compose import resolve, resolve_data
 from ablate.shared.errors import UserError
 from ablate.shared.keys import hints
 from ablate.shared.sections import Data
-from ablate.training.data import cache, coloured, labels, source
 
 # --- Rules --------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ def test_the_choice_is_the_same_in_another_process(tmp_path):
     slices = {"train": "train[:80]", "validation": "train[80:90]"}
     data = describe(**KEYED, **slices)
     script = f"""{test_data.LOAD}
-from ablate.training.data import source
+from ablate.data import source
 cut = source.cut(data, {{"train": 500, "test": 9}})
 print({{split: rows.tolist() for split, (_, rows) in cut.items()}})
 """
@@ -314,16 +314,18 @@ def test_coloured_digits_are_a_set_of_ten_classes_by_their_digit(tmp_path):
     by_caption = describe(classes=100, **common)
     assert by_digit.fingerprint != by_caption.fingerprint
     ours, theirs = (cache.prepare(data, tmp_path) for data in (by_digit, by_caption))
-    assert ours.class_names == list(coloured.NUMBERS)
+    assert ours.class_names == list(coloured_digits.NUMBERS)
     assert (ours.counts["train"], ours.counts["validation"]) == (800, 200)
     shown = load_digits().target
-    places = {split: coloured.rows(split, shown) for split in ("train", "validation", "seen")}
+    places = {
+        split: coloured_digits.rows(split, shown) for split in ("train", "validation", "seen")
+    }
     chosen = source.cut(by_digit, {split: len(rows) for split, rows in places.items()})
     for split, (stored, rows) in chosen.items():
         digits = [shown[places[stored][row][0]] for row in rows]
         assert ours.split(split).labels.tolist() == digits
         captions = [theirs.class_names[number] for number in theirs.split(split).labels.tolist()]
-        assert [coloured.NUMBERS.index(text.split()[-1]) for text in captions] == digits
+        assert [coloured_digits.NUMBERS.index(text.split()[-1]) for text in captions] == digits
         assert (ours.split(split).images == theirs.split(split).images).all()
     with pytest.raises(UserError, match=r"data\.classes: 100, but .* has 10 classes: zero"):
         source.open_source(describe(label="digit", classes=100, **common))
@@ -356,7 +358,7 @@ SETS: dict[str, tuple[int, str, str, str, int]] = {
 
 
 def test_vtab_has_nineteen_sets():
-    shipped = Path(labels.__file__).parents[3] / "conf" / "data"
+    shipped = Path(labels.__file__).parents[2] / "conf" / "data"
     assert {path.stem for path in shipped.glob("vtab_*.yaml")} == {f"vtab_{name}" for name in SETS}
 
 

@@ -29,10 +29,10 @@ from ablate.training.compiled import repays
 from ablate.training.model import build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments
-from ablate.training.model.whole import features
+from ablate.training.model.whole_model import features
 from ablate.training.numerics import kernel
-from ablate.training.optim import decayed
-from ablate.training.start import begin, check_start
+from ablate.training.optim import decay_names
+from ablate.training.starting_weights import begin, check_start
 from ablate.training.training import Training
 
 SOURCE = """
@@ -153,14 +153,14 @@ def test_a_model_of_timm_is_timms(name, oracle):
 
 
 def test_only_kernels_decay(folder, oracle):
-    assert decayed(build(own("Net"))) == {"stem.weight", "fc.weight", "head.weight"}
+    assert decay_names(build(own("Net"))) == {"stem.weight", "fc.weight", "head.weight"}
     optim = oracle("timm.optim")
     for name in ("test_vit", "test_convnext"):
         model = build(run(f"model=timm:{name}", *TIMMS[name]))
         _, decays = optim.param_groups_weight_decay(model, 0.1)
         theirs = {id(p) for p in decays["params"]}
         names = {n for n, p in model.named_parameters() if id(p) in theirs}
-        assert decayed(model) == names - {"cls_token", "pos_embed"}
+        assert decay_names(model) == names - {"cls_token", "pos_embed"}
 
 
 def test_the_seed_decides_the_weights_and_equal_constructors_share_them(folder):

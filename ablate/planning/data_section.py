@@ -142,7 +142,7 @@ def _unseen(data: Mapping[str, Any]) -> str:
 
 
 def _folder_lines(data: Mapping[str, Any], found: Listing, present: Sequence[str]) -> Iterator[str]:
-    """Which images are not read; how many there are for what, cut as `training.data.source.cut`
+    """Which images are not read; how many there are for what, cut as `data.source.cut`
     does; and which folders beside these no key names."""
     if found.unread:
         yield f"data={data['name']}: {data['path']}: {found.unread}"

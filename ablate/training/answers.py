@@ -23,6 +23,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save
 
+from ablate.data.building import size_text
+from ablate.data.cache import class_names, count, look, prepare
+from ablate.data.other_sets import check_names, match_classes, shared_images
 from ablate.shared import choices, spec
 from ablate.shared.build import build_run, section
 from ablate.shared.errors import Failure, NoRoom, UserError
@@ -31,24 +34,21 @@ from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
 from ablate.training import faults, memory, numerics, plugin, resume_check
 from ablate.training.calibrate import times
+from ablate.training.column_decision import settle
 from ablate.training.compiled import check_compile
-from ablate.training.data.beside import asked, renumbered, shared_images
-from ablate.training.data.building import shown
-from ablate.training.data.cache import class_names, count, look, prepare
-from ablate.training.data.extra import check_extra
 from ablate.training.model import Host, build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments, to_timm
 from ablate.training.model.init import overruled
-from ablate.training.model.whole import initial
+from ablate.training.model.whole_model import initial
 from ablate.training.optim import check_optimizer, factors
 from ablate.training.own.compare import compare
-from ablate.training.plugin import by_path, told
+from ablate.training.own_augment import check_extra
+from ablate.training.plugin import by_path, error_text
 from ablate.training.probes import class_of
-from ablate.training.rehearsal import Rehearsed, beside, rehearse
+from ablate.training.rehearsal import Rehearsal, compare_rows, rehearse
 from ablate.training.schedule import check_schedule, lengths
-from ablate.training.settle import settle
-from ablate.training.start import check_start
+from ablate.training.starting_weights import check_start
 from ablate.training.task.own_loss import check_loss
 
 Progress = Callable[[int, int], None]
@@ -91,7 +91,7 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
             if question.get("initial"):
                 answers[key]["initial"] = initial(build(run))
         if key in question["calibrate"] and examples is not None:  # else no time can be told
-            numerics.chosen(run, device).use()
+            numerics.choose(run, device).use()
             answers[key] |= asdict(times(run, device, answers[key]["multiply_adds"]))
     return answers
 
@@ -128,7 +128,7 @@ def unnamed(run: spec.Run, cache: Path) -> list[str]:
     if run.text is None:
         return []
     each = ((other, *class_names(other, cache)) for other in run.eval.also)
-    return [line for other, known, names in each if known for line in asked(other, names)]
+    return [line for other, known, names in each if known for line in check_names(other, names)]
 
 
 @contextmanager
@@ -144,18 +144,18 @@ def blaming(run: spec.Run) -> Iterator[None]:
         if not own:
             raise
         named = ", ".join(f"{used.key}: {used.name}" for used in own)
-        raise UserError(f"{named}: {told(error, own)}") from error
+        raise UserError(f"{named}: {error_text(error, own)}") from error
 
 
 def answer_rehearse(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """{"baseline": row, "rows": {key: row}, "cache", "device"}, a row {"spec", "multiply_adds"} ->
-    {key: what `rehearsal.beside` says of it and the baseline}; null: it could not be tried, which
-    is no mistake of the user's."""
+    {key: what `rehearsal.compare_rows` says of it and the baseline}; null: it could not be tried,
+    which is no mistake of the user's."""
     wanted = torch.device(question["device"])
     device = wanted if torch.cuda.is_available() else torch.device("cpu")
     torch.set_num_threads(1 if device.type == "cpu" else 4)
 
-    def tried(row: dict[str, Any]) -> Rehearsed | None:
+    def tried(row: dict[str, Any]) -> Rehearsal | None:
         run = build_run(row["spec"])
         try:
             with blaming(run):
@@ -168,7 +168,7 @@ def answer_rehearse(question: dict[str, Any], progress: Progress) -> dict[str, A
     baseline, answers = tried(question["baseline"]), dict[str, Any]()
     for key, row in question["rows"].items():
         found = baseline if row == question["baseline"] else tried(row)
-        answers[key] = beside(found, baseline) if found and baseline else None
+        answers[key] = compare_rows(found, baseline) if found and baseline else None
     return answers
 
 
@@ -196,8 +196,8 @@ def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, An
         "folder": str(found.folder),
         "whole": found.whole,
         "done": found.done,
-        "size": None if found.bytes is None else shown(found.bytes),
-        "free": shown(shutil.disk_usage(place).free),
+        "size": None if found.bytes is None else size_text(found.bytes),
+        "free": size_text(shutil.disk_usage(place).free),
     }
 
 
@@ -209,9 +209,9 @@ def answer_beside(question: dict[str, Any], progress: Progress) -> dict[str, Any
     own, other = (section(Data, question[key], "data") for key in ("data", "other"))
     learnt, cached = (prepare(data, Path(question["cache"])) for data in (own, other))
     if question["texts"]:
-        line = " ".join(asked(other, cached.class_names))
+        line = " ".join(check_names(other, cached.class_names))
     else:
-        line = renumbered(other, cached, own, learnt)[1]
+        line = match_classes(other, cached, own, learnt)[1]
     return {"line": line, "shared": shared_images(learnt.split("train"), cached.split("test"))}
 
 

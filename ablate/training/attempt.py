@@ -10,7 +10,7 @@ import platform
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,45 @@ class Attempt:
         if self.facts | facts != self.facts:
             self.facts |= facts
             self.rundir.write_attempts([*self.before, self.facts])
+
+    def begin(
+        self,
+        options: Mapping[str, Any],
+        *,
+        device: str,
+        threads: int,
+        packages: Iterable[str],
+        digest: str,
+        **facts: Any,
+    ) -> None:
+        """Note who tries, where and with what. `device`: cpu, cuda, or a GPU's name; `digest`: of
+        our code."""
+        self.note(
+            at=time.time(),
+            pid=os.getpid(),
+            slot=options["slot"],
+            **facts,
+            origin=options.get("origin"),
+            device=device,
+            driver=None if device == "cpu" else driver(),
+            python=platform.python_version(),
+            platform=platform.platform(),
+            packages={package: installed(package) for package in packages},
+            threads=threads,
+            digest=digest,
+        )
+
+    def code(self, kinds: Iterable[str]) -> dict[str, Any]:
+        """{"digest": of our code, "plugins": by kind, of the user's own}, in all attempts whose
+        work is in this one's."""
+        line = self.lineage()
+        return {
+            "digest": _joined(other.get("digest", "unknown") for other in line),
+            "plugins": {
+                kind: _joined(other.get("plugins", {}).get(kind) for other in line)
+                for kind in kinds
+            },
+        }
 
     def end(self, exit: str, **why: str) -> None:
         """The last word of one that had begun. A full disk must not change how a worker leaves."""
@@ -161,15 +200,15 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
 
 
 def code_digest(package: Path) -> str:
-    """What code trains: a hash of the two folders that a worker loads."""
+    """What code trains: a hash of the three folders that a worker loads."""
     text = hashlib.sha256()
-    for folder in ("shared", "training"):
+    for folder in ("data", "shared", "training"):
         for file in sorted((package / folder).rglob("*.py")):
             text.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())
     return text.hexdigest()[:16]
 
 
-def joined(digests: Iterable[str | None]) -> str | None:
+def _joined(digests: Iterable[str | None]) -> str | None:
     """All that took part, each once, in order: "d1+d2"; None for none."""
     return "+".join(dict.fromkeys(filter(None, digests))) or None
 

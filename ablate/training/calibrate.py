@@ -8,10 +8,10 @@ from statistics import median
 
 import torch
 
+from ablate.data.splits import Split
 from ablate.shared.metrics import DEFAULT, TASKS
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run
-from ablate.training.data.cached import Split
 from ablate.training.memory import micro_batch
 from ablate.training.training import Training
 

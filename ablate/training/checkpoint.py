@@ -2,7 +2,7 @@
 
 Serialised to bytes and written by us: torch.save and safetensors' own writers hide a full disk.
 A checkpoint is sealed, and seals what `metrics.jsonl` had by then. One that either does not fit is
-taken for torn. Versions before wrote `progress` alone: taken as it is.
+taken for torn.
 """
 
 from __future__ import annotations
@@ -17,11 +17,9 @@ from typing import Any
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ablate.shared.errors import UserError
 from ablate.shared.files import write_whole
 from ablate.shared.rundir import Metrics, RunDir
-from ablate.training import sealed
-from ablate.training.task.contrastive import Contrastive
+from ablate.training import sealed_file
 from ablate.training.training import Training, TrainState
 
 
@@ -31,20 +29,13 @@ def save_checkpoint(rundir: RunDir, training: Training, metrics: Metrics, before
     `before`: the step of the checkpoint that is kept beside it; 0 for none.
     """
     tensors, state = training.state()
-    content = sealed.to_bytes(
+    content = sealed_file.to_bytes(
         {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()},
         progress=json.dumps(vars(state)),
         metrics=json.dumps(metrics.seal()),
-        **told_of_texts(training),
+        **training.task.notes(training.train),
     )
     rundir.write_checkpoint(state.step, before, *content)
-
-
-def told_of_texts(training: Training) -> dict[str, str]:
-    """{"tokens_sha256"} of a training that reads texts; of others nothing."""
-    if not isinstance(training.task, Contrastive):
-        return {}
-    return {"tokens_sha256": training.task.tokens_sha256(training.batches.split)}
 
 
 def save_weights(rundir: RunDir, model: nn.Module) -> str:
@@ -58,8 +49,8 @@ def load_checkpoint(rundir: RunDir, training: Training) -> bytes:
     """Continue from the newest checkpoint that can be gone on from, or from the start.
 
     Returns what `metrics.jsonl` had by then. One that is torn, or no state of this model, or whose
-    metrics are not in the file any more, gives way to the one before. Raises UserError where its
-    texts were other tokens than they are here.
+    metrics are not in the file any more, gives way to the one before. Raises UserError where the
+    task reads its data otherwise by now, see `Task.check_notes`.
     """
     content = rundir.metrics_content()
     for step, path in rundir.checkpoints():
@@ -67,21 +58,11 @@ def load_checkpoint(rundir: RunDir, training: Training) -> bytes:
         metrics = found.metrics(content) if found is not None else None
         if found is None or metrics is None:
             continue
-        if found.tokens_sha256 is not None:
-            _check_texts(path, found.tokens_sha256, training)
+        training.task.check_notes(found.notes, training.train, path)
         with suppress(ValueError):
             training.load(found.tensors, found.state)
             return metrics
     return b""
-
-
-def _check_texts(path: Path, sha256: str, training: Training) -> None:
-    if told_of_texts(training) != {"tokens_sha256": sha256}:
-        raise UserError(
-            f"text.tokens: {path}: was trained with other tokens for the same texts: another "
-            f"version of tokenizers learns other byte pairs; install the one in env.json beside "
-            f"it, or remove the checkpoints there, and the run begins again"
-        )
 
 
 @dataclass(frozen=True)
@@ -91,7 +72,7 @@ class Checkpoint:
     tensors: dict[str, Tensor]
     state: TrainState
     seal: dict[str, Any]  # see Metrics.seal
-    tokens_sha256: str | None = None  # see Contrastive; None: of no texts
+    notes: dict[str, str]  # see Task
 
     def metrics(self, content: bytes) -> bytes | None:
         """What `metrics.jsonl` had by then, of what it has now; None where that is damaged."""
@@ -103,10 +84,10 @@ class Checkpoint:
 def read_checkpoint(path: Path, step: int) -> Checkpoint | None:
     """What `path` holds; None where that is not what was written, or of another step."""
     try:
-        tensors, told = sealed.read(path)
+        tensors, told = sealed_file.read(path)
         state = TrainState(**json.loads(told["progress"]))
         seal = json.loads(told["metrics"])
-    except (sealed.Rotten, OSError, ValueError, KeyError, TypeError):
+    except (sealed_file.Rotten, OSError, ValueError, KeyError, TypeError):
         return None
-    made = Checkpoint(tensors, state, seal, told.get("tokens_sha256"))
-    return made if state.step == step else None
+    notes = {key: value for key, value in told.items() if key not in ("progress", "metrics")}
+    return Checkpoint(tensors, state, seal, notes) if state.step == step else None

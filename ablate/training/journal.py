@@ -12,18 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from ablate.data.splits import AnySplit
 from ablate.shared.files import write_whole
 from ablate.shared.metrics import TASKS
 from ablate.shared.rundir import Metrics, RunDir
 from ablate.shared.sections import Data
-from ablate.training.checkpoint import (
-    load_checkpoint,
-    save_checkpoint,
-    save_weights,
-    told_of_texts,
-)
+from ablate.training.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from ablate.training.cost import cost, utilisation
-from ablate.training.data.cached import AnySplit
 from ablate.training.model.count import describe
 from ablate.training.training import Training
 
@@ -152,9 +147,9 @@ class Journal:
         """Test the model, once; write its weights and predictions."""
         training, total = self._training, self._training.steps
         with training.average.shown():
-            scores, predictions = training.as_it_is(data["test"])
+            scores, predictions = training.measure(data["test"])
             weights_sha256 = save_weights(self._rundir, training.model)
-            training.probes.end(data, training.as_it_is)
+            training.probes.end(data, training.measure)
         predictions_sha256 = _write(self._rundir.predictions, predictions)
         last = self._last()
         prior = training.task.prior_loss(data["train"]) if total else None
@@ -179,7 +174,7 @@ class Journal:
             "metrics_sha256": self._metrics.seal()["sha256"],
             "predictions_sha256": predictions_sha256,
             "weights_sha256": weights_sha256,
-            **told_of_texts(training),
+            **training.task.notes(training.train),
             "probes_sha256": training.probes.write(self._rundir, total),
             "micro_batch": training.micro_batch,
             "execution": "compiled" if training.compiled else "eager",

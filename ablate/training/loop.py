@@ -9,21 +9,22 @@ from typing import Any
 
 import torch
 
+from ablate.data.batches import resident
+from ablate.data.cache import prepare
+from ablate.data.image_changes import ImageView, shake_once
+from ablate.data.other_sets import check_names, match_classes, relabel, shared_images
+from ablate.data.source import share
+from ablate.data.splits import AnySplit, Cached
 from ablate.shared import decoded
 from ablate.shared.files import read_json
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
 from ablate.training.attempt import TrainingStopped
 from ablate.training.compiled import compile_step
-from ablate.training.data.batches import ImageView, resident, shaken_once
-from ablate.training.data.beside import asked, in_classes, renumbered, shared_images
-from ablate.training.data.cache import prepare
-from ablate.training.data.cached import AnySplit, Cached
-from ablate.training.data.source import share
 from ablate.training.journal import Journal
 from ablate.training.memory import micro_batch, part
-from ablate.training.numerics import chosen
-from ablate.training.start import start_of
+from ablate.training.numerics import choose
+from ablate.training.starting_weights import start_of
 from ablate.training.training import Training
 
 LOOK_EVERY = 50  # steps between looks at the device for a non-finite loss
@@ -50,7 +51,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     where the disk is full.
     """
     device, beat, say = machine.device, machine.beat, machine.say
-    chosen(run, device, machine.settled).use()
+    choose(run, device, machine.settled).use()
 
     # --- Data -----------------------------------------------------------------------------------
     beat(phase="data")
@@ -58,8 +59,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     data = {name: cached.split(name) for name in ("train", "validation", "test")}
     also, told = _also(run, cached, data["train"], machine)
     if run.eval.augment:
-        data |= {name: shaken_once(data[name], run.augment) for name in ("validation", "test")}
-        also = {name: shaken_once(split, run.augment) for name, split in also.items()}
+        data |= {name: shake_once(data[name], run.augment) for name in ("validation", "test")}
+        also = {name: shake_once(split, run.augment) for name, split in also.items()}
     if run.data.fraction < 1:
         rows = torch.from_numpy(share(run.data, len(data["train"])))
         data["train"] = data["train"].take(rows)
@@ -132,10 +133,10 @@ def _also(
         cached = prepare(other, machine.cache, lambda done, _: machine.beat(images=done))
         split = cached.split("test")
         if run.text is None:
-            numbers, _ = renumbered(other, cached, run.data, learnt)
-            split = in_classes(split, numbers)
+            numbers, _ = match_classes(other, cached, run.data, learnt)
+            split = relabel(split, numbers)
         else:  # texts ask for the classes of any set that names them
-            asked(other, cached.class_names)
+            check_names(other, cached.class_names)
         found = decoded.facts(read_json(cached.folder / decoded.META))
         if shared := shared_images(train, split, lambda row: machine.beat(images=row)):
             found["shared"] = {"test": [shared, len(split)]}

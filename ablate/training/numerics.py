@@ -66,7 +66,7 @@ class Numerics:
             enable(name in (*self.kernel.split(" or "), "math"))
 
 
-def chosen(run: Run, device: torch.device, settled: Mapping[str, Any] | None = None) -> Numerics:
+def choose(run: Run, device: torch.device, settled: Mapping[str, Any] | None = None) -> Numerics:
     """What the run computes with on the device. `settled`: see `settle`; where it says nothing,
     `train.deterministic=auto` is on.
 

@@ -60,7 +60,7 @@ def load(key: str, name: str, folder: str | None, version: str) -> Any:
     return getattr(loaded, wanted)
 
 
-def found(used: Used) -> Any:
+def load_part(used: Used) -> Any:
     """The class or function of a part. Raises UserError as `load` does."""
     return load(used.key, used.name, used.folder, used.version)
 
@@ -70,11 +70,11 @@ def settings_of(used: Used) -> dict[str, Any]:
     return {k: tuple(v) if isinstance(v, list) else v for k, v in used.settings.items()}
 
 
-def made(used: Used) -> Callable[..., Any]:
+def make_part(used: Used) -> Callable[..., Any]:
     """A part with its settings: an instance of the class, or the function. Raises UserError as
     `load` does, and where the class can't be made."""
-    with blamed(used):
-        part, settings = found(used), settings_of(used)
+    with blame(used):
+        part, settings = load_part(used), settings_of(used)
         what: Callable[..., Any] = part(**settings) if isinstance(part, type) else part
         if not callable(what):
             raise UserError(f"{used.key}: {used.name}: can't be called, it is {what!r}")
@@ -82,23 +82,25 @@ def made(used: Used) -> Callable[..., Any]:
 
 
 @contextmanager
-def blamed(used: Used) -> Iterator[None]:
+def blame(used: Used) -> Iterator[None]:
     """What goes wrong in a part by import path is told in its file and line."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{used.key}: {used.name}: {told(error, [used])}") from error
+        raise UserError(f"{used.key}: {used.name}: {error_text(error, [used])}") from error
 
 
-def told(error: Exception, own: Sequence[Used]) -> str:
+def error_text(error: Exception, own: Sequence[Used]) -> str:
     """What an error says, and where: the last line of the user's own that it came through, else
     where these begin to work, else its own place."""
     where = own_line(error, [used.folder for used in own if used.folder])
     if where is None:
         begins = [
-            line_of(found(used), WORKS_AT.get(used.key, "forward")) for used in own if used.folder
+            line_of(load_part(used), WORKS_AT.get(used.key, "forward"))
+            for used in own
+            if used.folder
         ]
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = "; ".join(begins) or f"{last.filename}, line {last.lineno}"

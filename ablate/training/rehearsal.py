@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from ablate.data.batches import resident
+from ablate.data.draws import key
+from ablate.data.splits import AnySplit, open_cached
 from ablate.shared.parts import is_plugin
 from ablate.shared.spec import Run
 from ablate.training.calibrate import random_split, smaller
-from ablate.training.data.batches import resident
-from ablate.training.data.cached import AnySplit, open_cached
-from ablate.training.keyed import key
 from ablate.training.model.host import Host
 from ablate.training.plugin import by_path
 from ablate.training.training import Training
@@ -37,7 +37,7 @@ PAIRS, PAIRS_S = 8, 0.25  # steps of baseline and row in turns, at most, and sec
 
 
 @dataclass
-class Rehearsed:
+class Rehearsal:
     """A training that has taken `STEPS` steps: what it has come to, as it was then."""
 
     training: Training
@@ -48,7 +48,7 @@ class Rehearsed:
     differs: str  # where the same steps give other weights: "" nowhere, see `_differs`
 
 
-def rehearse(run: Run, multiply_adds: int, cache: Path, device: torch.device) -> Rehearsed:
+def rehearse(run: Run, multiply_adds: int, cache: Path, device: torch.device) -> Rehearsal:
     """Take the steps, on a few images of the run's own data where these are decoded in `cache`,
     else on random ones.
 
@@ -57,16 +57,16 @@ def rehearse(run: Run, multiply_adds: int, cache: Path, device: torch.device) ->
     """
     few = min(run.train.batch, IMAGES if multiply_adds < LARGE else IMAGES // 2)
     try:
-        return _rehearsed(run, few, cache, device)
+        return _rehearse(run, few, cache, device)
     except Exception:
         if few == run.train.batch or multiply_adds * run.train.batch > WHOLE:
             raise
-        return _rehearsed(run, run.train.batch, cache, device)
+        return _rehearse(run, run.train.batch, cache, device)
 
 
-def beside(row: Rehearsed, baseline: Rehearsed) -> dict[str, Any]:
+def compare_rows(row: Rehearsal, baseline: Rehearsal) -> dict[str, Any]:
     """{"same": has the row changed nothing, "idle": names of its parameters without a gradient,
-    "step": what a step takes, in steps of the baseline; "bad", "differs": see `Rehearsed`}."""
+    "step": what a step takes, in steps of the baseline; "bad", "differs": see `Rehearsal`}."""
     ratios, spent = [1.0] * (row is baseline), 0.0
     while row is not baseline and len(ratios) < PAIRS and spent < PAIRS_S:
         theirs, ours = _step_s(baseline.training), _step_s(row.training)
@@ -85,10 +85,10 @@ def _step_s(training: Training) -> float:
     return clock() - start
 
 
-def _rehearsed(run: Run, images: int, cache: Path, device: torch.device) -> Rehearsed:
+def _rehearse(run: Run, images: int, cache: Path, device: torch.device) -> Rehearsal:
     some = at_full_rate(run, images, device)
     split = _images(some, images, cache, device)
-    training = _begun(some, split, device)
+    training = _begin(some, split, device)
     model = training.model
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     idle = set(trained)
@@ -103,17 +103,17 @@ def _rehearsed(run: Run, images: int, cache: Path, device: torch.device) -> Rehe
     bad = training.bad_step()
     if bad is None and not logits.isfinite().all():
         bad = STEPS
-    training.probes.end({"validation": split, "test": split}, training.as_it_is)
+    training.probes.end({"validation": split, "test": split}, training.measure)
     training.probes.measured(STEPS)
     differs = ""
     if by_path(run) and bad is None and device.type == "cpu":  # a GPU adds up in any order
         differs = _differs(some, split, device, held)
-    return Rehearsed(
+    return Rehearsal(
         training, held, logits, [name for name in trained if name in idle], bad, differs
     )
 
 
-def _begun(run: Run, split: AnySplit, device: torch.device) -> Training:
+def _begin(run: Run, split: AnySplit, device: torch.device) -> Training:
     training = Training(run, split, device)
     if isinstance(training.model, Host):  # a whole model begins as its class says
         training.model.fit([training.inputs()[0]])
@@ -127,12 +127,12 @@ def _differs(run: Run, split: AnySplit, device: torch.device, held: dict[str, Te
     so something draws at random."""
 
     def same(stop: int) -> bool:
-        training = _begun(run, split, device)
+        training = _begin(run, split, device)
         for step in range(STEPS):
             if step == stop:
                 tensors, state = training.state()
                 kept = {name: tensor.clone() for name, tensor in tensors.items()}
-                training = _begun(run, split, device)
+                training = _begin(run, split, device)
                 training.load(kept, state)
             training.step()
         made = training.model.state_dict()
@@ -181,7 +181,7 @@ def _wake(head: torch.nn.Module, seed: int) -> None:
             parameter.copy_(values)
 
 
-def _same(row: Rehearsed, baseline: Rehearsed) -> bool:
+def _same(row: Rehearsal, baseline: Rehearsal) -> bool:
     """Bit for bit: the weights that both have, and what comes out. What one alone has is no change
     where nothing comes of it."""
     both = row.held.keys() & baseline.held.keys()

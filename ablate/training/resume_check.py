@@ -24,7 +24,7 @@ from ablate.training.checkpoint import read_checkpoint
 from ablate.training.cost import peak_bytes
 from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model.count import describe
-from ablate.training.numerics import chosen, device_of
+from ablate.training.numerics import choose, device_of
 
 ROUNDS = 3  # of timings with and without deterministic algorithms, in turn
 
@@ -130,6 +130,6 @@ def deterministic_ratio(run: Run, device: torch.device) -> float:
     for _ in range(ROUNDS):
         for deterministic in times:
             strict = replace(run, train=replace(run.train, deterministic=deterministic))
-            chosen(strict, device).use()
+            choose(strict, device).use()
             times[deterministic].append(step_s(run, images, device))
     return median(times[True]) / median(times[False])

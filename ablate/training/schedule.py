@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ablate.shared.errors import UserError
 from ablate.shared.parts import SCHEDULE
 from ablate.shared.recipe import Optim, Train
-from ablate.training.plugin import blamed, made
+from ablate.training.plugin import blame, make_part
 
 Factor = Callable[[int, int], float]  # of a step behind the warm-up, and how many there are
 
@@ -76,10 +76,10 @@ def own_factor(optim: Optim) -> Factor | None:
     where it can't be made and, when it is called, for what is no factor."""
     if (used := SCHEDULE.one(optim)) is None:
         return None
-    schedule = made(used)
+    schedule = make_part(used)
 
     def factor(step: int, total: int) -> float:
-        with blamed(used):
+        with blame(used):
             given = schedule(step, total)
         try:
             number = float(given)

@@ -17,22 +17,22 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from ablate.data.batches import Batches, evaluation_batches
+from ablate.data.draws import Draws
+from ablate.data.image_changes import ImageView
+from ablate.data.splits import AnySplit
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run
-from ablate.training.borrowed import as_tensors, from_tensor
-from ablate.training.data.batches import Batches, ImageView, evaluation_batches
-from ablate.training.data.cached import AnySplit
-from ablate.training.data.masked import MaskedBatches, whole_images
-from ablate.training.keyed import Draws, StepKey
-from ablate.training.model import Host, Towers, build
-from ablate.training.model.whole import drawn
-from ablate.training.model.whole import features as features_of
-from ablate.training.optim import Average, make_optimizer
+from ablate.training.bfloat16 import round_weights
+from ablate.training.model import Host, build
+from ablate.training.model.drop import StepKey
+from ablate.training.model.whole_model import seeded
+from ablate.training.optim import Average, make_optimizer, restore, tensors_of
+from ablate.training.own_augment import Augmentations
 from ablate.training.probes import Probes
-from ablate.training.rounded import rounded
 from ablate.training.schedule import Lengths, learning_rate, lengths, own_factor
-from ablate.training.start import begin
+from ablate.training.starting_weights import begin
 from ablate.training.task import Evaluation, Predictor, make_task
 
 DTYPES = {
@@ -76,14 +76,14 @@ class Training:
     ) -> None:
         """`beat`: told of every batch that is evaluated. `memo`: see `Host.fit`; None: what is
         measured before the first step is left as it was initialised. `start`: weights to start
-        from, see `start`; None: those of the run's seed.
+        from, see `starting_weights`; None: those of the run's seed.
 
         Raises UserError where the data does not fit the spec, or the model can't be built.
         """
         self.run, self.device, self.dtype = run, device, DTYPES[run.train.precision]
         self.weights = torch.float64 if self.dtype == torch.float64 else torch.float32
         self.task = make_task(run)
-        self._beat, self._view, self._train = beat, ImageView.of(run), train
+        self._beat, self._view, self.train = beat, ImageView.of(run), train
         trains = TASKS[run.task].trains
         batch = run.train.batch if trains else min(run.train.batch, len(train))
 
@@ -91,8 +91,8 @@ class Training:
         draws = Draws(run.seed, device)
         self._masks = StepKey(draws, batch, self.weights)
         ahead = train.device.type != device.type
-        kind = MaskedBatches if run.data.labels == "masks" else Batches
-        self.batches = kind(train, batch, run.augment, draws, self._view, ahead)
+        extra = Augmentations(run.augment)
+        self.batches = Batches(train, batch, run.augment, draws, self._view, ahead, extra)
 
         # --- Model, optimiser, lengths in steps -------------------------------------------------
         self.model = build(run, device).to(self.weights)
@@ -101,7 +101,7 @@ class Training:
         if start is not None:
             begin(self.model, start)
         elif memo is not None and isinstance(self.model, Host):
-            self.model.fit((images for images, _ in self._shown(train)), memo)
+            self.model.fit((images for images, _ in self.shown(train)), memo)
         self.optimizer = make_optimizer(self.model, run.optim)
         self.average = Average(self.model, run.train.ema)
         self.epoch = self.batches.steps_per_epoch
@@ -112,33 +112,23 @@ class Training:
         self._at, self._begun = TrainState(), 0.0
         self._losses = torch.zeros(LOSSES, dtype=torch.float64, device=device)
         self._unseen = 0
-        self._forward, self._outputs = self._eager, self._said
+        self.uncompile()
         self._enter(self._at)
         self.model.train()
 
     # --- A step ---------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """One step of the optimiser: a global batch, in micro-batches. Waits for no device, but
-        where an optimiser of torch.optim's does (adafactor)."""
-        run, step, micro = self.run, self._at.step, self._at.micro_batch
+        """One step of the optimiser, on a global batch. Waits for no device, but where an optimiser
+        of torch.optim's does (adafactor)."""
         images, target = self.inputs()
-        self.rate = learning_rate(run.optim, step, self.lengths, self._factor)
+        self.rate = learning_rate(self.run.optim, self._at.step, self.lengths, self._factor)
         self.optimizer.set_rate(self.rate)
         self.optimizer.zero_grad()
-        weights = rounded(self.model, self.dtype) if self.dtype == torch.bfloat16 else {}
+        weights = round_weights(self.model, self.dtype) if self.dtype == torch.bfloat16 else {}
         # Losses stay on the device, where they happen: to look at one is to wait.
-        loss = self._losses[self._unseen].zero_()
-        if TASKS[run.task].reads_text and micro < run.train.batch:
-            loss += self._pairs(images, target, weights)
-        else:
-            for first in range(0, run.train.batch, micro):
-                part = self.part(images, target, slice(first, first + micro), weights)
-                if micro < run.train.batch:
-                    part = part * (micro / run.train.batch)
-                part.backward()
-                loss += part.detach()
-        self.probes.gradients(step)
+        self._losses[self._unseen] = self.task.backward(self, images, target, weights)
+        self.probes.gradients(self._at.step)
         self.update()
         self._at.step += 1
         self._unseen += 1
@@ -156,71 +146,67 @@ class Training:
         """What the next step is shown, and its target: the global batch."""
         return self.task.inputs(self.batches, self._at.step, self.weights)
 
+    def micro_batches(self) -> list[slice]:
+        """Which rows of a global batch each forward pass has."""
+        size, micro = self.batches.size, self._at.micro_batch
+        return [slice(first, first + micro) for first in range(0, size, micro)]
+
     def part(
         self, images: Tensor, target: Tensor, rows: slice, weights: Mapping[str, Tensor] = _NONE
     ) -> Tensor:
         """The loss of a micro-batch, the `rows` of a global one, with its graph. `weights`: in the
-        place of the model's own, see `rounded`."""
+        place of the model's own, see `round_weights`."""
+        with self._keyed(rows):
+            return self._loss(images[rows], target[rows], dict(weights))
+
+    def outputs(
+        self, images: Tensor | None, target: Tensor, rows: slice, weights: Mapping[str, Tensor]
+    ) -> Any:
+        """What the model makes of a micro-batch, with its graph; see `part`. Without `images`, what
+        it makes of the target alone."""
+        with self._keyed(rows):
+            shown = None if images is None else images[rows]
+            return self._outputs(shown, target[rows], dict(weights))
+
+    def _keyed(self, rows: slice) -> AbstractContextManager[None]:
+        """Inside, masks are those of these rows of this step."""
         self._masks.step, self._masks.rows = self._at.step, rows
-        with self._drawn("step", self._at.step, rows.start or 0):
-            return self._forward(images[rows], target[rows], dict(weights))
+        return self._drawn("step", self._at.step, rows.start or 0)
 
     def _drawn(self, *place: int | str) -> AbstractContextManager[None]:
-        """What a whole model draws there: `StepKey` keys the masks of the shipped ones."""
+        """What a whole model draws at this place: `StepKey` keys the masks of the shipped ones."""
         if isinstance(self.model, Host):
             return nullcontext()
-        return drawn(self.run.seed, "model", *place)
+        return seeded(self.run.seed, "model", *place)
 
-    def _pairs(self, images: Tensor, target: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
-        """The loss of a batch of pairs, which compares them all, with its gradients taken in
-        micro-batches: all embeddings without a graph, the loss by them, then those of each
-        micro-batch that train again from the slope of the loss there. Gao et al. 2021 (arXiv
-        2101.06983, GradCache)."""
-        assert isinstance(self.model, Towers)
-        micro = self._at.micro_batch
-        parts = [slice(first, first + micro) for first in range(0, len(images), micro)]
+    def _eager_loss(self, images: Tensor, target: Tensor, weights: dict[str, Tensor]) -> Tensor:
+        """The loss, as a compiler is given it: no draw that is kept, no number that changes, no
+        waiting."""
+        return self.task.loss(self._call(images, target, weights), target)
 
-        def embedded(rows: slice, seen: Tensor | None) -> list[Tensor]:
-            self._masks.step, self._masks.rows = self._at.step, rows
-            *both, _ = self._outputs(seen, target[rows], dict(weights))
-            return both
+    def _call(self, images: Tensor | None, target: Tensor, weights: dict[str, Tensor]) -> Any:
+        """The model's outputs."""
+        arguments = self.task.arguments(images, target)
+        return self.compute(functional_call, self.model, weights, arguments)
 
-        with torch.no_grad():
-            each = [embedded(rows, images[rows]) for rows in parts]
-        both = [torch.cat(side).requires_grad_() for side in zip(*each, strict=True)]
-        loss = self.task.loss((*both, self.model.theta.exp()), target)
-        loss.backward()
-        learns = self.model.learns_from_images
-        for rows in parts:
-            for side, again in zip(
-                both, embedded(rows, images[rows] if learns else None), strict=True
-            ):
-                if again is not None and again.requires_grad and side.grad is not None:
-                    again.backward(side.grad[rows])
-        return loss.detach()
-
-    def _eager(self, images: Tensor, target: Tensor, weights: dict[str, Tensor]) -> Tensor:
-        """What a compiler is given: no draw that is kept, no number that changes, no waiting."""
-        return self.task.loss(self._said(images, target, weights), target)
-
-    def _said(self, images: Tensor | None, target: Tensor, weights: dict[str, Tensor]) -> Any:
-        """The model's outputs. Without images those of texts alone."""
-        shown = (images, target) if TASKS[self.run.task].reads_text else (images,)
+    def compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The function's value in the run's arithmetic: autocast for bfloat16; in float32 and
+        float64 what the weights are."""
         with arithmetic(self.device, self.dtype):
-            return functional_call(self.model, weights, shown)
+            return function(*arguments)
 
     def compile(self) -> None:
         """Have forward, loss and backward compiled when the next step takes them."""
         # Of each tensor that it captures torch asks for the gradient; rounded weights keep none.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
         self._at.compiled = True
-        self._forward = torch.compile(self._eager, fullgraph=True, dynamic=False)
-        self._outputs = torch.compile(self._said, fullgraph=True, dynamic=False)
+        self._loss = torch.compile(self._eager_loss, fullgraph=True, dynamic=False)
+        self._outputs = torch.compile(self._call, fullgraph=True, dynamic=False)
 
     def uncompile(self) -> None:
         """Undo that."""
         self._at.compiled = False
-        self._forward, self._outputs = self._eager, self._said
+        self._loss, self._outputs = self._eager_loss, self._call
 
     @property
     def compiled(self) -> bool:
@@ -278,46 +264,24 @@ class Training:
         """(metrics, predictions) of a whole split, by the weights that are measured, in the run's
         arithmetic. Nothing of the training moves. `data`: its set, where that isn't the run's."""
         with self.average.shown():
-            return self.as_it_is(split, data=data)
+            return self.measure(split, data=data)
 
-    def as_it_is(
+    def measure(
         self, split: AnySplit, task: Evaluation | None = None, data: Data | None = None
     ) -> tuple[dict[str, float], np.ndarray]:
         """`evaluate`, by the weights that the model has; by another task than its own."""
-
-        def outputs(images: Tensor) -> Tensor:
-            with arithmetic(self.device, self.dtype):
-                return self.model(images.to(self.weights))
-
-        def features(images: Tensor) -> Tensor:
-            with arithmetic(self.device, self.dtype):
-                return features_of(self.model, images.to(self.weights))
-
-        def texts(tokens: Tensor) -> Tensor:
-            assert isinstance(self.model, Towers)
-            with arithmetic(self.device, self.dtype):
-                return self.model.texts(tokens)
-
-        def logits(images: Tensor, texts: Tensor) -> Tensor:
-            assert isinstance(self.model, Towers)
-            return self.model.logits(images, texts)
-
-        calls = outputs, features, self._train, self._shown, texts, logits
-        predict = Predictor(*calls, split, self.device, data or self.run.data)
+        predict = Predictor(self, split, data or self.run.data)
         self.model.eval()
         try:
             with torch.inference_mode(), self._drawn("evaluation"):
-                return (task or self.task).evaluate(predict, self._shown(split))
+                return (task or self.task).evaluate(predict, self.shown(split))
         finally:
             self.model.train()
 
-    def _shown(self, split: AnySplit) -> Iterator[tuple[Tensor, Tensor]]:
-        """Its batches, with signs of life: a long evaluation is no hanging."""
-        if self.run.data.labels == "masks":
-            shown = whole_images(split, self._view, self.device)
-        else:
-            shown = evaluation_batches(split, self.run.eval.batch, self._view, self.device)
-        for number, batch in enumerate(shown):
+    def shown(self, split: AnySplit) -> Iterator[tuple[Tensor, Tensor]]:
+        """Its batches for evaluation, with signs of life: a long evaluation is no hanging."""
+        batches = evaluation_batches(split, self.run.eval.batch, self._view, self.device)
+        for number, batch in enumerate(batches):
             self._beat(batches=number)
             yield batch
 
@@ -329,16 +293,8 @@ class Training:
         The tensors are those that train: who keeps them beyond a step copies them.
         """
         self._look()
-        tensors = self._held()
-        for name, parameter in self.model.named_parameters():
-            state = self.optimizer.state.get(parameter, {})
-            kept = as_tensors(state, self.run.optim, parameter.device)
-            for key, value in kept.items():
-                tensors[f"optim.{key}.{name}"] = value
-        for number, group in enumerate(self.optimizer.counts()):
-            for key, value in as_tensors(group, self.run.optim, self.device).items():
-                tensors[f"group.{number}.{key}"] = value
-        return tensors, replace(self._at, seconds=self.seconds)
+        moments = tensors_of(self.optimizer, self.model, self.run.optim)
+        return self._held() | moments, replace(self._at, seconds=self.seconds)
 
     def load(self, tensors: Mapping[str, Tensor], state: TrainState) -> None:
         """Go on from a state. Raises ValueError where it is no state of this model; then nothing
@@ -350,25 +306,7 @@ class Training:
         with torch.no_grad():
             for name, tensor in held.items():
                 tensor.copy_(tensors[name])
-        self.optimizer.zero_grad()
-        self.optimizer.state.clear()
-        moments: dict[str, dict[str, Any]] = {}
-        counts: list[dict[str, Any]] = [{} for _ in self.optimizer.param_groups]
-        for path, tensor in tensors.items():
-            if path.startswith("optim."):
-                _, key, name = path.split(".", 2)
-                moments.setdefault(name, {})[key] = tensor
-            elif path.startswith("group."):
-                _, number, key = path.split(".", 2)
-                key, value = from_tensor(key, tensor, self.device)
-                counts[int(number)][key] = value
-        self.optimizer.recount(counts)
-        for name, parameter in self.model.named_parameters():
-            if name in moments:
-                self.optimizer.state[parameter] = dict(
-                    from_tensor(key, value, parameter.device)
-                    for key, value in moments[name].items()
-                )
+        restore(self.optimizer, self.model, tensors)
         self._enter(state)
 
     @property

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import math
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ablate.data.picture import Broken
 from ablate.shared import choices, decoded
 from ablate.shared.build import build_run
 from ablate.shared.files import read_json
@@ -26,30 +26,17 @@ from ablate.shared.spec import Run
 from ablate.training import memory
 from ablate.training.answers import answer as answer
 from ablate.training.attempt import (
-    EXIT_FAILED as EXIT_FAILED,
-)
-from ablate.training.attempt import (
-    EXIT_ROTTEN as EXIT_ROTTEN,
-)
-from ablate.training.attempt import (
-    EXIT_STOPPED as EXIT_STOPPED,
-)
-from ablate.training.attempt import (
     Attempt,
     Damaged,
     TrainingStopped,
     code_digest,
-    driver,
     hold,
-    installed,
-    joined,
 )
-from ablate.training.data.picture import Broken
 from ablate.training.loop import Machine, train
-from ablate.training.numerics import chosen, device_of
+from ablate.training.numerics import choose, device_of
 from ablate.training.own import work as own_work
 from ablate.training.plugin import digests, own_folders
-from ablate.training.start import start_sha256
+from ablate.training.starting_weights import start_sha256
 
 CHECK_S, CHECK_SHARE = 2.0, 0.02  # for a look at the data at a run's end, or of its time, if more
 
@@ -85,18 +72,18 @@ def _train(
         rundir.drop_checkpoints()
     settled = options.get("settled") or {}
     memory.limit(device, options.get("share", 1.0))
-    numerics = asdict(chosen(run, device, settled))
-    attempt.note(
-        at=time.time(),
-        pid=os.getpid(),
-        slot=options["slot"],
+    numerics = asdict(choose(run, device, settled))
+    attempt.begin(
+        options,
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        threads=torch.get_num_threads(),
+        packages=PACKAGES,
+        digest=DIGEST,
         from_step=rundir.newest_step(),
         seed=run.seed,
         fingerprint=run.data.fingerprint,
         **numerics,
         plugins={},
-        origin=options.get("origin"),
-        **environment(device),
     )
     trains = False
 
@@ -145,13 +132,9 @@ def _train(
 
 def _where(run: Run, rundir: RunDir, attempt: Attempt, cache: Path) -> dict[str, Any]:
     """Of a result: by which code, of which data, from which weights, on what."""
-    line = attempt.lineage()
+    kinds = dict.fromkeys((*choices.CHOICES, *own_folders(run)))
     return {
-        "digest": joined(other.get("digest", "unknown") for other in line),
-        "plugins": {
-            kind: joined(other.get("plugins", {}).get(kind) for other in line)
-            for kind in dict.fromkeys((*choices.CHOICES, *own_folders(run)))
-        },
+        **attempt.code(kinds),
         "fingerprint": run.data.fingerprint,
         "start_sha256": start_sha256(run, rundir),
         "device": attempt.facts["device"],
@@ -198,17 +181,3 @@ PACKAGES = (
     "scikit-learn",
     "mlxtend",
 )
-
-
-def environment(device: torch.device) -> dict[str, Any]:
-    """Where and with what a run is trained."""
-    cuda = device.type == "cuda"
-    return {
-        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
-        "driver": driver() if cuda else None,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {package: installed(package) for package in PACKAGES},
-        "threads": torch.get_num_threads(),
-        "digest": DIGEST,
-    }

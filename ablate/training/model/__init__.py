@@ -16,16 +16,16 @@ from torch import nn
 from ablate.shared import choices, sections, spec
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
+from ablate.training.model.constructor_values import remember
 from ablate.training.model.host import Host
 from ablate.training.model.init import initialise
-from ablate.training.model.made import kept
 from ablate.training.model.perceptron import Perceptron
 from ablate.training.model.segmenter import Segmenter
 from ablate.training.model.stem import Patches
 from ablate.training.model.towers import Towers
 from ablate.training.model.traits import Traits, traits
 from ablate.training.model.vit import ViT
-from ablate.training.model.whole import Images, build_whole
+from ablate.training.model.whole_model import Images, build_whole
 from ablate.training.plugin import load
 
 __all__ = ["Host", "Images", "Perceptron", "Segmenter", "Towers", "ViT", "build"]
@@ -103,6 +103,6 @@ def _constructor(kind: str, chosen: sections.Chosen) -> partial[Any]:
     """The class behind a choice, its settings filled in; the host gives the rest."""
     if (own := chosen.plugin) is not None:
         cls = load(kind, chosen.name, own.folder, own.version)
-        return partial(kept, cls, chosen.settings)
+        return partial(remember, cls, chosen.settings)
     module, _, name = choices.CHOICES[kind][chosen.name].path.partition(":")
     return partial(getattr(importlib.import_module(module), name), **chosen.settings)

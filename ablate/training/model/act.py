@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ablate.shared import sections
 from ablate.shared.parts import ACT
-from ablate.training.model.made import kept
-from ablate.training.plugin import blamed, found, settings_of
+from ablate.training.model.constructor_values import remember
+from ablate.training.plugin import blame, load_part, settings_of
 
 
 class Activation(nn.Module):
@@ -93,15 +93,15 @@ def activations(model: sections.Model) -> MakeActivation:
     imported or made."""
     if (used := ACT.one(model)) is None:
         return partial(activation, model.act, model.gelu)
-    part, settings = found(used), settings_of(used)
+    part, settings = load_part(used), settings_of(used)
     frame = Gated if getattr(part, "gated", False) else Activation
 
     def make() -> Activation:
-        with blamed(used):
+        with blame(used):
             return frame(Function(part, settings) if not isinstance(part, type) else _instance())
 
     def _instance() -> nn.Module:
-        made = kept(part, settings)
+        made = remember(part, settings)
         return made if isinstance(made, nn.Module) else Function(made, {})
 
     return make

@@ -15,9 +15,9 @@ from ablate.shared import spec
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Whole
 from ablate.training.model import build
-from ablate.training.model.shapes import hold_to_shapes
+from ablate.training.model.output_shapes import hold_to_shapes
 from ablate.training.model.traits import Traits, traits
-from ablate.training.model.whole import check_outputs, features, of_timm
+from ablate.training.model.whole_model import check_outputs, features, of_timm
 
 aten = torch.ops.aten
 

@@ -2,15 +2,82 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ablate.training.keyed import StepKey
+from ablate.data.draws import Draws, uniform
 from ablate.training.model.norm.shape import unrounded
 
 LEVELS = 1 << 16
+
+
+class StepKey:
+    """Where training stands, for draws made inside the model (dropout, stochastic depth): the
+    `step`, and which `rows` of the global batch a micro-batch has.
+
+    The model reads tensors, so a captured step goes on with what they hold by then. Shares of
+    stochastic depth are drawn for many steps at once, which no graph can do: before it, as a step
+    or rows are set.
+    """
+
+    def __init__(self, draws: Draws, batch: int, dtype: torch.dtype = torch.float32) -> None:
+        """`dtype`: of what `kept` gives."""
+        self.draws = draws
+        self.batch = batch
+        self._dtype = dtype
+        self._secrets: dict[str, tuple[int, int]] = {}  # by site
+        self._rates: dict[str, float] = {}
+        self._kept: dict[str, Tensor] = {}  # of the step and the rows
+        self._step, self._rows = 0, slice(None)
+        self._places = torch.arange(batch, device=draws.device)
+        self._at, self._row = torch.zeros_like(self._places[0]), self._places
+
+    @property
+    def step(self) -> int:
+        return self._step
+
+    @step.setter
+    def step(self, step: int) -> None:
+        self._step = step
+        self._at.fill_(step)
+        self._draw()
+
+    @property
+    def rows(self) -> slice:
+        return self._rows
+
+    @rows.setter
+    def rows(self, rows: slice) -> None:
+        self._rows, self._row = rows, self._places[rows]
+        self._draw()
+
+    def meet(self, site: str, rate: float | None = None) -> None:
+        """Hear of a site, of stochastic depth where it has a rate, before a step is captured."""
+        self._secrets[site] = self.draws.secret(f"mask {site}")
+        if rate is not None:
+            self._rates[site] = rate
+            self._draw()
+
+    def dropped(self, site: str, shape: tuple[int, ...], share: int) -> Tensor:
+        """bool of `shape`, whose first axis is `rows`: True with probability share / 65536."""
+        lanes = self.draws.lanes_at(self._secrets[site], self._at, self._row, prod(shape[1:]))
+        return (lanes < share - 32768).view(shape)
+
+    def kept(self, site: str) -> Tensor:
+        """(rows,): 1 / (1 - rate), but 0 with probability rate, that of the site."""
+        return self._kept[site]
+
+    def _draw(self) -> None:
+        def draw(steps: int) -> Tensor:
+            words = self.draws.words(f"mask {site}", self._step, range(self.batch), 1, steps)
+            return (uniform(words[:, 0]) >= rate).to(self._dtype).div_(1 - rate)
+
+        for site, rate in self._rates.items():
+            drawn = self.draws.ahead((site, rate, self._dtype), self._step, self.batch, draw)
+            self._kept[site] = drawn[self._rows]
 
 
 class Dropping(nn.Module):

@@ -8,8 +8,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from ablate.shared import sections
-from ablate.training.keyed import StepKey
-from ablate.training.model.drop import Dropping
+from ablate.training.model.drop import Dropping, StepKey
 from ablate.training.model.whiten import Whiten
 
 
@@ -29,14 +28,6 @@ class Host(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """(B, H, W, C) -> (B, D): what the head reads, `pre_logits` of big_vision."""
-        raise NotImplementedError
-
-    def texts(self, tokens: Tensor) -> Tensor:
-        """(B, L) -> (B, D): what stands beside the features, of a model that reads texts."""
-        raise NotImplementedError
-
-    def logits(self, images: Tensor, texts: Tensor) -> Tensor:
-        """(B, D) twice -> (B, B): how alike features and texts are."""
         raise NotImplementedError
 
     def name_sites(self) -> None:

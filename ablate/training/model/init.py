@@ -14,10 +14,10 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import init
 
+from ablate.data.draws import key
 from ablate.shared.errors import UserError
-from ablate.training.keyed import key
+from ablate.training.model.constructor_values import Constructed
 from ablate.training.model.host import Host
-from ablate.training.model.made import Constructed
 from ablate.training.model.traits import Traits, traits
 
 # Fills the values of a parameter; what their shape does not say, the parameter's module does.
@@ -159,7 +159,8 @@ def initialise(model: Host, seed: int) -> None:
     """Fill every parameter of the model, on the CPU and in float32 whatever the model is in.
 
     A module may fill a parameter by itself, and say its role: see `Traits`. What says neither has
-    the values of its constructor, see `made`. `model.head_bias` is added to the head's bias.
+    the values of its constructor, see `constructor_values`. `model.head_bias` is added to the
+    head's bias.
     """
     rules = SCHEMES[model.init]
     generator = Generator()

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.shared.files import make_folder, write_whole
-from ablate.training import sealed
+from ablate.training import sealed_file
 from ablate.training.model.norm import LayerNorm
 from ablate.training.model.norm.shape import unrounded
 from ablate.training.model.stem import Patches, Stem
@@ -69,13 +69,13 @@ class Whiten(nn.Module):
         try:
             if path is None:
                 raise FileNotFoundError
-            kept, _ = sealed.read(path)
+            kept, _ = sealed_file.read(path)
             mean, covariance = kept["mean"], kept["covariance"]
-        except (OSError, sealed.Rotten, KeyError):
+        except (OSError, sealed_file.Rotten, KeyError):
             mean, covariance = (moment.cpu() for moment in moments(batches, self.patches))
             if path is not None:
                 make_folder(path.parent)
-                write_whole(path, *sealed.to_bytes({"mean": mean, "covariance": covariance}))
+                write_whole(path, *sealed_file.to_bytes({"mean": mean, "covariance": covariance}))
         self.mean.copy_(mean)
         self.matrix.copy_(whitening(covariance, self.kind))
 

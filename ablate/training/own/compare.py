@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.shared.rundir import RunDir
-from ablate.training import sealed
+from ablate.training import sealed_file
 
 TIMES = ("seconds", "peak_bytes", "env_sha256")  # of a result: no two runs have the same
 
@@ -26,7 +26,7 @@ def _parts(folder: RunDir) -> dict[str, Any]:
     if (result := folder.read_result()) is not None:
         return {**{k: v for k, v in result.items() if k not in TIMES}, **metrics}
     [(_, newest), *_] = folder.checkpoints()
-    arrays, told = sealed.read_arrays(newest)
+    arrays, told = sealed_file.read_arrays(newest)
     parts: dict[str, Any] = {}
     _walk(json.loads(told["state"]), "state", arrays, parts)
     return {**parts, **metrics}

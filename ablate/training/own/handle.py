@@ -21,7 +21,7 @@ from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import is_number, write_whole
 from ablate.shared.own import OwnRun, in_range
 from ablate.shared.rundir import Metrics, RunDir
-from ablate.training import sealed
+from ablate.training import sealed_file
 from ablate.training.own import state as states
 
 if TYPE_CHECKING:  # which a trainer may do without
@@ -179,13 +179,13 @@ class Handle:
         content = self._rundir.metrics_content()
         for number, path in self._rundir.checkpoints():
             try:
-                arrays, told = sealed.read_arrays(path)
+                arrays, told = sealed_file.read_arrays(path)
                 about, seal = json.loads(told["about"]), json.loads(told["metrics"])
                 known = content[: seal["bytes"]]
                 if hashlib.sha256(known).hexdigest() != seal["sha256"]:
                     raise ValueError("metrics.jsonl is not what it was")
                 state = states.decode(told["state"], arrays)
-            except (sealed.Rotten, OSError, ValueError, KeyError, TypeError):
+            except (sealed_file.Rotten, OSError, ValueError, KeyError, TypeError):
                 self._rundir.say(f"warning: {path.name} is passed over: it is damaged")
                 continue
             self._number = self._kept = number
@@ -200,7 +200,7 @@ class Handle:
         text, arrays = states.encode(state)
         written = self._written()
         written.sync()
-        content = sealed.arrays_to_bytes(
+        content = sealed_file.arrays_to_bytes(
             arrays,
             state=text,
             about=json.dumps({"step": self._step, "seconds": self.seconds}),

@@ -5,13 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import platform
 import random
 import resource
 import shutil
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,10 +25,7 @@ from ablate.training.attempt import (
     Attempt,
     TrainingStopped,
     code_digest,
-    driver,
     hold,
-    installed,
-    joined,
 )
 from ablate.training.own.code import Code
 from ablate.training.own.handle import Ended, Handle
@@ -101,15 +96,15 @@ def _train(
     run = build_own(rundir.read_spec())
     tree = to_tree(run)
     code = Code(Path(run.code["folder"]), run.code["files"])
-    attempt.note(
-        at=time.time(),
-        pid=os.getpid(),
-        slot=options["slot"],
+    attempt.begin(
+        options,
+        device=options["device"],
+        threads=options["threads"],
+        packages=("ablate-sweep", "numpy", *run.code["packages"]),
+        digest=code_digest(Path(__file__).parents[2]),
         from_step=0,
         seed=run.seed,
         plugins={"trainer": code.digest},
-        origin=options.get("origin"),
-        **_environment(run, options),
     )
     if not rundir.checkpoints():  # what an attempt left that this one can't go on from
         shutil.rmtree(rundir.scratch, ignore_errors=True)
@@ -163,30 +158,14 @@ def _seed(handle: Handle, options: Mapping[str, Any]) -> None:
         sys.modules["torch"].set_num_threads(options["threads"])
 
 
-def _environment(run: OwnRun, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Where and with what it is trained."""
-    packages = ("ablate-sweep", "numpy", *run.code["packages"])
-    return {
-        "device": options["device"],
-        "driver": driver() if options["device"] == "cuda" else None,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": {package: installed(package) for package in packages},
-        "threads": options["threads"],
-        "digest": code_digest(Path(__file__).parents[2]),
-    }
-
-
 def _where(run: OwnRun, handle: Handle, attempt: Attempt) -> dict[str, Any]:
     """Of a result: what it declares and cost, by which code, on what."""
-    line = attempt.lineage()
     return {
         "declared": keys_of(run),
         "metrics_sha256": handle.metrics_sha256(),
         "seconds": handle.seconds,
         "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
-        "digest": joined(other.get("digest", "unknown") for other in line),
-        "plugins": {"trainer": joined(other.get("plugins", {}).get("trainer") for other in line)},
+        **attempt.code(["trainer"]),
         "device": _device(handle),
         "threads": handle.threads,
     }

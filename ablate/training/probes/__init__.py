@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
+from ablate.data.splits import AnySplit
 from ablate.shared.choices import PROBES
 from ablate.shared.errors import UserError
 from ablate.shared.files import write_whole
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
-from ablate.training.data.cached import AnySplit
 from ablate.training.plugin import load
 from ablate.training.probes.probe import Probe
 

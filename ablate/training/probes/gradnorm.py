@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ablate.shared.spec import Run
 from ablate.training.model import Host
-from ablate.training.optim import decayed
+from ablate.training.optim import decay_names
 from ablate.training.probes.probe import Probe
 
 FIRST = 10  # steps, of which each is recorded
@@ -19,7 +19,7 @@ RECORDS = 1000  # ... at most about so many, and then EVERY again ...
 LAST = 1000  # ... in so many last steps: what Fig. 2 averages over
 
 
-def recorded(total: int) -> list[int]:
+def steps_to_record(total: int) -> list[int]:
     """The steps of a run of `total` steps that are recorded."""
     every = EVERY * ceil(total / (EVERY * RECORDS))
     return sorted(
@@ -36,7 +36,7 @@ def groups(model: nn.Module) -> list[list[str]]:
     name (`head`, `norm`, `posemb`, ...). So ||group|| of a whole block or of the embedding with its
     norms is the root of the sum of squares of its parts.
     """
-    dense = {name.rpartition(".")[0] for name in decayed(model)}
+    dense = {name.rpartition(".")[0] for name in decay_names(model)}
     found: dict[str, list[str]] = {}
     for name, _ in model.named_parameters():
         first, *rest = name.split(".")
@@ -60,7 +60,7 @@ class GradNorm(Probe):
         parameters = dict(model.named_parameters())
         self.groups = [group for group, *_ in found]
         self.parameters = [parameters[name] for _, *names in found for name in names]
-        self.steps = recorded(total)
+        self.steps = steps_to_record(total)
         self._row = {step: row for row, step in enumerate(self.steps)}
         device, dtype = self.parameters[0].device, self.parameters[0].dtype
         counts = torch.tensor([len(names) - 1 for names in found])

@@ -3,43 +3,60 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor, dtype
 
+from ablate.data.batches import Batches
+from ablate.data.splits import AnySplit
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run
-from ablate.training.data.batches import Batches
-from ablate.training.data.cached import AnySplit
+from ablate.training.model.whole_model import features
+
+if TYPE_CHECKING:  # it imports this
+    from ablate.training.training import Training
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """The model as it is measured: a call with images gives its outputs.
+    """The model of a training as it is measured: a call with images gives its outputs.
 
-    `features`: images (B, H, W, C) -> (B, D), what the model's head reads. `train`: the training
-    split; `shown`: batches of (images, labels) of a split, as evaluation shows them. `texts`, of a
-    model that reads them: tokens (B, L) -> (B, D); `logits`: of features and these, (B, B).
-    `split`: the one that is measured, of the set `data`; `device`: where all this is computed.
+    `split`: the one that is measured, of the set `data`.
     """
 
-    outputs: Callable[[Tensor], Tensor]
-    features: Callable[[Tensor], Tensor]
-    train: AnySplit
-    shown: Callable[[AnySplit], Iterable[tuple[Tensor, Tensor]]]
-    texts: Callable[[Tensor], Tensor]
-    logits: Callable[[Tensor, Tensor], Tensor]
+    training: Training
     split: AnySplit
-    device: torch.device
     data: Data
 
     def __call__(self, images: Tensor) -> Tensor:
-        return self.outputs(images)
+        """(B, H, W, C) -> the model's outputs."""
+        outputs: Tensor = self.compute(self.training.model, images.to(self.training.weights))
+        return outputs
+
+    def features(self, images: Tensor) -> Tensor:
+        """(B, H, W, C) -> (B, D): what the model's head reads."""
+        found: Tensor = self.compute(
+            features, self.training.model, images.to(self.training.weights)
+        )
+        return found
+
+    def compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """The function's value in the run's arithmetic."""
+        return self.training.compute(function, *arguments)
+
+    @property
+    def train(self) -> AnySplit:
+        """The training split."""
+        return self.training.train
+
+    def shown(self, split: AnySplit) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches of (images, labels) of a split, as evaluation shows them."""
+        return self.training.shown(split)
 
 
 class Evaluation(Protocol):
@@ -56,24 +73,51 @@ class Evaluation(Protocol):
         """
 
 
-class Task(Evaluation, Protocol):
+class Task(Evaluation):
     """What a training asks of a task. It keeps no state: all that a run learns is in its model.
 
-    Its class is made of the run. B are the rows of a batch; what an input, a target and an output
-    are is the task's own matter. One that trains nothing (`TaskChoice.shown`) has `evaluate` alone.
+    It is made of the run. B are the rows of a batch; what an input, a target and an output are is
+    the task's own matter. One that trains nothing (`TaskChoice.shown`) has `evaluate` alone.
     """
 
     def inputs(self, batches: Batches, step: int, dtype: dtype) -> tuple[Tensor, Tensor]:
         """What the model is shown in a step, in this type, and the target: rows of the global
         batch, which micro-batches take slices of."""
+        raise NotImplementedError
+
+    def arguments(self, images: Tensor | None, target: Tensor) -> tuple[Tensor | None, ...]:
+        """What the model is called with."""
+        return (images,)
 
     def loss(self, outputs: Any, target: Tensor) -> Tensor:
         """What is minimised: a mean over the rows given, so that the loss of a global batch is the
         sum over its micro-batches of (rows / global rows) times this."""
+        raise NotImplementedError
+
+    def backward(
+        self, training: Training, images: Tensor, target: Tensor, weights: Mapping[str, Tensor]
+    ) -> Tensor:
+        """Take the gradients of the loss of a global batch, in micro-batches; that loss, float64
+        (). `weights`: see `Training.part`."""
+        losses, share = [], training.micro_batch / len(images)
+        for rows in training.micro_batches():
+            loss = training.part(images, target, rows, weights)
+            loss = loss if share == 1 else loss * share
+            loss.backward()
+            losses.append(loss.detach().double())
+        return sum(losses[1:], losses[0])
 
     def prior_loss(self, train: AnySplit) -> float | None:
         """The training loss of the best prediction that looks at no input; None: nobody knows it.
         A run whose last training loss is not below it has collapsed."""
+        raise NotImplementedError
+
+    def notes(self, train: AnySplit) -> dict[str, str]:
+        """What the result and each checkpoint say of how the task reads its data."""
+        return {}
+
+    def check_notes(self, notes: Mapping[str, str], train: AnySplit, file: Path) -> None:
+        """Raises UserError where the checkpoint `file` has `notes` that are not those of here."""
 
 
 def make_task(run: Run) -> Task:

@@ -12,10 +12,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from ablate.data.batches import Batches
+from ablate.data.splits import AnySplit
 from ablate.shared.metrics.classify import score
 from ablate.shared.spec import Run
-from ablate.training.data.batches import Batches
-from ablate.training.data.cached import AnySplit
+from ablate.training.task import Task
 from ablate.training.task.own_loss import ROWS, alike, least_constant, own_loss
 
 # What predictions.npy holds for each test example, in the test set's order. The loss is in full:
@@ -26,7 +27,7 @@ PREDICTION = np.dtype(
 Loss = Literal["softmax", "sigmoid"]
 
 
-class Classify:
+class Classify(Task):
     """Images (B, H, W, C) and their labels; the model gives logits (B, C)."""
 
     def __init__(self, run: Run) -> None:

@@ -7,22 +7,27 @@ discriminative_classifier.py. Shapes: B pairs, C classes, E the width of embeddi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import log
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ablate.data.batches import Batches
+from ablate.data.splits import AnySplit
 from ablate.shared.errors import UserError
 from ablate.shared.metrics.contrastive import score
 from ablate.shared.spec import Run
-from ablate.training.data.batches import Batches
-from ablate.training.data.cached import AnySplit
-from ablate.training.model.towers import normalised, similarities
-from ablate.training.task import Predictor
+from ablate.training.model.towers import Towers, normalised, similarities
+from ablate.training.task import Predictor, Task
 from ablate.training.task.tokens import Tokens, canonical, prompted
+
+if TYPE_CHECKING:  # it imports this
+    from ablate.training.training import Training
 
 # What predictions.npy holds for each test example, in the test set's order. `twin`: the tokens of
 # its class are also those of a class before it, so it can't be right.
@@ -34,7 +39,7 @@ PLAIN = ("{}",)  # a caption is asked for as it is
 CLASSES = 1 << 15  # whose similarities to a batch of images are there at once
 
 
-class Contrastive:
+class Contrastive(Task):
     """Images (B, H, W, C) and the tokens (B, L) of their captions; the model is `Towers`.
 
     A label is the number of a text in `split.names`: of a caption or, where images have classes, of
@@ -56,9 +61,36 @@ class Contrastive:
             self._captions = torch.from_numpy(captions[:, 0]).to(labels.device)
         return images.to(dtype), self._captions[labels]
 
+    def arguments(self, images: Tensor | None, target: Tensor) -> tuple[Tensor | None, ...]:
+        """Images and tokens; see `Towers`."""
+        return images, target
+
     def loss(self, outputs: tuple[Tensor, Tensor, Tensor], target: Tensor) -> Tensor:
         """Of all pairs of the batch, a scalar. outputs: see `Towers`."""
         return pair_losses(similarities(*outputs)).mean()
+
+    def backward(
+        self, training: Training, images: Tensor, target: Tensor, weights: Mapping[str, Tensor]
+    ) -> Tensor:
+        """See `Task`. The loss compares all pairs of the batch. So, in micro-batches, all are
+        embedded without a graph, the loss is taken of these, and then each micro-batch is embedded
+        again for the slope of the loss there. Gao et al. 2021 (arXiv 2101.06983, GradCache)."""
+        if training.micro_batch == len(images):
+            return super().backward(training, images, target, weights)
+        towers, parts = training.model, training.micro_batches()
+        assert isinstance(towers, Towers)
+        with torch.no_grad():
+            each = [training.outputs(images, target, rows, weights)[:2] for rows in parts]
+        both = [torch.cat(side).requires_grad_() for side in zip(*each, strict=True)]
+        loss = self.loss((both[0], both[1], towers.theta.exp()), target)
+        loss.backward()
+        seen = images if towers.learns_from_images else None
+        for rows in parts:
+            again = training.outputs(seen, target, rows, weights)[:2]
+            for side, embedded in zip(both, again, strict=True):
+                if embedded is not None and embedded.requires_grad and side.grad is not None:
+                    embedded.backward(side.grad[rows])
+        return loss.detach().double()
 
     def prior_loss(self, train: AnySplit) -> float:
         """That of embeddings that are all alike."""
@@ -71,7 +103,8 @@ class Contrastive:
         """Metrics and predictions of a whole split. An image's classes are all of its set or, where
         `data.test_classes` counts them, those of its split; its loss is that among the pairs of its
         batch."""
-        split, train = predict.split, predict.train
+        split, train, towers = predict.split, predict.train, predict.training.model
+        assert isinstance(towers, Towers)
         names = names_of(split)
         captions = self._numbers(names, PLAIN, train)[:, 0]
         _, alike = np.unique(captions, axis=0, return_inverse=True)  # equal where the tokens are
@@ -80,7 +113,7 @@ class Contrastive:
             classes = np.unique(split.labels.cpu().numpy())
         asked = tuple(names[number] for number in classes)
         prompts = self._numbers(asked, tuple(self._text.prompts), train)
-        known, firsts = self._embedded(predict, prompts), first_alike(prompts)
+        known, firsts = self._embedded(predict, towers, prompts), first_alike(prompts)
         twin = np.zeros(len(names), bool)
         twin[classes] = firsts != np.arange(len(firsts))
 
@@ -88,31 +121,42 @@ class Contrastive:
         for images, labels in batches:
             host = labels.cpu().numpy()
             of_images = predict.features(images)
-            of_texts = predict.texts(torch.from_numpy(captions[host]).to(labels.device))
+            tokens = torch.from_numpy(captions[host]).to(labels.device)
+            of_texts = predict.compute(towers.texts, tokens)
             said = nearest(of_images.double(), known).cpu().numpy()
             part = np.empty(len(host), PREDICTION)
             part["label"], part["class"] = host, classes[firsts[said]]
-            part["loss"] = pair_losses(predict.logits(of_images, of_texts).double()).cpu().numpy()
+            logits = towers.logits(of_images, of_texts).double()
+            part["loss"] = pair_losses(logits).cpu().numpy()
             part["floor"] = floors(alike.reshape(-1)[host])
             part["twin"] = twin[host]
             parts.append(part)
         predictions = np.concatenate(parts)
         return score(predictions, len(classes)), predictions
 
-    def tokens_sha256(self, train: AnySplit) -> str:
-        """Of the tokens of all texts of the set: they hang on the version of `tokenizers`, which
-        learns byte pairs."""
+    def notes(self, train: AnySplit) -> dict[str, str]:
+        """{"tokens_sha256"}, of all texts of the set: they hang on the version of `tokenizers`,
+        which learns byte pairs."""
         numbers = self._numbers(names_of(train), PLAIN, train)
-        return hashlib.sha256(numbers.data).hexdigest()
+        return {"tokens_sha256": hashlib.sha256(numbers.data).hexdigest()}
 
-    def _embedded(self, predict: Predictor, prompts: np.ndarray) -> Tensor:
+    def check_notes(self, notes: Mapping[str, str], train: AnySplit, file: Path) -> None:
+        """Raises UserError where the texts were other tokens."""
+        if notes and notes != self.notes(train):
+            raise UserError(
+                f"text.tokens: {file}: was trained with other tokens for the same texts: another "
+                f"version of tokenizers learns other byte pairs; install the one in env.json "
+                f"beside it, or remove the checkpoints there, and the run begins again"
+            )
+
+    def _embedded(self, predict: Predictor, towers: Towers, prompts: np.ndarray) -> Tensor:
         """(C, E), float64: of each class the mean of its prompts' embeddings, of length 1. prompts
         (C, P, L): their tokens. Beside the means a batch of embeddings is kept: of millions of
         captions all would fill a GPU."""
         known, done = torch.empty(0), 0
         rows = torch.empty(0)  # embeddings of classes that are not complete yet
         for some in torch.from_numpy(prompts).flatten(0, 1).split(self._at_once):
-            embedded = predict.texts(some.to(predict.device)).double()
+            embedded = predict.compute(towers.texts, some.to(towers.theta.device)).double()
             rows = torch.cat([rows, embedded]) if len(rows) else embedded
             whole = len(rows) // prompts.shape[1]
             pieces = rows[: whole * prompts.shape[1]].unflatten(0, (whole, prompts.shape[1]))

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ablate.data.draws import key
 from ablate.shared.metrics.fewshot import SEEDS, SHOTS, score
 from ablate.shared.spec import Run
-from ablate.training.keyed import key
-from ablate.training.task import Predictor
+from ablate.training.task import Predictor, Task
 
 EPS = 1e-5  # added to a feature's deviation
 BIAS = 100.0  # the constant feature: so large that its weight is hardly penalised
@@ -25,7 +25,7 @@ POOL, POOL_A_CLASS = 65_000, 65  # rows that shots are drawn from, at least, and
 AT_ONCE = 500  # rows that are read at once: a pool need not fit into memory
 
 
-class FewShot:
+class FewShot(Task):
     """What a model's features are worth where there are a few images of each class."""
 
     def __init__(self, run: Run) -> None:

@@ -17,7 +17,7 @@ from ablate.shared.errors import UserError
 from ablate.shared.parts import LOSS
 from ablate.shared.recipe import Train
 from ablate.shared.spec import Run
-from ablate.training.plugin import blamed, made
+from ablate.training.plugin import blame, make_part
 
 OwnLoss = Callable[[Tensor, Tensor], Tensor]
 ROWS = 4096  # at most, that stand for the training labels
@@ -28,7 +28,7 @@ def own_loss(train: Train) -> OwnLoss | None:
     or would have to be trained itself."""
     if (used := LOSS.one(train)) is None:
         return None
-    given = made(used)
+    given = make_part(used)
     if isinstance(given, nn.Module) and [*given.parameters()]:
         raise UserError(f"{used.key}: {used.name}: has parameters, which nothing would train")
     place = given.to if isinstance(given, nn.Module) and [*given.buffers()] else _anywhere
@@ -92,7 +92,7 @@ def check_loss(run: Run) -> None:
         1, labels[:, None], 0.9 + 0.1 / classes
     )
     target, place = share if soft else labels, f"{used.key}: {used.name}"
-    with blamed(used):
+    with blame(used):
         value = loss(logits, target)
         if not (isinstance(value, Tensor) and value.shape == () and value.requires_grad):
             got = list(value.shape) if isinstance(value, Tensor) else type(value).__name__

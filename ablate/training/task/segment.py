@@ -13,11 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ablate.data.batches import Batches
+from ablate.data.splits import AnySplit
 from ablate.shared.masks import NO_CLASS
 from ablate.shared.metrics.segment import score
 from ablate.shared.spec import Run
-from ablate.training.data.batches import Batches
-from ablate.training.data.cached import AnySplit
+from ablate.training.task import Task
 
 ROWS = 64  # of an image whose classes are told at once
 
@@ -76,7 +77,7 @@ def _resized(planes: Tensor, shape: Iterable[int]) -> Tensor:
     return F.interpolate(planes, size=tuple(shape), mode="bilinear")
 
 
-class Segment:
+class Segment(Task):
     """Images (B, S, S, C) and their masks; the model gives logits (B, K, S, S)."""
 
     def __init__(self, run: Run) -> None:

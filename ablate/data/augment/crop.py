@@ -1,0 +1,205 @@
+"""Boxes in an image's own geometry, and what they show, resized.
+
+Stored images are square whatever the shape of their originals, whose width / height is `aspect`
+(B,). A box (B, 4) is (top, left, height, width) in shares of the image, 0 to 1, so the same in
+both; what is square in it is square in the original.
+
+Resizing by area is separable and linear: a matrix for the rows and one for the columns of each
+image, two bmm. With TF32 levels may be off by one; not to be called under autocast.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ablate.data.augment import laws, layout
+from ablate.data.augment.layout import constants, count, lines, pixels, planes
+
+INCEPTION = 4  # uniforms that a box takes
+ATTEMPTS = 10
+RESIZED_CROP = 2 * ATTEMPTS + 2
+TIE = 2.0**-20  # of a level
+
+
+def inception_boxes(
+    aspect: Tensor,
+    uniform: Tensor,
+    area: tuple[float, float] = (0.05, 1.0),
+    ratio: tuple[float, float] = (0.75, 1.33),
+) -> Tensor:
+    """Boxes (B, 4) by `uniform` (INCEPTION, B), big_vision's inception_crop: TF's
+    sample_distorted_bounding_box.
+
+    tensorflow/core/kernels/image/sample_distorted_bounding_box_op.cc: width / height is uniform in
+    `ratio`; then the *height* is uniform between those at which the area is the least and the most
+    in `area`, or the box as large as the image (so the area itself isn't uniform: small ones are
+    likelier); then the place is uniform. It draws up to 100 times until a ratio fits, else takes
+    the whole image; those that fit are an interval, so one draw from it has the same law. Boxes
+    there are whole pixels of the original; here `crop_and_resize` rounds to those that are stored.
+    """
+    least, most = area
+    low = (least * aspect).clamp(min=ratio[0])  # as high as the image, and large enough
+    high = (aspect / least).clamp(max=ratio[1])  # as wide as the image, and large enough
+    shape = low + uniform[0] * (high - low)
+    tallest = torch.minimum(most * aspect / shape, (aspect / shape).square()).clamp(max=1).sqrt()
+    shortest = (least * aspect / shape).sqrt()
+    height = shortest + uniform[1] * (tallest - shortest)
+    width = height * shape / aspect
+    box = torch.stack([height, width], 1).clamp(max=1).where((low <= high)[:, None], 1.0)
+    return torch.cat([uniform[2:].T * (1 - box), box], 1)
+
+
+def resized_crop_boxes(
+    aspect: Tensor,
+    uniform: Tensor,
+    area: tuple[float, float] = (0.08, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+) -> Tensor:
+    """Boxes (B, 4) by `uniform` (RESIZED_CROP, B), torchvision's RandomResizedCrop and timm's:
+    *area* uniform, ratio log-uniform; after `ATTEMPTS` that don't fit, the largest central box of a
+    ratio in range."""
+    place = uniform[:2].T
+    share = area[0] + uniform[2 : 2 + ATTEMPTS] * (area[1] - area[0])
+    shape = laws.chosen(laws.log_uniform(*ratio, aspect.device), uniform[2 + ATTEMPTS :])
+    box = torch.stack([share * aspect / shape, share * shape / aspect], -1).sqrt()  # (tries, B, 2)
+    fits = (box <= 1).all(-1)
+    first = fits.byte().argmax(0)
+    box = box.gather(0, first[None, :, None].expand(1, -1, 2))[0]
+    shape = aspect.clamp(*ratio)
+    central = torch.stack([aspect / shape, shape / aspect], 1).clamp(max=1)
+    found = fits.any(0)[:, None]
+    box = box.where(found, central)
+    return torch.cat([place.where(found, 0.5) * (1 - box), box], 1)
+
+
+def centre_boxes(aspect: Tensor, share: float) -> Tensor:
+    """(B, 4): the central square with sides of `share` x the original's shorter side.
+
+    224 / 256 of it is what "shorter side to 256, central 224" shows (big_vision's evaluation).
+    """
+    box = share * torch.stack([aspect, 1 / aspect], 1).clamp(max=1)
+    return torch.cat([(1 - box) / 2, box], 1)
+
+
+def crop_and_resize(images: Tensor, boxes: Tensor, size: int) -> Tensor:
+    """uint8 (B, H, W, C) to (B, size, size, C): bilinear, no antialiasing, half-pixel centres.
+
+    TF 2's resize of the cropped image, of which no pixel beyond the box's edge is seen. Boxes are
+    rounded to whole pixels, at least one, as TF's and torchvision's are. Levels are rounded half
+    up; big_vision's cast cuts the fraction off, which darkens by half a level.
+    """
+    start, length = boxes.T.reshape(2, 2, -1) * sides(images)
+    span = whole(start, length, sides(images))
+    # torch's kernel for bytes takes a sixth of grid_sample's time on a CPU, and is there only. It
+    # rounds after each axis, as PIL does, so that a level may be off by one.
+    resize = resize_slices if layout.by_groups(images) else sample
+    return resize(images, *span, size)
+
+
+Span = tuple[Tensor, Tensor]  # where boxes start and how long they are along an axis, (B,) each
+
+
+def resize_slices(images: Tensor, start: Tensor, length: Tensor, size: int) -> Tensor:
+    """`crop_and_resize` of boxes in whole pixels, one by one; both (2, B), rows and columns."""
+    (top, left), (end_row, end_column) = start, start + length
+    edges = torch.stack([top, end_row, left, end_column], 1).int().tolist()
+    parts = [
+        bilinear(image[:, y:end_y, x:end_x], (size, size))
+        for image, (y, end_y, x, end_x) in zip(images.split(1), edges, strict=True)
+    ]
+    return torch.cat(parts)
+
+
+def bilinear(images: Tensor, shape: tuple[int, int]) -> Tensor:
+    """uint8 (B, H, W, C) to (B, *shape, C), on a CPU: without antialiasing, half-pixel centres."""
+    planes = F.interpolate(images.permute(0, 3, 1, 2), shape, mode="bilinear")
+    return planes.permute(0, 2, 3, 1)
+
+
+def sample(images: Tensor, start: Tensor, length: Tensor, size: int) -> Tensor:
+    """`crop_and_resize` of boxes in pixels, all at once; both (2, B), rows and columns."""
+    edge = sides(images)[..., None]
+    places = torch.minimum(centres(start, length, size).clamp(min=0), edge - 1)
+    y, x = (2 * places + 1) / edge - 1  # (B, size) each, from -1 to 1 between the edges
+    grid = torch.stack([x[:, None].expand(-1, size, -1), y[:, :, None].expand(-1, -1, size)], 3)
+    levels = F.grid_sample(planes(images).float(), grid, padding_mode="border", align_corners=False)
+    return to_levels(levels)
+
+
+def resize_area(images: Tensor, boxes: Tensor, size: int) -> Tensor:
+    """uint8 (B, H, W, C) to (B, size, size, C): the mean over each pixel's part of the box, edges
+    by their share (TF's area resize); an axis that is magnified is bilinear. Rounded half up.
+
+    So are images of a test set shown, the same everywhere: in float64, and with a bias that decides
+    ties, whose sums end on either side of a half as a device adds them up.
+    """
+    (top, height), (left, width) = in_pixels(images, boxes.double())
+    rows = area_weights(top, height, images.shape[1], size)
+    columns = area_weights(left, width, images.shape[2], size)
+    return to_levels(resample(images, rows, columns) + TIE)
+
+
+def in_pixels(images: Tensor, boxes: Tensor) -> tuple[Span, Span]:
+    """((top, height), (left, width)) of `boxes` in pixels."""
+    top, left, height, width = boxes.unbind(1)
+    _, tall, wide, _ = images.shape
+    return (top * tall, height * tall), (left * wide, width * wide)
+
+
+def sides(images: Tensor) -> Tensor:
+    """float32 (2, 1): height and width, in pixels."""
+    return constants(tuple(images.shape[1:3]), images.device).view(2, 1)
+
+
+def whole(start: Tensor, length: Tensor, size: Tensor) -> Span:
+    """A span within `size` pixels (of all, or of each) between the edges that are nearest to its
+    own; one or more."""
+    first = torch.minimum(start.round(), size - 1)
+    return first, ((start + length).round() - first).clamp(min=1)
+
+
+def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """float (B, C, h, w) from (B, H, W, C): rows (B, h, H) @ plane @ columns (B, w, W)^T."""
+    batch, _, width, channels = images.shape
+    height = rows.shape[1]
+    few = torch.bmm(rows, lines(images).to(rows.dtype)).view(batch, height, width, channels)
+    planes = few.permute(0, 3, 1, 2).reshape(batch, channels * height, width)
+    return torch.bmm(planes, columns.mT).view(batch, channels, height, columns.shape[1])
+
+
+def to_levels(planes: Tensor) -> Tensor:
+    """uint8 (B, h, w, C), rounded half up, from float (B, C, h, w) in 0..255."""
+    return pixels((planes + 0.5).to(torch.uint8))
+
+
+def centres(start: Tensor, length: Tensor, out: int) -> Tensor:
+    """(..., B, out): `out` places in the box, in pixels, the first one's centre being 0.
+
+    start and length (..., B), the box in pixels. No place is nearer to the box's edge than the
+    centre of its first pixel: so it is when the box is cropped first.
+    """
+    place = count(out, start.device, start.dtype) + 0.5
+    half = (length - 1) / 2
+    reach = half.clamp(min=0)[..., None]
+    from_middle = place * (length / out)[..., None] - length[..., None] / 2
+    return (start + half)[..., None] + from_middle.clamp(-reach, reach)
+
+
+def bilinear_weights(start: Tensor, length: Tensor, size: int, out: int) -> Tensor:
+    """(B, out, size): each of `centres` lies between two of `size` pixels."""
+    pixel = count(size, start.device)
+    places = centres(start, length, out).clamp(0, size - 1)
+    return (1 - (places[:, :, None] - pixel).abs()).clamp(min=0)
+
+
+def area_weights(start: Tensor, length: Tensor, size: int, out: int) -> Tensor:
+    """(B, out, size): each of `out` equal parts of the box overlaps with pixels; bilinear where
+    a part is smaller than a pixel."""
+    edges = start[:, None] + count(out + 1, start.device) * (length / out)[:, None]
+    pixel = count(size, start.device)
+    end = torch.minimum(edges[:, 1:, None], pixel + 1)
+    overlap = (end - torch.maximum(edges[:, :-1, None], pixel)).clamp(min=0)
+    shares = overlap / overlap.sum(2, keepdim=True)
+    return shares.where((length >= out)[:, None, None], bilinear_weights(start, length, size, out))

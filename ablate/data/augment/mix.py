@@ -1,0 +1,90 @@
+"""Images and their targets mixed with their neighbours': mixup, and cutmix.
+
+One share a step for the whole global batch; the partner of image b is image b - 1 (`roll(+1)`,
+big_vision/utils.py). What is kept of each pixel is a map (H, W): mixup's is constant, cutmix's 0
+or 1, and its mean is what is kept of the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import cos, floor, pi, sqrt
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ablate.data.augment.erase import within
+from ablate.data.augment.layout import lines
+
+STICKS = 16
+BETA = 2 * STICKS  # uniforms that a draw of Beta takes
+MIXTURE = 2 * BETA + 3  # uniforms that a step takes
+
+
+class Mixture(NamedTuple):
+    """What a step keeps of an image: `share` of each pixel, but nothing within the box."""
+
+    share: float
+    top: float
+    left: float
+    bottom: float
+    right: float
+
+
+def beta(p: float, uniforms: Sequence[float]) -> float:
+    """A draw of Beta(p, p) from `BETA` uniforms in [0, 1), the same whatever the device.
+
+    p > 1/2: 1/2 + 1/2 sqrt(1 - U^(1 / (p - 1/2))) cos(2 pi V) (Ulrich 1984; Devroye, Non-Uniform
+    Random Variate Generation, IX.4.2). Else a stick is broken (Sethuraman 1994): each part of it is
+    Beta(1, 2 p) of what is left, and counts or not with equal chances. What `STICKS` parts leave
+    over is halved: at p = 1/2, the most, e^-16 of a stick.
+    """
+    if p > 0.5:
+        u, v = uniforms[:2]
+        return 0.5 + 0.5 * sqrt(1 - u ** (1 / (p - 0.5))) * cos(2 * pi * v)
+    total, left = 0.0, 1.0
+    for u, v in zip(uniforms[:BETA:2], uniforms[1:BETA:2], strict=True):
+        rest = left * u ** (0.5 / p)
+        total += (left - rest) * (v < 0.5)
+        left = rest
+    return total + left / 2
+
+
+def mixture(
+    height: int,
+    width: int,
+    uniforms: Sequence[float],
+    mixup: float = 0.0,
+    cutmix: float = 0.0,
+    switch: float = 0.5,
+) -> Mixture:
+    """What one step keeps, from `MIXTURE` uniforms, float64 in [0, 1).
+
+    mixup: max(l, 1 - l), l ~ Beta(mixup, mixup) (big_vision/utils.py). cutmix: all but a box of
+    1 - l of the image, l ~ Beta(cutmix, cutmix), its sides even, cut where it reaches beyond the
+    image (rand_bbox of timm/data/mixup.py as DeiT had it; timm 1.0.31 has odd sides, too). With
+    both, cutmix with probability `switch`; 0 is never.
+    """
+    choice, down, across, *rest = uniforms
+    if cutmix and (not mixup or choice < switch):
+        side = sqrt(1 - beta(cutmix, rest[BETA:]))
+        tall, wide = floor(height * side) // 2, floor(width * side) // 2  # half of it
+        down, across = floor(down * height), floor(across * width)
+        return Mixture(1.0, down - tall, across - wide, down + tall, across + wide)
+    share = beta(mixup, rest) if mixup else 1.0
+    return Mixture(max(share, 1 - share), 0.0, 0.0, 0.0, 0.0)
+
+
+def kept(height: int, width: int, mixture: Tensor) -> Tensor:
+    """float (H, W), on its device: each pixel's share of the image itself, by a `Mixture` (5,)."""
+    rows, columns = within(mixture[None, 1:], height, width)
+    return mixture[0] * (1 - (rows[0, :, None] & columns[0]).to(mixture.dtype))
+
+
+def mix(images: Tensor, targets: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    """float (B, H, W, C) and targets (B, classes), each with its partner's, `own` (H, W) kept."""
+    share = own.mean().to(targets.dtype)
+    own = own.to(images.dtype).repeat_interleave(images.shape[3], 1)
+    mixed = torch.lerp(lines(images.roll(1, 0)), lines(images), own).view(images.shape)
+    return mixed, torch.lerp(targets.roll(1, 0), targets, share)

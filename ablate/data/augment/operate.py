@@ -1,0 +1,279 @@
+"""A layer of RandAugment: each image through the operator that it drew, by groups or all at once.
+
+An operator is a function of its images uint8 (b, H, W, C) and of what was drawn for them, (b,)
+each. On a CPU the images that drew it go through it together. A GPU would have to be waited for, to
+hear how many these are: there operators that are alike are one. All that maps levels is a table for
+each image, all that blends an image with a duller one is one blend, all that moves pixels one warp;
+each image has its own table, base and matrix, and a mask says which of the three is its result. The
+bits are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ablate.data.augment import colour, layout
+
+
+class Drawn(NamedTuple):
+    """What was drawn for each image, (b,): its magnitude (float64, as int() hangs on it), a sign,
+    and, for Cutout, a place in U[0, 1)."""
+
+    magnitude: Tensor
+    sign: Tensor
+    row: Tensor
+    column: Tensor
+
+    def level(self, most: float) -> Tensor:
+        """float32 (b,): `most` at magnitude 10, in proportion."""
+        return (self.magnitude / 10 * most).float()
+
+    def factor(self) -> Tensor:
+        """float32 (b,): 0.1 at magnitude 0, 1.9 at 10. In float64 until then: a last digit decides
+        where the product with a level is a whole number."""
+        return (self.magnitude / 10 * 1.8 + 0.1).float()
+
+    def whole(self, most: float) -> Tensor:
+        """int32 (b,): the level cut to a whole number."""
+        return (self.magnitude / 10 * most).int()
+
+    def signed(self, most: float) -> Tensor:
+        """float32 (b,): the level, half of them negative."""
+        return self.level(most) * self.sign
+
+
+Fill = float | Tensor  # a level, or (C,)
+Operator = Callable[[Tensor, Drawn, Fill], Tensor]
+
+
+class Pictures:
+    """Images uint8 (B, H, W, C), and what several operators ask of them."""
+
+    def __init__(self, images: Tensor) -> None:
+        self.images, self.levels = images, images.float()
+        self.planes = self.levels.permute(0, 3, 1, 2)
+
+    @cached_property
+    def grey(self) -> Tensor:
+        """PIL's, (B, 1, H, W)."""
+        return colour.grey(self.planes)
+
+
+@dataclass(frozen=True)
+class Levels:
+    """A level becomes another one, whatever the image."""
+
+    change: Callable[[Tensor, Drawn], Tensor]
+
+    def __call__(self, images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
+        return self.change(images, drawn)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A level becomes another one by which levels its channel has, and how often. `table`: uint8
+    (B C, 256)."""
+
+    change: Callable[[Tensor], Tensor]
+    table: Callable[[colour.Counts], Tensor]
+
+    def __call__(self, images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
+        return self.change(images)
+
+
+@dataclass(frozen=True)
+class Blended:
+    """The image and a duller one, mixed by a factor. `base`: the duller one, float, of a shape that
+    broadcasts to (B, H, W, C); None where it is black."""
+
+    change: Callable[[Tensor, Tensor], Tensor]
+    base: Callable[[Pictures], Tensor | float | None]
+    factor: Callable[[Drawn], Tensor]
+
+    def __call__(self, images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
+        return self.change(images, self.factor(drawn))
+
+
+@dataclass(frozen=True)
+class Warped:
+    """The image seen through a matrix (B, 2, 3) that its height and width may decide."""
+
+    see: Callable[[Tensor, Tensor, Fill], Tensor]
+    matrix: Callable[[Drawn, int, int], Tensor]
+
+    def __call__(self, images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
+        return self.see(images, self.matrix(drawn, *images.shape[1:3]), fill)
+
+
+@dataclass(frozen=True)
+class DrawnLayer:
+    """What each image of a layer drew: an operator by its number, (B,), past the last none; and
+    `fixed`: what `masked` needs that hangs on the draws alone, by its name."""
+
+    choice: Tensor
+    drawn: Drawn
+    fixed: Mapping[str, Tensor]
+
+    def each(self) -> Iterator[DrawnLayer]:
+        """Of a stack of layers (n, B, ...), one by one."""
+        for i in range(len(self.choice)):
+            drawn = Drawn(*(values[i] for values in self.drawn))
+            yield DrawnLayer(self.choice[i], drawn, {k: part[i] for k, part in self.fixed.items()})
+
+    def stacked(self, *shape: int) -> DrawnLayer:
+        """(N, ...) as (*shape, ...)."""
+        return self._all(lambda part: part.view(*shape, *part.shape[1:]))
+
+    def of(self, rows: slice) -> DrawnLayer:
+        """What some of the images drew."""
+        return self._all(lambda part: part[rows])
+
+    def _all(self, change: Callable[[Tensor], Tensor]) -> DrawnLayer:
+        fixed = {key: change(part) for key, part in self.fixed.items()}
+        return DrawnLayer(change(self.choice), Drawn(*map(change, self.drawn)), fixed)
+
+
+def operate(
+    images: Tensor, layer: DrawnLayer, operators: Collection[Operator], fill: Fill
+) -> Tensor:
+    """Each image through the operator that it drew."""
+    form = grouped if layout.by_groups(images) else masked
+    return form(images, layer, tuple(operators), fill)
+
+
+def grouped(images: Tensor, layer: DrawnLayer, operators: Sequence[Operator], fill: Fill) -> Tensor:
+    """`operate`, operator by operator. Sorted, so that each takes a slice: index_copy_ of scattered
+    images is slow."""
+    order = layer.choice.argsort(stable=True)
+    counts = layer.choice.bincount(minlength=len(operators) + 1).tolist()
+    pieces = images.index_select(0, order).split(counts)
+    drawn = zip(*(part.index_select(0, order).split(counts) for part in layer.drawn), strict=True)
+    done = [
+        operator(piece, Drawn(*values), fill) if len(piece) else piece
+        for operator, piece, values in zip((*operators, unchanged), pieces, drawn, strict=True)
+    ]
+    return torch.cat(done).index_select(0, order.argsort())
+
+
+def unchanged(images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
+    """The operator of those that are spared."""
+    return images
+
+
+# --- All at once --------------------------------------------------------------------------------
+
+SETTLED = 64  # counters of Philox that take as much memory as to settle one image
+
+
+def settled(
+    choice: Tensor, drawn: Drawn, operators: Collection[Operator], height: int, width: int
+) -> DrawnLayer:
+    """The layer, with all that `masked` needs of it that no image decides: for as many images as
+    are given, so for many steps at once."""
+    kinds, fixed = _Kinds(tuple(operators)), {}
+    for name, numbers in kinds.masks.items():
+        fixed[name] = _by_choice([i in numbers for i in range(kinds.many)], choice, torch.bool)
+    fixed["place"] = _place(kinds.counted, choice, kinds.many)
+    if kinds.levels:
+        ramp = layout.count(256, choice.device, torch.uint8)
+        shown = ramp.view(1, 1, 256, 1).expand(len(choice), 1, 256, 1)
+        tables = [one.change(shown, drawn).view(-1, 256) for one in kinds.levels.values()]
+        place = _place(kinds.levels, choice, kinds.many)
+        fixed["table"] = _chosen(place, [shown.view(-1, 256), *tables])
+    if kinds.warped:
+        made = [one.matrix(drawn, height, width) for one in kinds.warped.values()]
+        identity = layout.constants((1, 0, 0, 0, 1, 0), choice.device).view(1, 2, 3)
+        place = _place(kinds.warped, choice, kinds.many)
+        fixed["matrix"] = _chosen(place, [identity.expand_as(made[0]), *made])
+    for operator in kinds.blended.values():
+        fixed["factor"] = operator.factor(drawn)  # the same for all
+    return DrawnLayer(choice, drawn, fixed)
+
+
+def masked(images: Tensor, layer: DrawnLayer, operators: Sequence[Operator], fill: Fill) -> Tensor:
+    """`operate`, without waiting for a device: a fixed number of kernels, whatever was drawn. The
+    layer is one that was `settled`."""
+    kinds, fixed = _Kinds(operators), layer.fixed
+
+    def pick(name: str, done: Tensor, otherwise: Tensor | float) -> Tensor:
+        return done.where(fixed[name].view(-1, 1, 1, 1), otherwise)
+
+    result = images
+    if kinds.levels or kinds.counted:
+        result = _mapped(images, kinds, fixed)
+    if kinds.blended:
+        pictures, base = Pictures(images), layout.constants((0.0,), images.device)
+        for number, operator in kinds.blended.items():
+            found = operator.base(pictures)
+            if found is not None:
+                base = torch.where(fixed[f"{number}"].view(-1, 1, 1, 1), found, base)
+        result = pick("blended", colour.blend(base, images, fixed["factor"]), result)
+    if kinds.warped:
+        see = next(iter(kinds.warped.values())).see
+        result = pick("warped", see(images, fixed["matrix"], fill), result)
+    for number in kinds.others:
+        done = operators[number](images, layer.drawn, fill)
+        result = pick(f"{number}", done, result)
+    return result
+
+
+class _Kinds:
+    """Operators by kind and number."""
+
+    def __init__(self, operators: Sequence[Operator]) -> None:
+        self.many = len(operators) + 1  # one more is to be spared
+        self.levels = {i: one for i, one in enumerate(operators) if isinstance(one, Levels)}
+        self.counted = {i: one for i, one in enumerate(operators) if isinstance(one, Counted)}
+        self.blended = {i: one for i, one in enumerate(operators) if isinstance(one, Blended)}
+        self.warped = {i: one for i, one in enumerate(operators) if isinstance(one, Warped)}
+        alike = self.levels, self.counted, self.blended, self.warped
+        self.others = [i for i in range(len(operators)) if not any(i in kind for kind in alike)]
+
+    @property
+    def masks(self) -> dict[str, Collection[int]]:
+        """Whose images are told apart, by name."""
+        alone = {f"{number}": (number,) for number in (*self.blended, *self.others)}
+        return {"blended": self.blended, "warped": self.warped, **alone}
+
+
+def _mapped(images: Tensor, kinds: _Kinds, fixed: Mapping[str, Tensor]) -> Tensor:
+    """All that maps levels, by a table (C, 256) of each image."""
+    batch, channels, device = len(images), images.shape[3], images.device
+    entry = colour.entries(images, torch.int64)
+    shape = batch, channels, 256
+    if kinds.levels:
+        first = fixed["table"].view(batch, 1, 256).expand(shape)
+    else:
+        first = layout.count(256, device, torch.uint8).expand(shape)
+    if not kinds.counted:
+        return colour.through(first.contiguous(), entry).view(images.shape)
+    one = layout.constants((1,), device, torch.int64).expand(entry.numel())
+    histogram = torch.zeros(batch * channels * 256, dtype=torch.int64, device=device)
+    histogram = histogram.scatter_add_(0, entry.view(-1), one).view(-1, 256)
+    counts = colour.Counts(histogram)
+    made = [operator.table(counts).view(shape) for operator in kinds.counted.values()]
+    return colour.through(_chosen(fixed["place"], [first, *made]), entry).view(images.shape)
+
+
+def _by_choice(table: Sequence[int], choice: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B,): the table's entry at each choice."""
+    return layout.constants(tuple(table), choice.device, dtype).index_select(0, choice)
+
+
+def _place(numbers: Collection[int], choice: Tensor, many: int) -> Tensor:
+    """int64 (B,): 1 for the first of these numbers, 2 for the second, ...; 0 for all others."""
+    places = {number: place for place, number in enumerate(numbers, start=1)}
+    return _by_choice([places.get(i, 0) for i in range(many)], choice, torch.int64)
+
+
+def _chosen(place: Tensor, parts: Sequence[Tensor]) -> Tensor:
+    """(B, ...): row b of part number place[b]; all are of one shape."""
+    shape = parts[0].shape
+    index = place.view(1, -1, *(1,) * (len(shape) - 1)).expand(1, *shape)
+    return torch.stack(list(parts)).gather(0, index)[0]

@@ -1,0 +1,168 @@
+"""RandAugment: each image through a few operators drawn for it. arXiv 1909.13719, two dialects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from ablate.data.augment import colour, colour_tf, laws, layout
+from ablate.data.augment.colour import invert, posterize, smooth, solarize, solarize_add
+from ablate.data.augment.erase import cutout
+from ablate.data.augment.operate import (
+    Blended,
+    Counted,
+    Drawn,
+    DrawnLayer,
+    Fill,
+    Levels,
+    Operator,
+    Warped,
+    operate,
+    settled,
+)
+from ablate.data.augment.warp import (
+    CORNER,
+    rotation,
+    shear_x,
+    shear_y,
+    translation,
+    warp,
+    warp_bilinear,
+)
+
+GREY = 128  # TF's fill
+
+
+def cut_out(images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
+    """Cutout about the place that was drawn."""
+    height, width = images.shape[1:3]
+    row, column = (drawn.row * height).int(), (drawn.column * width).int()
+    return cutout(images, row, column, drawn.whole(40), GREY)
+
+
+def increasing(drawn: Drawn) -> Tensor:
+    """(b,): a factor that moves away from 1, either way, as the magnitude grows."""
+    return (1 + drawn.signed(0.9)).clamp(min=0.1)
+
+
+def spread(planes: Tensor) -> Tensor:
+    """(B, H, W, C) of (B, C, H, W), the same memory."""
+    return planes.permute(0, 2, 3, 1)
+
+
+EQUALIZE = Counted(colour.equalize, colour.flattened)
+INVERT = Levels(lambda x, d: invert(x))
+SOLARIZE_ADD = Levels(lambda x, d: solarize_add(x, d.whole(110)))
+
+# big_vision/pp/autoaugment.py: level_to_arg, and distort_image_with_randaugment's list, on levels
+# as TensorFlow executes it.
+TF: dict[str, Operator] = {
+    "AutoContrast": Counted(colour_tf.autocontrast, colour_tf.contrasted),
+    "Equalize": EQUALIZE,
+    "Invert": INVERT,
+    "Rotate": Warped(warp, lambda d, h, w: rotation(d.signed(30), h, w)),
+    "Posterize": Levels(lambda x, d: colour_tf.posterize(x, d.whole(4))),
+    "Solarize": Levels(lambda x, d: colour_tf.solarize(x, d.whole(256))),
+    "Color": Blended(
+        colour_tf.saturation, lambda x: spread(colour_tf.grey(x.planes)), Drawn.factor
+    ),
+    "Contrast": Blended(colour_tf.contrast, lambda x: colour_tf.sum_of(x.images), Drawn.factor),
+    "Brightness": Blended(colour.brightness, lambda x: None, Drawn.factor),
+    "Sharpness": Blended(colour_tf.sharpness, lambda x: smooth(x.images, 0), Drawn.factor),
+    "ShearX": Warped(warp, lambda d, h, w: shear_x(d.signed(0.3))),
+    "ShearY": Warped(warp, lambda d, h, w: shear_y(d.signed(0.3))),
+    "TranslateX": Warped(warp, lambda d, h, w: translation(d.signed(100), d.signed(0))),
+    "TranslateY": Warped(warp, lambda d, h, w: translation(d.signed(0), d.signed(100))),
+    "Cutout": cut_out,
+    "SolarizeAdd": SOLARIZE_ADD,
+}
+
+# timm/data/auto_augment.py: _RAND_INCREASING_TRANSFORMS and LEVEL_TO_ARG ("inc1").
+TIMM: dict[str, Operator] = {
+    "AutoContrast": Counted(colour.autocontrast, colour.contrasted),
+    "Equalize": EQUALIZE,
+    "Invert": INVERT,
+    "Rotate": Warped(warp_bilinear, lambda d, h, w: rotation(d.signed(30), h, w)),
+    "PosterizeIncreasing": Levels(lambda x, d: posterize(x, 4 - d.whole(4))),
+    "SolarizeIncreasing": Levels(lambda x, d: solarize(x, 256 - d.whole(256))),
+    "SolarizeAdd": SOLARIZE_ADD,
+    "ColorIncreasing": Blended(colour.saturation, lambda x: spread(x.grey), increasing),
+    "ContrastIncreasing": Blended(colour.contrast, lambda x: colour.mean_of(x.grey), increasing),
+    "BrightnessIncreasing": Blended(colour.brightness, lambda x: None, increasing),
+    "SharpnessIncreasing": Blended(colour.sharpness, lambda x: smooth(x.images, 6.5), increasing),
+    "ShearX": Warped(warp_bilinear, lambda d, h, w: shear_x(d.signed(0.3), CORNER)),
+    "ShearY": Warped(warp_bilinear, lambda d, h, w: shear_y(d.signed(0.3), CORNER)),
+    "TranslateXRel": Warped(
+        warp_bilinear, lambda d, h, w: translation(d.signed(0.45 * w), d.signed(0))
+    ),
+    "TranslateYRel": Warped(
+        warp_bilinear, lambda d, h, w: translation(d.signed(0), d.signed(0.45 * h))
+    ),
+}
+
+TF_LAYER, TIMM_LAYER = 4, 6  # uniforms that a layer takes
+
+
+def tf_layer(uniform: Tensor, size: tuple[int, int], magnitude: float) -> DrawnLayer:
+    """What images of `size` draw by `uniform` (TF_LAYER, B) in a layer of big_vision's `randaug`:
+    one of 16 operators, always applied, at a fixed magnitude."""
+    choice, turn, row, column = uniform
+    magnitudes = torch.full_like(choice, magnitude, dtype=torch.float64)
+    return _layer(TF, choice, Drawn(magnitudes, sign(turn), row, column), size)
+
+
+def tf_randaugment(images: Tensor, layers: Iterable[DrawnLayer]) -> Tensor:
+    """big_vision's `randaug(layers, magnitude)`: uint8 (B, H, W, C) to the same, by `tf_layer`s.
+
+    0 is not the identity: enhancements by 0.1, all inverted if solarized (as at 10 and 20), one bit
+    left if posterized (a larger magnitude leaves more).
+    """
+    for layer in layers:
+        images = operate(images, layer, TF.values(), GREY)
+    return images
+
+
+def timm_layer(
+    uniform: Tensor,
+    size: tuple[int, int],
+    magnitude: float = 9.0,
+    deviation: float = 0.5,
+    probability: float = 0.5,
+) -> DrawnLayer:
+    """What images of `size` draw by `uniform` (TIMM_LAYER, B) in a layer of timm's
+    `rand-m9-mstd0.5-inc1`: one of 15 operators, applied with `probability`, at
+    N(magnitude, deviation) in 0..10."""
+    choice, chance, turn, row, column, height = uniform
+    normal = laws.chosen(laws.normals(uniform.device, torch.float64), height)
+    magnitudes = (magnitude + deviation * normal).clamp_(0, 10)
+    choice = choice.where(chance < probability, 1.0)  # past the last
+    return _layer(TIMM, choice, Drawn(magnitudes, sign(turn), row, column), size)
+
+
+def timm_randaugment(images: Tensor, layers: Iterable[DrawnLayer], fill: Fill) -> Tensor:
+    """timm's `rand-m9-mstd0.5-inc1`: uint8 (B, H, W, C) to the same, by `timm_layer`s; fill a level
+    or (C,).
+
+    Interpolation is bilinear; timm's is the data's, bicubic for DeiT, or drawn between the two. No
+    bits left (magnitude 10) is black, as with the Pillow of timm 0.4.9; today's refuses.
+    """
+    for layer in layers:
+        images = operate(images, layer, TIMM.values(), fill)
+    return images
+
+
+def _layer(
+    operators: dict[str, Operator], choice: Tensor, drawn: Drawn, size: tuple[int, int]
+) -> DrawnLayer:
+    """By `choice` in [0, 1], 1 for none. On a device that is waited for, nothing else is needed."""
+    number = (choice * len(operators)).long()
+    if layout.by_groups(choice):
+        return DrawnLayer(number, drawn, {})
+    return settled(number, drawn, operators.values(), *size)
+
+
+def sign(uniform: Tensor) -> Tensor:
+    """-1 or 1 with equal chances."""
+    return (uniform < 0.5).float() * 2 - 1

@@ -1,0 +1,212 @@
+"""From a step's number to its batch: which images, and how each is changed. Nothing is kept.
+
+The data is uint8, on the device where it fits. An epoch's order hangs on (seed, epoch), what is
+done to an image on (seed, what, step, its place in the global batch): so a resumed run sees the
+batches that the uninterrupted one saw, and so do all variants of a seed, on whatever device.
+
+Shapes: B images of a global batch, stored H x W, shown size x size, C channels; channels last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+
+from ablate.data.augment import (
+    layout,
+    mix,
+    photometric,
+)
+from ablate.data.draws import Draws
+from ablate.data.feed import Feed, Wanted
+from ablate.data.image_changes import ImageView, changes_of, erasing, in_blocks, normalise
+from ablate.data.masked_crop import MaskedCuts
+from ablate.data.picture_crop import Cut, Cuts, pixels
+from ablate.data.splits import AnySplit, EncodedSplit, MaskedSplit, Split
+from ablate.shared.errors import UserError
+from ablate.shared.recipe import Augment
+
+Extra = Callable[[torch.Tensor, Draws, int], torch.Tensor]
+SHARE = 0.3  # of a device's free memory that a split may take
+
+
+def has_masks(split: AnySplit) -> bool:
+    """Is the label of an image a mask?"""
+    return isinstance(split, MaskedSplit) or (isinstance(split, Split) and split.labels.ndim == 3)
+
+
+def _within(extents: torch.Tensor, size: int) -> torch.Tensor:
+    """bool (B, size, size): the first rows and columns, as many as `extents` (B, 2) says."""
+    tall, wide = (layout.count(size, extents.device) < extents[:, side, None] for side in (0, 1))
+    return tall[:, :, None] & wide[:, None, :]
+
+
+def whole_square(split: AnySplit) -> ImageView:
+    """Stored squares as they are."""
+    assert isinstance(split, Split)  # whole images have no size in common
+    return ImageView(split.images.shape[1])
+
+
+def resident(split: AnySplit, device: torch.device) -> AnySplit:
+    """The split on the device, if it takes no more than SHARE of its free memory; else as it is."""
+    if isinstance(split, EncodedSplit):
+        return split
+    if device.type != "cuda":
+        return split.to(device)
+    free, _ = torch.cuda.mem_get_info(device)
+    return split.to(device) if split.images.nbytes <= SHARE * free else split
+
+
+class Batches:
+    """The global batches of a training: `batches.at(step)`.
+
+    An epoch has floor(n / batch) steps; what is left over waits for another epoch's order. `draws`
+    are on the device that trains; so is `split`, or else (`ahead`) each batch is fetched while the
+    one before it is trained on. Encoded images are always: what is left of them is their crops. The
+    label of an image is a class, or a mask.
+    """
+
+    def __init__(
+        self,
+        split: AnySplit,
+        batch: int,
+        augment: Augment,
+        draws: Draws,
+        view: ImageView | None = None,
+        ahead: bool = False,
+        extra: Extra | None = None,
+    ) -> None:
+        """`extra`: what is done to the levels of a whole batch, uint8 to float32, at a step."""
+        if batch > len(split):
+            raise UserError(
+                f"train.batch: {batch} is more than the {len(split)} training images; "
+                f"give at most {len(split)}"
+            )
+        self.steps_per_epoch = len(split) // batch
+        self.split = split
+        self.size = batch
+        self._augment = augment
+        self._draws = draws
+        self._epoch = -1
+        self._order = torch.empty(0, dtype=torch.int64)
+        self._on_host = Draws(draws.seed)
+        self._cut: Callable[[torch.Tensor, int], Cut] | None = None
+        self._view = view or whole_square(split)
+        if isinstance(split, EncodedSplit):
+            host = Draws(draws.seed)
+            if isinstance(split, MaskedSplit):
+                self._cut = MaskedCuts(self._view.size, augment, host)
+            else:
+                self._cut = Cuts(split.shapes, self._view.centre, augment, host)
+            self._view, self._augment = self._view.done, replace(augment, crop_area=None)
+        fed = ahead or self._cut is not None
+        self._feed = Feed(self._wanted, draws.device) if fed else None
+        self._extra = extra
+
+    def at(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """images float32 (B, size, size, C) as `view` says and labels int64 (B,) of step 0, 1...
+        Or masks int64 (B, size, size); then an image is 0 where it is padded."""
+        rows = self._get(step)
+        images = rows.images
+        if has_masks(rows):
+            return self._with_masks(rows, step)
+        made = changes_of(rows.aspects, self._augment, self._view, self._draws, step)
+        if self._extra:  # it sees the whole batch
+            images, made = self._extra(in_blocks(images, made), self._draws, step), []
+        made.append(lambda images, rows: normalise(images, self._view.input))
+        if self._augment.erase:
+            made.append(erasing(len(images), self._augment.erase, self._draws, step))
+        return in_blocks(images, made), rows.labels
+
+    def _with_masks(self, rows: Split, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        images = rows.images
+        if self._augment.photometric:
+            uniform = self._draws.uniform("photometric", step, photometric.PHOTOMETRIC, len(images))
+            images = photometric.photometric(images, uniform)
+        values = normalise(images, self._view.input)
+        return values.mul_(_within(rows.aspects, images.shape[1])[..., None]), rows.labels.long()
+
+    def mixed(
+        self, images: torch.Tensor, targets: torch.Tensor, step: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """mixup and cutmix of the global batch: images as they come, targets (B, classes)."""
+        height, width = images.shape[1:3]
+        return mix.mix(images, targets, mix.kept(height, width, self._mixture(step, images)))
+
+    def _mixture(self, step: int, images: torch.Tensor) -> torch.Tensor:
+        """float64 (5,), a `changes.Mixture` on the device, worked out on the host."""
+        height, width = images.shape[1:3]
+        strengths = self._augment.mixup, self._augment.cutmix
+
+        def draw(steps: int) -> torch.Tensor:
+            drawn = self._on_host.precise("mix", step, mix.MIXTURE, steps).tolist()
+            made = [mix.mixture(height, width, uniforms, *strengths) for uniforms in drawn]
+            return torch.tensor(made, dtype=torch.float64).to(self._draws.device)
+
+        return self._draws.ahead("mix", step, 2 * mix.MIXTURE, draw)
+
+    def _get(self, step: int) -> Split:
+        """The stored rows of a step, on the device."""
+        if self._feed is not None:
+            return self._feed.at(step)
+        split, rows, _ = self._wanted(step)
+        assert isinstance(split, Split)
+        return split.take(rows)
+
+    def _wanted(self, step: int) -> Wanted:
+        rows = self._rows(step)
+        return self.split, rows, None if self._cut is None else self._cut(rows, step)
+
+    def _rows(self, step: int) -> torch.Tensor:
+        """Which examples a step sees: with `repeats` r some B / r of them, one after the other and
+        then again, so that neighbours are different images. (DeiT's sampler, deit/samplers.py,
+        deals the copies of an image out to different devices.)"""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        if epoch != self._epoch:
+            order = self._on_host.order(epoch, len(self.split))
+            self._order, self._epoch = order.to(self.split.device), epoch
+        distinct = -(-self.size // self._augment.repeats)
+        rows = self._order[place * distinct : (place + 1) * distinct]
+        if distinct == self.size:
+            return rows
+        return rows.repeat(self._augment.repeats)[: self.size]
+
+
+def evaluation_batches(
+    split: AnySplit, size: int, view: ImageView | None = None, device: torch.device | None = None
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Every example once, in stored order, its centre: images float32 (<= size, H, W, C) as `view`
+    says, and labels int64; the last batch may be smaller. With masks one image at a time, as large
+    as it is, and its mask uint8 (1, H, W)."""
+    view = view or whole_square(split)
+    if has_masks(split):
+        for row in range(len(split)):
+            if isinstance(split, MaskedSplit):
+                image, mask = pixels(split.picture(row)), torch.from_numpy(split.mask(row))
+            else:  # random images, to tell what one takes
+                assert isinstance(split, Split)
+                image, mask = split.images[row], split.labels[row]
+            yield normalise(image[None].to(device), view.input), mask[None].to(device)
+        return
+    if isinstance(split, Split) and split.device == (device or split.device):
+        firsts = range(0, len(split), size)
+        parts: Iterator[Split] = (split.take(slice(n, n + size)) for n in firsts)
+    else:
+        cut = view.centre if isinstance(split, EncodedSplit) else None
+        parts = _fed(split, size, cut, device or split.device)
+        view = view if cut is None else view.done
+    for rows in parts:
+        yield normalise(view.centred(rows.images, rows.aspects), view.input), rows.labels
+
+
+def _fed(split: AnySplit, size: int, cut: Cut | None, device: torch.device) -> Iterator[Split]:
+    """All rows in order, on the device, each part fetched while the one before it is used."""
+    parts = torch.arange(len(split)).split(size)
+    feed = Feed(lambda number: (split, parts[number], cut), device, len(parts))
+    try:
+        for number in range(len(parts)):
+            yield feed.at(number)
+    finally:
+        feed.close()

@@ -1,0 +1,381 @@
+"""Building a cache: every image decoded into arrays, gone on with where a builder was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import errno
+import os
+import shutil
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ablate.data import source
+from ablate.data.build_journal import JOURNAL, BuildJournal
+from ablate.data.decode_pool import Chunk, Line, write
+from ablate.data.labels import SPRITES, check_sprite
+from ablate.data.splits import FORMAT, mapped
+from ablate.data.storage import Encoded, Form, Masked, Squares, array_file, arrays
+from ablate.data.stored_set import Source
+from ablate.shared import decoded
+from ablate.shared.decoded import SPLITS
+from ablate.shared.errors import Failure, UserError
+from ablate.shared.files import FULL, sync_folder, to_json, write_whole
+from ablate.shared.fingerprint import fingerprint
+from ablate.shared.sections import Data
+
+_REPORT = 128  # rows between two calls of `progress`
+
+Progress = Callable[[int, int], None]
+
+
+class Full(OSError):
+    """The disk is full. `needed`: bytes that a build took, or would have taken."""
+
+    needed: int = 0
+
+
+def building_folder(folder: Path, name: str) -> Path:
+    return folder / f".{name}.building"
+
+
+class Work:
+    """What a build has to do: which stored rows go to which rows of which arrays."""
+
+    def __init__(
+        self,
+        data: Data,
+        rows: dict[str, int],
+        building: Path,
+        sizes: Mapping[str, np.ndarray] | None,
+    ) -> None:
+        """`sizes`: of each stored image's file in bytes, where these are kept."""
+        self.data, self.rows, self.building = data, rows, building
+        self.masks = data.labels == "masks"  # then the form has the labels, of each pixel
+        self.chosen = source.cut(data, rows)
+        self.splits = [split for split in SPLITS if split in self.chosen]
+        self.counts = {split: len(numbers) for split, (_, numbers) in self.chosen.items()}
+        self.form: Form
+        if sizes is None:
+            self.form = Squares(building, data, self.counts)
+        else:
+            own = {
+                split: sizes[stored][numbers] for split, (stored, numbers) in self.chosen.items()
+            }
+            self.form = (Masked if self.masks else Encoded)(building, data, self.counts, own)
+        self.labels = [] if self.masks else arrays(building, "labels", self.counts, (), np.int64)
+        self.arrays = [*self.form.arrays, *self.labels]
+        self.kept = [*self.form.kept, *self.labels]
+        self.bytes = sum(array.bytes for array in self.arrays)
+        self.used = {stored: np.zeros(number, dtype=bool) for stored, number in rows.items()}
+        for stored, numbers in self.chosen.values():
+            self.used[stored][numbers] = True
+        self.journal = BuildJournal(building / JOURNAL, self.arrays, rows, self._finished)
+
+    def _finished(self, done: dict[str, int]) -> list[int]:
+        """How many rows of each array are done; labels are, before the first image is."""
+        images = []
+        for split in self.splits:
+            stored, numbers = self.chosen[split]
+            images.append(int(np.searchsorted(numbers, done.get(stored, 0))))
+        labels = [self.counts[split] for split in self.splits[: len(self.labels)]]
+        return [*self.form.finished(images), *labels]
+
+    def images(self, done: Mapping[str, int]) -> int:
+        """How many of its images lie before these stored rows."""
+        return sum(int(self.used[stored][:row].sum()) for stored, row in done.items())
+
+    def begun(self) -> tuple[dict[str, int], list[Line]]:
+        """What there is to go on with, every byte of it checked; ({}, []) if there is none."""
+        done, broken = self.journal.read()
+        if done and (damaged := self.journal.damage()):
+            print(
+                f"data={self.data.name}: {' and '.join(damaged)}: what was decoded so far is not "
+                f"the bytes that were written; decoding from the beginning",
+                file=sys.stderr,
+            )
+            return {}, []
+        return done, broken
+
+    def allocate(self) -> None:
+        """Raises Full that says how much room lacks."""
+        folder = self.arrays[0].path.parent
+        free = shutil.disk_usage(folder).free
+        try:
+            for array in self.arrays:
+                array.close()  # of what was there
+                array.path.unlink(missing_ok=True)
+                array.allocate()
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            takes = f"data={self.data.name} takes {size_text(self.bytes)} {self.data.cache}"
+            place = f"{folder.parent}: {takes}"
+            raise _full(f"{place}, {size_text(free)} are free", self.bytes) from error
+
+    def write_labels(self, opened: Source) -> int:
+        """All of them, checked before an image is decoded; returns the largest."""
+        if self.masks:
+            return self.data.classes - 1
+        numbers = {}
+        for stored, part in opened.parts.items():
+            used = self.used[stored]
+            numbers[stored] = np.zeros(part.rows, dtype=np.int64)
+            for row, (where, label) in enumerate(part.labels()):
+                if used[row]:
+                    number = source.class_number(self.data, stored, where, label)
+                    numbers[stored][row] = number
+        if self.data.rule in SPRITES:
+            stored, rows = self.chosen[self.splits[0]]
+            check_sprite(self.data, next(opened.parts[stored].examples(int(rows[0]))))
+        labels = {split: numbers[stored][rows] for split, (stored, rows) in self.chosen.items()}
+        if self.data.train is not None:
+            self._check_classes(opened, self.data.train, labels)
+        for split, array in zip(self.splits, self.labels, strict=True):
+            array.put(0, labels[split])
+        return max(int(array.max()) for array in labels.values())
+
+    def _check_classes(self, opened: Source, named: str, labels: dict[str, np.ndarray]) -> None:
+        """Raises UserError where there is nothing to learn, and for a slice that lacks classes
+        because of the order in which folders are read. `named`: `data.train`."""
+        train = labels["train"]
+        classes = np.unique(train)
+        if len(classes) == 1:
+            raise UserError(
+                f"data.train: all {len(train):,} images of {named!r} of data={self.data.name} are "
+                f"of one class ({classes[0]}): nothing can be learnt"
+            )
+        lacking = np.setdiff1d(np.concatenate([labels["validation"], labels["test"]]), classes)
+        in_order = opened.by_class and self.data.order == "stored"
+        if in_order and "[" in named and len(lacking):
+            raise UserError(
+                f"data.train: folders are read class by class, so {named!r} lacks "
+                f"{len(lacking)} of the classes to test on; give data.train="
+                f"{self.chosen['train'][0]} and shares, such as data.validation=0.01, or "
+                f"data.order=keyed"
+            )
+
+    def chunks(
+        self, opened: Source, done: dict[str, int], ends: deque[tuple[str, int]]
+    ) -> Iterator[Chunk]:
+        """The images not done yet, in stored order; where each chunk ends is appended to `ends`."""
+        for stored, part in opened.parts.items():
+            left = np.flatnonzero(self.used[stored][done.get(stored, 0) :]) + done.get(stored, 0)
+            if not len(left):
+                continue
+            places = [self._places(stored, split) for split in self.splits]
+            first, last = int(left[0]), int(left[-1])
+            chunk = Chunk()
+            for row, example in enumerate(part.examples(first), first):
+                here = [(n, int(place[row])) for n, place in enumerate(places) if place[row] >= 0]
+                if here:
+                    chunk.add(example, here)
+                if chunk.full or row == last:
+                    ends.append((stored, row + 1))
+                    yield chunk
+                    chunk = Chunk()
+                if row == last:
+                    break
+
+    def leave_out(self, broken: list[Line], names: list[str] | None) -> None:
+        """Take images out of all arrays. Raises UserError where a class or a split goes with them.
+
+        A build that is cut off here begins again.
+        """
+        for n, split in enumerate(self.splits):
+            rows = sorted(row for _, places in broken for m, row in places if m == n)
+            if not rows:
+                continue
+            labels = mapped(self.building / array_file(split, "labels")).numpy()
+            kept = np.delete(labels, rows, 0)
+            self._check_left(split, labels, kept, names)
+            self.journal.remove()
+            self.form.drop(n, rows)
+            if not self.masks:
+                self.labels[n].drop([(row, row + 1) for row in rows])
+            self.counts[split] = len(kept)
+
+    def _check_left(
+        self, split: str, labels: np.ndarray, kept: np.ndarray, names: list[str] | None
+    ) -> None:
+        lost = np.setdiff1d(labels, kept) if not self.masks else labels[:0]
+        if split == "train" and len(lost):
+            what = f"images of class {names[lost[0]] if names else lost[0]}"
+        elif not len(kept):
+            what = f"{split} images"
+        else:
+            return
+        raise UserError(
+            f"data.broken: none of the {what} of data={self.data.name} can be read, so there is "
+            f"nothing to skip to; data.broken=error names them"
+        )
+
+    def _places(self, stored: str, split: str) -> np.ndarray:
+        """int64: in which row of a split each stored row goes, -1 in none."""
+        places = np.full(self.rows[stored], -1)
+        if self.chosen[split][0] == stored:
+            places[self.chosen[split][1]] = np.arange(self.counts[split])
+        return places
+
+
+def size_text(size: int) -> str:
+    """A size for people: 1.5 GB."""
+    number, units = float(size), iter(("bytes", "kB", "MB", "GB", "TB"))
+    unit = next(units)
+    while number >= 1000 and unit != "TB":
+        number, unit = number / 1000, next(units)
+    return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
+
+
+def build_cache(data: Data, folder: Path, progress: Progress, processes: int | None) -> None:
+    """Decode everything into the temporary folder, then give that its name.
+
+    A few images are in memory at a time. The caller holds the lock.
+    """
+    building = building_folder(folder, data.fingerprint)
+    home = folder / data.fingerprint
+    try:
+        building.mkdir(exist_ok=True)
+        hashes = building / "hashes.json"
+        with contextlib.suppress(OSError):  # what planning has read is not read again
+            shutil.copyfile(folder / "fingerprints.json", hashes)
+        _check_unchanged(data, hashes)
+        meta = _decode(data, building, progress, processes)
+        _check_unchanged(data, hashes)  # nor while we read it
+        write_whole(building / decoded.META, to_json(decoded.sealed(meta, building)))
+        shutil.rmtree(home, ignore_errors=True)  # not whole, or of another format
+        os.rename(building, home)
+        sync_folder(folder)
+        for file in home.iterdir():  # the journal and what else only a builder needs
+            if file.name not in meta["bytes"] and file.name != decoded.META:
+                file.unlink()
+    except BaseException as error:
+        full = isinstance(error, OSError) and error.errno in FULL
+        took = sum(array.stat().st_size for array in building.glob("*.npy"))
+        if full or isinstance(error, UserError) or not (building / JOURNAL).exists():
+            shutil.rmtree(building, ignore_errors=True)
+        if isinstance(error, OSError) and full and not isinstance(error, Full):
+            raise _full(error.filename or str(folder), took) from error
+        raise
+
+
+def _full(what: str, needed: int) -> Full:
+    error = Full(errno.ENOSPC, os.strerror(errno.ENOSPC), what)
+    error.needed = needed
+    return error
+
+
+def _overlap(splits: list[str], form: Form) -> dict[str, int]:
+    """By split: how many of its images are in a split before it, too, pixel for pixel."""
+    seen: set[bytes] = set()
+    found = {}
+    for n, split in enumerate(splits):
+        own = [*form.pixels(n)]
+        found[split] = sum(row in seen for row in own)
+        seen.update(own)
+    return {split: number for split, number in found.items() if number}
+
+
+def _check_readable(broken: list[Line], total: int) -> None:
+    """Raises UserError that names the images that can't be read: all at once, to be mended once."""
+    if broken:
+        them = "it" if len(broken) == 1 else "them"
+        lines = [line.removeprefix("data: ") for line, _ in broken]
+        raise UserError(
+            f"data: {len(broken):,} of {total:,} images can't be read; mend or remove {them}, or "
+            f"leave {them} out with data.broken=skip: {decoded.named(lines)}"
+        )
+
+
+def _left_out(data: Data, splits: list[str], broken: list[Line]) -> dict[str, list[str]]:
+    """By split: the images that could not be read, and why, as they are called in their folder."""
+    found: dict[str, list[str]] = {}
+    for line, places in broken:
+        text = line.removeprefix("data: ")
+        if data.path is not None:
+            text = text.replace(f"{Path(data.path).expanduser().absolute()}{os.sep}", "")
+        for split in sorted({split for split, _ in places}):
+            found.setdefault(splits[split], []).append(text)
+    return found
+
+
+def _check_unchanged(data: Data, hashes: Path) -> None:
+    if fingerprint(dataclasses.asdict(data), hashes) != data.fingerprint:
+        raise UserError(
+            f"data: data={data.name} ({data.path or data.hub or data.source}) changed since this "
+            f"run was planned; plan again to train on what is there now"
+        )
+
+
+def _decode(
+    data: Data, building: Path, progress: Progress, processes: int | None
+) -> dict[str, Any]:
+    """Every image and label into arrays; returns what meta.json says."""
+    opened = source.open_source(data)
+    rows = {split: part.rows for split, part in opened.parts.items()}
+    sizes = None
+    if data.cache == "encoded":
+        sizes = {split: source.exact(part) for split, part in opened.parts.items()}
+    work = Work(data, rows, building, sizes)
+    total = sum(int(used.sum()) for used in work.used.values())
+    with contextlib.ExitStack() as stack:
+        for array in work.arrays:
+            stack.callback(array.close)
+        stack.callback(work.journal.close)
+        done, broken = work.begun()
+        if not done:
+            work.journal.begin()
+            work.allocate()
+        for array in work.arrays:
+            array.open()
+        top_label = work.write_labels(opened)
+        if not done:
+            work.form.begin()
+        images = work.images(done)
+        progress(images, total)
+        ends: deque[tuple[str, int]] = deque()
+        chunks = work.chunks(opened, done.copy(), ends)
+        written = write(chunks, work.form, total - images, processes)
+        for number, lines in stack.enter_context(contextlib.closing(written)):
+            done.update([ends.popleft()])
+            broken += lines
+            if not broken or data.broken == "skip":  # nobody goes on with what can't be whole
+                work.journal.note(done, broken)
+            images, before = images + number, images
+            if images // _REPORT > before // _REPORT and images < total:
+                progress(images, total)
+        work.journal.close()
+        if damaged := work.journal.damage():
+            raise Failure(
+                f"data={data.name}: {' and '.join(damaged)}: what was decoded a while ago is not "
+                f"the bytes that were written; the same command decodes it from the beginning"
+            )
+        if data.broken == "error":
+            _check_readable(broken, total)
+        else:
+            work.leave_out(broken, opened.class_names)
+        if isinstance(work.form, Masked):
+            work.form.check()
+        for array in work.arrays:
+            array.sync()
+        overlap = _overlap(work.splits, work.form)
+        progress(total, total)
+    added: dict[str, Any] = {} if data.cache_size is None else {"cache_size": data.cache_size}
+    if data.cache != "decoded":
+        added["cache"] = data.cache
+    if broken:
+        added["left_out"] = _left_out(data, work.splits, broken)
+    return added | {
+        "format": FORMAT,
+        "name": data.name,
+        "counts": work.counts,
+        "class_names": opened.class_names,
+        "top_label": top_label,
+        "overlap": overlap,
+        "bytes": {array.path.name: array.bytes for array in work.kept},
+    }

@@ -1,0 +1,124 @@
+"""Randomness with nothing to save: every draw has a place, and the place alone decides it.
+
+A seed and a purpose are a key of Philox; the step (or the epoch), the row of the global batch and
+the number of the draw are its counter. So a draw is the same on every device, however a batch is
+split and however many threads fetch it; a resumed run draws what the uninterrupted one drew; all
+variants of a seed share every draw whose place they share, however many draws others make.
+
+A row's draws hang on its place in the step's global batch, not on the image's number in its set:
+the copies of an image in one batch (`augment.repeats`) are to be changed each in its own way, and
+no image numbers have to reach the device.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ablate.data.philox import MASK, philox
+
+# Counters at a time. On a CPU what they take stays in its cache, on a GPU they fill it.
+CHUNK = {"cpu": 1 << 16}
+ON_A_GPU = 1 << 22
+STEPS = 256  # at most, that are drawn for at once: a call of Philox takes 100 small operations
+
+
+def key(*parts: int | str) -> int:
+    """63 bits from the parts, in order: `key(seed, "init", "head.weight")`."""
+    text = "\x1f".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+
+def uniform(words: Tensor) -> Tensor:
+    """float32 in [0, 1), exactly: the upper 24 bits of each word over 2^24."""
+    return (words >> 8).to(torch.float32).mul_(2.0**-24)
+
+
+class Draws:
+    """The draws of a seed, on one device."""
+
+    def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
+        self.seed = seed
+        self.device = torch.device(device)
+        self._chunk = CHUNK.get(self.device.type, ON_A_GPU)
+        self._windows: dict[Hashable, tuple[int, Any]] = {}
+
+    def words(self, purpose: str, step: int, rows: range, count: int, steps: int = 1) -> Tensor:
+        """int64 (steps, count, rows): the first `count` words of each row, from `step` on."""
+        row, block = self._range(rows), self._range(range(-(-count // 4)))[:, None]
+        at = self._range(range(step, step + steps))[:, None, None]
+        four = philox((block, row, at, torch.zeros_like(row)), self.secret(purpose))
+        return torch.stack(four, 2).flatten(1, 2)[:, :count]
+
+    def uniform(self, purpose: str, step: int, count: int, batch: int) -> Tensor:
+        """float32 (count, batch): U[0, 1), `count` for each row of the global batch of a step."""
+
+        def draw(steps: int) -> Tensor:
+            return uniform(self.words(purpose, step, range(batch), count, steps))
+
+        return self.ahead((purpose, count, batch), step, -(-count // 4) * batch, draw)
+
+    def precise(self, purpose: str, step: int, count: int, steps: int = 1) -> Tensor:
+        """float64 (steps, count): U[0, 1) in 53 bits, of a whole step."""
+        words = self.words(purpose, step, range(1), 2 * count, steps).view(steps, count, 2)
+        whole = ((words[..., 0] << 32) | words[..., 1]) >> 11
+        return (whole & ((1 << 53) - 1)).to(torch.float64).mul_(2.0**-53)
+
+    def ahead(self, what: Hashable, step: int, counters: int, draw: Callable[[int], Any]) -> Any:
+        """What is drawn for a step, kept from a call that drew for several: `draw(steps)` gives one
+        for each, from this step on. `counters`: of a step. It changes no draw, only its cost."""
+        first, window = self._windows.get(what, (0, ()))
+        if not first <= step < first + len(window):
+            window = draw(max(1, min(STEPS, self._chunk // counters)))
+            self._windows[what] = first, window = step, window
+        return window[step - first]
+
+    def lanes(self, purpose: str, step: int, rows: range, count: int) -> Tensor:
+        """int16 (rows, count): 16 bits for each of the `count` elements of a row, from -32,768 on.
+
+        Eight of a counter, and rows apart: what some rows take is their share of what all do.
+        """
+        at = torch.full((), step, device=self.device)
+        return self.lanes_at(self.secret(purpose), at, self._range(rows), count)
+
+    def lanes_at(self, secret: tuple[int, int], step: Tensor, rows: Tensor, count: int) -> Tensor:
+        """`lanes`, of tensors int64 () and (rows,), so that a step can be captured. A compiler has
+        no need of parts: it keeps nothing between one operation and the next."""
+        blocks = -(-count // 8)
+        chunk = len(rows) * blocks if torch.compiler.is_compiling() else self._chunk
+        made = torch.empty((len(rows), 4, blocks), dtype=torch.int32, device=self.device)
+        for some in _parts(len(rows), max(1, chunk // blocks)):
+            row = rows[some.start : some.stop, None]
+            for part in _parts(blocks, chunk):
+                words = philox((self._range(part), row, step, torch.zeros_like(step)), secret)
+                for j, word in enumerate(words):
+                    made[some.start : some.stop, j, part.start : part.stop] = word
+        return made.view(torch.int16).view(len(rows), 8 * blocks)[:, :count]
+
+    def order(self, epoch: int, n: int) -> Tensor:
+        """int64 (n,), on the CPU: a permutation, each as likely. Words of 64 bits sorted; of two
+        that are equal, the earlier comes first."""
+        made = torch.empty((2, -(-n // 2)), dtype=torch.int64)
+        secret, zero = self.secret("order"), torch.zeros((), dtype=torch.int64)
+        for part in _parts(made.shape[1], CHUNK["cpu"]):
+            counter = torch.arange(part.start, part.stop), zero, torch.tensor(epoch), zero
+            a, b, c, d = philox(counter, secret)
+            made[0, part.start : part.stop] = (a << 32) | b
+            made[1, part.start : part.stop] = (c << 32) | d
+        return made.view(-1)[:n].argsort(stable=True)
+
+    def secret(self, purpose: str) -> tuple[int, int]:
+        """The key of a purpose, as Philox takes it."""
+        whole = key(self.seed, purpose)
+        return whole & MASK, whole >> 32
+
+    def _range(self, numbers: range) -> Tensor:
+        return torch.arange(numbers.start, numbers.stop, device=self.device)
+
+
+def _parts(n: int, size: int) -> Iterator[range]:
+    return (range(first, min(first + size, n)) for first in range(0, n, size))

@@ -1,0 +1,239 @@
+"""How images are shown, and how a training changes them first: what each image of a batch draws,
+and what is done to it.
+
+Shapes: B images of a global batch, stored H x W, shown size x size, C channels; channels last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from ablate.data.augment import (
+    colour,
+    crop,
+    erase,
+    laws,
+    layout,
+    mnist,
+    operate,
+    randaugment,
+    warp,
+)
+from ablate.data.draws import Draws, uniform
+from ablate.data.picture_crop import Centre, Style, random_boxes
+from ablate.data.splits import AnySplit, Split
+from ablate.shared.recipe import Augment
+from ablate.shared.spec import Run
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in [0, 1]
+
+
+@dataclass(frozen=True)
+class ImageView:
+    """How an image is shown: its side in pixels, what 8 bits become, and what evaluation cuts, of
+    the image or (`squeezed`) of its square. `whole`: whose laws cut whole pictures; None where
+    there are squares."""
+
+    size: int
+    input: str = "range"
+    crop: float = 1.0
+    squeezed: bool = False
+    whole: Style | None = None
+
+    @property
+    def name(self) -> str:
+        """What tells views of one dataset apart, as part of a file's name."""
+        name = f"{self.input}.{self.crop}" + ".squeezed" * self.squeezed
+        return name if self.whole is None else f"{name}.{self.size}.{self.whole}"
+
+    @classmethod
+    def of(cls, run: Run) -> ImageView:
+        squeezed = run.eval.aspect == "squeeze"
+        whole = run.augment.style if run.data.cache == "encoded" else None
+        return cls(run.data.size, run.model.input, run.eval.crop, squeezed, whole)
+
+    @property
+    def centre(self) -> Centre:
+        """What of whole pictures evaluation shows."""
+        return Centre(self.size, self.crop, self.squeezed, self.whole or "tf")
+
+    @property
+    def done(self) -> ImageView:
+        """Of images that are cut already."""
+        return replace(self, crop=1.0)
+
+    def centred(self, images: torch.Tensor, aspects: torch.Tensor) -> torch.Tensor:
+        """The central square of each image: uint8 (B, H, W, C) to (B, size, size, C)."""
+        if self.crop == 1 and images.shape[1:3] == (self.size, self.size):
+            return images
+        boxes = crop.centre_boxes(torch.ones_like(aspects) if self.squeezed else aspects, self.crop)
+        return crop.resize_area(images, boxes, self.size)
+
+
+def normalise(images: torch.Tensor, input: str = "range") -> torch.Tensor:
+    """float32 from levels, same shape: x / 127.5 - 1 (range), x / 255 (unit), or that by ImageNet's
+    mean and standard deviation (imagenet). The same bits everywhere: a GPU divides by a tensor,
+    where by a number it would multiply with the inverse."""
+
+    def constant(*values: float) -> torch.Tensor:
+        return layout.constants(values, images.device)
+
+    whole = constant(127.5 if input == "range" else 255.0)
+    values = images.to(torch.float32).div_(whole)  # in place: twice as fast on a CPU
+    if input == "range":
+        values.sub_(1)
+    elif input == "imagenet":
+        values.sub_(constant(*MEAN)).div_(constant(*STD))
+    return values
+
+
+def normal(draws: Draws, step: int, rows: range, values: int) -> torch.Tensor:
+    """float32 (rows, values): N(0, 1), `values` for each row of a step's global batch."""
+    return laws.normal(draws.lanes("noise", step, rows, values))
+
+
+Change = Callable[[torch.Tensor, slice], torch.Tensor]  # of images, which are these rows' ones
+
+# Values of images that are changed at once. The operators of RandAugment, all at once on a GPU,
+# take some 27 bytes for each: 1.8 GB.
+AT_ONCE = 1 << 26
+
+
+def in_blocks(images: torch.Tensor, made: Sequence[Change]) -> torch.Tensor:
+    """The images (B, ...) through all that is `made`, one change after the other, and no more than
+    AT_ONCE values at a time: changes take many times the memory of what they give. The bits are the
+    same, as an image is changed by its own numbers alone."""
+
+    def through(images: torch.Tensor, rows: slice) -> torch.Tensor:
+        for one in made:
+            images = one(images, rows)
+        return images
+
+    block = max(1, AT_ONCE // max(1, images[0].numel()))
+    if len(images) <= block:
+        return through(images, slice(0, len(images)))
+    found = torch.empty(0)
+    for first in range(0, len(images), block):
+        rows = slice(first, min(first + block, len(images)))
+        some = through(images[rows], rows)
+        if first == 0:
+            found = some.new_empty(len(images), *some.shape[1:])
+        found[rows] = some
+    return found
+
+
+def changes_of(
+    aspects: torch.Tensor, spec: Augment, view: ImageView, draws: Draws, step: int
+) -> list[Change]:
+    """Crop, flip, shake, jitter, RandAugment, as `spec` says, each image of the global batch by
+    draws of its own.
+
+    Each has a key of its own, so that turning one on moves no other.
+    """
+
+    def drawn(what: str, count: int) -> torch.Tensor:
+        return draws.uniform(what, step, count, len(aspects))
+
+    made: list[Change] = []
+    if spec.crop_area is None:
+        made.append(lambda images, rows: view.centred(images, aspects[rows]))
+    else:
+        boxes = random_boxes(aspects, spec, draws, step)
+        made.append(lambda images, rows: crop.crop_and_resize(images, boxes[rows], view.size))
+    if spec.flip or spec.crop_pad:
+        moves = drawn("augment", AUGMENT)
+        made.append(lambda images, rows: augment(images, spec, moves[:, rows]))
+    if spec.rotate or spec.translate or spec.zoom_out:
+        shakes = drawn("shake", mnist.SHAKE)
+        made.append(lambda images, rows: shake(images, spec, shakes[:, rows]))
+    if spec.jitter:
+        jitters = drawn("jitter", colour.JITTER)
+        made.append(
+            lambda images, rows: colour.colour_jitter(images, spec.jitter, jitters[:, rows])
+        )
+    if spec.randaug:
+        made.append(randaugment_change(len(aspects), spec, view, draws, step))
+    return made
+
+
+def randaugment_change(
+    batch: int, spec: Augment, view: ImageView, draws: Draws, step: int
+) -> Change:
+    """RandAugment in the style that `spec` says: uint8 (B, size, size, C) to the same."""
+    size, many = (view.size, view.size), spec.randaug
+
+    def draw(steps: int) -> list[list[operate.DrawnLayer]]:
+        """The layers of each step. What follows from draws alone is worked out for all at once."""
+        each = randaugment.TF_LAYER if spec.style == "tf" else randaugment.TIMM_LAYER
+        words = draws.words("randaug", step, range(batch), many * each, steps)
+        numbers = uniform(words).view(steps * many, each, batch).transpose(0, 1).flatten(1)
+        if spec.style == "tf":
+            made = randaugment.tf_layer(numbers, size, spec.randaug_magnitude)
+        else:
+            made = randaugment.timm_layer(numbers, size, spec.randaug_magnitude)
+        return [[*layers.each()] for layers in made.stacked(steps, many, batch).each()]
+
+    alone = 2 if draws.device.type == "cpu" else operate.SETTLED
+    kind = spec.style, many, spec.randaug_magnitude
+    layers = draws.ahead(("randaug", kind, size, batch), step, batch * many * alone, draw)
+
+    def changed(images: torch.Tensor, rows: slice) -> torch.Tensor:
+        some = [layer.of(rows) for layer in layers]
+        if spec.style == "tf":
+            return randaugment.tf_randaugment(images, some)
+        mean = tuple(round(255 * mean) for mean in MEAN) if view.input == "imagenet" else (128,)
+        return randaugment.timm_randaugment(images, some, layout.constants(mean, images.device))
+
+    return changed
+
+
+def erasing(batch: int, probability: float, draws: Draws, step: int) -> Change:
+    """Random erasing, in place, of normalised images."""
+    numbers = draws.uniform("erase", step, erase.ERASING, batch)
+
+    def changed(images: torch.Tensor, rows: slice) -> torch.Tensor:
+        def noise(some: range, values: int) -> torch.Tensor:
+            there = range(rows.start + some.start, rows.start + some.stop)
+            return normal(draws, step, there, values)
+
+        return erase.random_erasing(images, numbers[:, rows], noise, probability)
+
+    return changed
+
+
+def shake(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch.Tensor:
+    """Rotated, moved and zoomed out as `spec` says: uint8 (B, H, W, C) to the same."""
+    return mnist.shake(images, uniform, spec.rotate, spec.translate, spec.zoom_out)
+
+
+AUGMENT = 3  # uniforms that an image takes
+
+
+def augment(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch.Tensor:
+    """Each image of the global batch flipped with probability 1/2, then zero-padded and cropped
+    back at a random offset, as `spec` says: uint8 (B, H, W, C) to the same, by `uniform`
+    (AUGMENT, B). A number means the same whatever `spec` asks for: the flip moves no crop."""
+    flip = uniform[0] < (0.5 if spec.flip else 0.0)
+    if not spec.crop_pad:
+        return warp.flip(images, flip)
+    # float32 U[0, 1) times k never rounds up to k: 1 - 2^-24 is as far as U goes.
+    offset = (uniform[1:] * (2 * spec.crop_pad + 1)).long()
+    return warp.flip_and_crop(images, flip, offset[0], offset[1], spec.crop_pad)
+
+
+BLOCK = 500  # images at once, when a set is shaken once for all
+
+
+def shake_once(split: AnySplit, spec: Augment) -> AnySplit:
+    """A set for evaluation, shaken as in training: by an image's place in it alone and on the CPU,
+    so that it is the same set in every run, whatever its seed and device."""
+    if not (spec.rotate or spec.translate or spec.zoom_out):
+        return split
+    assert isinstance(split, Split)  # `checks` refuses to shake what is not decoded
+    uniform = Draws(0).uniform("evaluation", 0, mnist.SHAKE, len(split))
+    blocks = zip(split.images.split(BLOCK), uniform.split(BLOCK, 1), strict=True)
+    images = torch.cat([shake(images, spec, numbers) for images, numbers in blocks])
+    return replace(split, images=images)

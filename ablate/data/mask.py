@@ -1,0 +1,60 @@
+"""The mask of an image: which class each pixel is of. Pillow and numpy only, as `picture`."""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image
+
+from ablate.data.picture import Example, _read
+from ablate.shared.errors import UserError
+from ablate.shared.masks import NO_CLASS
+from ablate.shared.sections import Data
+
+_LEVELS = 256
+_MODES = ("L", "P", "1", "I;16", "I")
+
+
+def classes(example: Example, data: Data) -> np.ndarray:
+    """uint8 (H, W): the class of each pixel, NO_CLASS of those that have none.
+
+    The levels of a grey picture, or the numbers of a palette's colours, are class numbers; 255 and
+    `data.ignore` are none, and those above `data.ignore` count one less. Raises Broken for what is
+    no whole picture of one number a pixel, UserError for a number that is no class.
+    """
+    found: np.ndarray = numbers(data)[_read(example, _levels)]
+    wrong = found == _WRONG
+    if wrong.any():
+        row, column = (int(place[0]) for place in np.nonzero(wrong))
+        level = int(_read(example, _levels)[row, column])
+        left = "" if data.ignore is None else f", or data.ignore={data.ignore}"
+        raise UserError(
+            f"data.label: {example.where}: pixel ({column}, {row}) has level {level}: expected one "
+            f"of {data.classes} classes (data.classes){left}, or 255 for none"
+        )
+    return found
+
+
+_WRONG = 254  # of which there are fewer classes
+
+
+def numbers(data: Data) -> np.ndarray:
+    """uint8 (256,): the class that each level stands for, NO_CLASS, or none that there is."""
+    ignore = data.ignore
+    known = [level for level in range(_LEVELS - 1) if level != ignore][: data.classes]
+    found = np.full(_LEVELS, _WRONG, np.uint8)
+    found[known] = np.arange(len(known))
+    if ignore is not None and ignore < _LEVELS:
+        found[ignore] = NO_CLASS
+    found[NO_CLASS] = NO_CLASS
+    return found
+
+
+def _levels(image: Image.Image) -> np.ndarray:
+    if image.format == "JPEG":
+        raise ValueError("a mask must be stored without losses, and JPEG is not; store PNG")
+    if image.mode not in _MODES:
+        raise ValueError(f"a mask has one number a pixel, this is {image.mode}")
+    levels = np.asarray(image)
+    if levels.size and (levels.max() >= _LEVELS or levels.min() < 0):
+        raise ValueError(f"a mask has levels from 0 to 255, this one {levels.max()}")
+    return levels.astype(np.uint8)

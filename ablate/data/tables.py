@@ -1,0 +1,245 @@
+"""Sets in Arrow tables: parquet files, and those of the hub, by `datasets`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ablate.data.picture import Example, size_of
+from ablate.data.stored_set import Part, Source, slice_of, wanted_splits
+from ablate.shared.dataset import Listing, local_splits, split_of
+from ablate.shared.errors import UserError, unknown
+from ablate.shared.files import FULL
+from ablate.shared.sections import Data
+
+# Read at once from a table, whichever is less: bounds memory, costs nothing against decoding.
+_ROWS, _BYTES = 256, 16 << 20
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A parquet file, or a split of a hub set: read in Arrow batches of a few rows."""
+
+    name: str
+    rows: int
+    features: Any  # datasets.Features
+    batches: Callable[[list[str], int], Iterator[Any]]  # of these columns, from a row on
+
+
+def parquet_files(data: Data, found: Listing) -> dict[str, list[Path]]:
+    """The files of each split that `data` names, in name order."""
+    return {
+        split: [Path(file) for file in found.files if split_of(file) == split]
+        for split in wanted_splits(data, local_splits(found))
+    }
+
+
+def parquet_file(parquet: Any, file: Path) -> Any:
+    """A pyarrow.parquet.ParquetFile; UserError with its name where it is none."""
+    try:
+        return parquet.ParquetFile(file)
+    except Exception as error:  # pyarrow's errors are ValueErrors and OSErrors of its own
+        raise UserError(f"data.path: {file}: not a readable parquet file: {error}") from error
+
+
+def open_parquet(data: Data, found: Listing) -> Source:
+    from datasets import Features
+    from pyarrow import parquet
+
+    def batches(file: Path, columns: list[str], first: int) -> Iterator[Any]:
+        try:
+            with parquet_file(parquet, file) as opened:
+                at_once = _at_once(file.stat().st_size, opened.metadata.num_rows)
+                for group in range(opened.metadata.num_row_groups):
+                    rows = opened.metadata.row_group(group).num_rows
+                    if first < rows:
+                        # One group at a time: of several it keeps all that it has read.
+                        for batch in opened.iter_batches(at_once, [group], columns):
+                            yield batch.slice(first)
+                            first = max(0, first - len(batch))
+                    else:
+                        first -= rows
+        except OSError as error:  # a page that doesn't decompress: pyarrow names no file
+            raise UserError(f"data.path: {file}: damaged: {error}") from error
+
+    tables: dict[str, list[_Table]] = {}
+    for split, files in parquet_files(data, found).items():
+        tables[split] = []
+        for file in files:
+            with parquet_file(parquet, file) as opened:
+                count = opened.metadata.num_rows
+                features = Features.from_arrow_schema(opened.schema_arrow)
+            read = functools.partial(batches, file)
+            tables[split].append(_Table(str(file), count, features, read))
+    return _from_tables(data, tables)
+
+
+def _at_once(size: int, rows: int) -> int:
+    """How many rows to read at once of a table of that many bytes."""
+    return max(1, min(_ROWS, _BYTES * rows // max(size, 1)))
+
+
+def open_hub(data: Data) -> Source:
+    import datasets
+
+    try:
+        stored = datasets.load_dataset(data.hub, revision=data.revision)
+    except Exception as error:  # offline, unknown, refused: what it raises hangs on versions
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise
+        first = (str(error) or type(error).__name__).splitlines()[0]
+        keys = ("train", "validation", "test")
+        splits = [slice_of(data, key).split for key in keys if isinstance(getattr(data, key), str)]
+        names = " and ".join(f"{split}*.parquet" for split in dict.fromkeys(splits))
+        raise UserError(
+            f"data={data.name}: can't fetch {data.hub} (revision {data.revision}) from the hub: "
+            f"{first}; without network give data.path=FOLDER with {names}"
+        ) from error
+
+    def batches(split: str, columns: list[str], first: int) -> Iterator[Any]:
+        at_once = _at_once(stored[split].data.nbytes, len(stored[split]))
+        arrow = stored[split].select_columns(columns).with_format("arrow")
+        return iter(arrow.skip(first).iter(at_once))
+
+    tables = {}
+    for split in wanted_splits(data, sorted(stored)):
+        name = f"split {split!r} of {data.hub}"
+        read = functools.partial(batches, split)
+        tables[split] = [_Table(name, len(stored[split]), stored[split].features, read)]
+    return _from_tables(data, tables)
+
+
+def _from_tables(data: Data, tables: dict[str, list[_Table]]) -> Source:
+    names: list[str] | None = None
+    first: _Table | None = None
+    parts = {}
+    for split, pieces in tables.items():
+        columns = [_columns(data, table) for table in pieces]
+        for table, (_, label) in zip(pieces, columns, strict=True):
+            found = getattr(table.features[label], "names", None) if data.rule is None else None
+            if first is None:
+                first, names = table, found
+            elif found != names:
+                raise UserError(
+                    f"data.label: the classes of {table.name} ({found}) are not those of "
+                    f"{first.name} ({names})"
+                )
+
+        parts[split] = _part(
+            [(table, *own) for table, own in zip(pieces, columns, strict=True)], data
+        )
+    return Source(parts, names)
+
+
+def _part(pieces: list[tuple[_Table, str, str]], data: Data) -> Part:
+    """The split that is in these tables one after the other: each with its columns of images and of
+    labels."""
+    masks = data.labels == "masks"
+
+    def examples(first: int = 0) -> Iterator[Example]:
+        for table, image, label in pieces:
+            row = min(first, table.rows)
+            first -= row
+            if row == table.rows:
+                continue
+            for batch in table.batches([image, label], row):
+                images, labels = (batch.column(name).to_pylist() for name in (image, label))
+                for cell, number in zip(images, labels, strict=True):
+                    where = f"row {row} of {table.name}"
+                    if masks:
+                        number = _example(f"the mask in {where}", number, None)
+                    yield _example(where, cell, number)
+                    row += 1
+
+    def labels() -> Iterator[tuple[str, Any]]:
+        for table, _, label in pieces:
+            batches = table.batches([label], 0)
+            numbers = (number for batch in batches for number in batch.column(label).to_pylist())
+            yield from ((f"row {row} of {table.name}", n) for row, n in enumerate(numbers))
+
+    def sizes() -> Iterator[int]:
+        for table, image, label in pieces:
+            names = [image, label] if masks else [image]
+            for batch in table.batches(names, 0):
+                each = (_sizes(table.name, batch.column(name)) for name in names)
+                yield from map(sum, zip(*each, strict=True))
+
+    return Part(sum(table.rows for table, *_ in pieces), examples, labels, sizes)
+
+
+def _example(where: str, cell: Any, label: Any) -> Example:
+    """From the values of a row: the image's bytes, or a struct of bytes and path; or nothing."""
+    content, path = cell, None
+    if isinstance(cell, dict):
+        content, path = cell.get("bytes"), cell.get("path")
+    if content is None and isinstance(path, str):
+        return Example(f"{where} ({path})", Path(path), label)
+    return Example(where, content, label)
+
+
+def _sizes(where: str, column: Any) -> Iterator[int]:
+    """Of each image, how long its file is. No image is copied."""
+    import pyarrow
+    from pyarrow import compute
+
+    kinds = pyarrow.types
+    fields = [field.name for field in column.type] if kinds.is_struct(column.type) else []
+    content = compute.struct_field(column, "bytes") if "bytes" in fields else column
+    if kinds.is_binary(content.type) or kinds.is_large_binary(content.type):
+        lengths = compute.binary_length(content).to_pylist()
+    else:
+        lengths = [None] * len(column)
+    for row, length in enumerate(lengths):
+        if length is None:  # by its path, or none there
+            length = size_of(_example(where, column[row].as_py(), 0))
+        yield length
+
+
+def _columns(data: Data, table: _Table) -> tuple[str, str]:
+    """(image column, label column): those `data` names, else the only ones of their type.
+
+    Raises UserError that lists the columns.
+    """
+    from datasets import ClassLabel, Image, Value
+
+    features = table.features
+
+    def is_image(kind: Any) -> bool:  # a file without the hub's notes shows the bare struct
+        return isinstance(kind, Image) or (isinstance(kind, dict) and "bytes" in kind)
+
+    def is_integer(kind: Any) -> bool:
+        return isinstance(kind, Value) and "int" in kind.dtype
+
+    def choose(key: str, named: str | None, what: str, found: list[str]) -> str:
+        if named is not None:
+            if named not in features:
+                raise unknown(f"data.{key}", named, features, f"a column of {table.name}:")
+            return named
+        if len(found) == 1:
+            return found[0]
+        shown = ", ".join(f"{name} ({_kind(kind)})" for name, kind in features.items())
+        raise UserError(
+            f"data.{key}: {table.name} has {len(found) or 'no'} columns of {what}; "
+            f"give data.{key}=COLUMN, of: {shown}"
+        )
+
+    images = [name for name, kind in features.items() if is_image(kind)]
+    if data.labels == "masks":
+        image = choose("image", data.image, "images", images)
+        masks = [name for name in images if name != image]
+        return image, choose("label", data.label, "masks", masks)
+    labels = [name for name, kind in features.items() if isinstance(kind, ClassLabel)]
+    labels = labels or [name for name, kind in features.items() if is_integer(kind)]
+    return (
+        choose("image", data.image, "images", images),
+        choose("label", data.label, "class numbers", labels),
+    )
+
+
+def _kind(feature: Any) -> str:
+    """A column's type in a word: Image, ClassLabel, int64, ..."""
+    name = type(feature).__name__
+    return str(feature.dtype) if name == "Value" else name

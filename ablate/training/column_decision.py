@@ -1,0 +1,96 @@
+"""What is the same for all runs of a column, though the machine decides it: how many images fit
+into memory at once, and whether deterministic algorithms are worth their time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ablate.data.batches import resident
+from ablate.data.cache import prepare
+from ablate.shared.spec import Run
+from ablate.training import memory
+from ablate.training.calibrate import random_split, smaller
+from ablate.training.numerics import choose
+from ablate.training.resume_check import deterministic_ratio
+from ablate.training.training import Training
+
+WORTH = 1.1  # times as long as without that a step with deterministic algorithms may take
+FEW = 2  # images that tell what a shape of model does
+
+
+def settle(
+    runs: Sequence[Run],
+    wants: Sequence[str],
+    known: Mapping[str, Any],
+    cache: Path,
+    device: torch.device,
+) -> dict[str, Any]:
+    """{"micro_batch", "deterministic"}, as far as `wants` names them and the runs tell. `known`: a
+    decision of before, which these runs join: no more images than that, and no determinism where
+    there is none. The first run is the baseline.
+
+    A run that can't be tried tells nothing: it fails by itself when it is trained.
+    """
+    found: dict[str, Any] = {}
+    if "deterministic" in wants:  # first: it decides which kernels are tried below
+        found["deterministic"] = known.get("deterministic", True) and _is_worth(runs, known, device)
+    if "micro_batch" in wants:
+        sizes = {}
+        for run in runs:
+            with suppress(Exception):
+                sizes[_kept(run, device, found), run.train.batch] = run
+        if sizes:
+            images = _images(sizes[max(sizes)], found, known.get("micro_batch"), cache, device)
+            found["micro_batch"] = images
+        elif "micro_batch" in known:
+            found["micro_batch"] = known["micro_batch"]
+    return found
+
+
+def _is_worth(runs: Sequence[Run], known: Mapping[str, Any], device: torch.device) -> bool:
+    """Have all of them deterministic algorithms, which cost the baseline little?"""
+    for run in runs:
+        strict = replace(run, train=replace(run.train, deterministic=True))
+        try:
+            for training in _small(strict, device, {}):
+                training.step()
+        except Exception as error:
+            if "deterministic" in str(error):  # torch names the operator that has none
+                return False
+    try:
+        return "deterministic" in known or deterministic_ratio(runs[0], device) <= WORTH
+    except Exception:  # the baseline fails by itself when it is trained
+        return True
+
+
+def _kept(run: Run, device: torch.device, found: Mapping[str, Any]) -> float:
+    """Bytes that the backward pass of an image needs."""
+    (training,) = _small(run, device, found)
+    images, target = training.inputs()
+    rows = slice(0, FEW)
+    return memory.kept_bytes(
+        images[rows].clone(), training.model, lambda some: training.part(some, target, rows)
+    )
+
+
+def _small(run: Run, device: torch.device, found: Mapping[str, Any]) -> Iterator[Training]:
+    """The run with a batch of a few random images."""
+    choose(run, device, found).use()
+    few = min(FEW, run.train.batch)
+    yield Training(smaller(run, few), random_split(run.data, few, device), device)
+
+
+def _images(
+    run: Run, found: Mapping[str, Any], at_most: int | None, cache: Path, device: torch.device
+) -> int:
+    """How many of its images fit at once, its data where they are when it is trained."""
+    choose(run, device, found).use()
+    cached = prepare(run.data, cache)
+    splits = [resident(cached.split(name), device) for name in ("train", "validation", "test")]
+    return memory.micro_batch(Training(run, splits[0], device), at_most)

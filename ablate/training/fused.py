@@ -1,0 +1,128 @@
+"""AdamW, SGD and Lion by torch's fused kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ablate.shared.recipe import Optim
+
+
+class Fused:
+    """AdamW or SGD by torch's fused kernels: what torch.optim computes with `fused=True`, bit for
+    bit, and keeps by the same names; or Lion, which torch has not.
+
+    torch.optim's own load the whole of torch.compile with the first step, which no run uses: as
+    much as torch itself, in time and in memory, paid at every start.
+    """
+
+    def __init__(self, groups: Iterable[Mapping[str, Any]], optim: Optim) -> None:
+        """`groups`: each with `params`, its parameters, `scale`, a factor on the rate, and
+        `weight_decay`."""
+        self.param_groups = [dict(group) for group in groups]
+        device = self.param_groups[0]["params"][0].device
+        # Tensors, which a captured step reads, in the type that the kernels take.
+        dtype = torch.float64 if device.type == "cpu" else torch.float32
+        self._rates: dict[float, Tensor] = {}  # by scale
+        for group in self.param_groups:
+            rate = torch.empty((), dtype=dtype, device=device)
+            group["lr"] = self._rates.setdefault(group["scale"], rate)
+        self.set_rate(optim.lr)
+        self.state: dict[Tensor, dict[str, Tensor]] = {}  # of those that have had a gradient
+        self._optim = optim
+
+    def set_rate(self, rate: float) -> None:
+        """Move by this learning rate, times the scale of a group, from now on."""
+        for scale, tensor in self._rates.items():
+            tensor.fill_(rate * scale)
+
+    def zero_grad(self) -> None:
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move each parameter that has a gradient, at its group's `lr`."""
+        move = {"adamw": self._adamw, "sgd": self._sgd, "lion": self._lion}[self._optim.name]
+        begun = self._begin()
+        for group in self.param_groups:
+            alike: dict[Any, list[Tensor]] = {}  # a kernel takes what has one type, one history
+            for p in group["params"]:
+                if p.grad is not None:
+                    alike.setdefault((p.device, p.dtype, p in begun), []).append(p)
+            for (*_, first), parameters in alike.items():
+                move(group, parameters, first)
+
+    def _begin(self) -> set[Tensor]:
+        """Count the step of each parameter that has a gradient; those that have their first one."""
+        moved = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        begun = [p for p in moved if p not in self.state]
+        if self._optim.name == "adamw":
+            for p in begun:
+                step = torch.zeros((), dtype=torch.float32, device=p.device)
+                moments = {name: torch.zeros_like(p) for name in ("exp_avg", "exp_avg_sq")}
+                self.state[p] = {"step": step, **moments}
+            torch._foreach_add_([self.state[p]["step"] for p in moved], 1)
+        elif self._optim.name == "lion":
+            self.state |= {p: {"exp_avg": torch.zeros_like(p)} for p in begun}
+        elif self._optim.b1:
+            self.state |= {p: {"momentum_buffer": torch.empty_like(p)} for p in begun}
+        return set(begun)
+
+    def _adamw(self, group: Mapping[str, Any], parameters: list[Tensor], first: bool) -> None:
+        steps, averages, squares = self._kept(parameters, "step", "exp_avg", "exp_avg_sq")
+        torch._fused_adamw_(
+            parameters,
+            [p.grad for p in parameters if p.grad is not None],
+            averages,
+            squares,
+            [],  # of amsgrad
+            steps,
+            lr=group["lr"],
+            beta1=self._optim.b1,
+            beta2=self._optim.b2,
+            weight_decay=group["weight_decay"],
+            eps=self._optim.eps,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def _sgd(self, group: Mapping[str, Any], parameters: list[Tensor], first: bool) -> None:
+        """Without momentum it keeps nothing, and each step is a first one."""
+        keeps = self._optim.b1 != 0
+        torch._fused_sgd_(
+            parameters,
+            [p.grad for p in parameters if p.grad is not None],
+            *(self._kept(parameters, "momentum_buffer") if keeps else [[]]),
+            weight_decay=group["weight_decay"],
+            momentum=self._optim.b1,
+            lr=group["lr"],
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=first and keeps,
+        )
+
+    def _lion(self, group: Mapping[str, Any], parameters: list[Tensor], first: bool) -> None:
+        (averages,) = self._kept(parameters, "exp_avg")
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        moves = torch._foreach_lerp(averages, gradients, 1 - self._optim.b1)
+        torch._foreach_sign_(moves)
+        torch._foreach_mul_(moves, group["lr"])
+        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_sub_(parameters, moves)
+        torch._foreach_lerp_(averages, gradients, 1 - self._optim.b2)
+
+    def counts(self) -> list[dict[str, Any]]:
+        """See `Wrapped`: these groups keep nothing."""
+        return []
+
+    def recount(self, counts: Sequence[Mapping[str, Any]]) -> None:
+        pass
+
+    def _kept(self, parameters: list[Tensor], *names: str) -> list[list[Tensor]]:
+        return [[self.state[p][name] for p in parameters] for name in names]

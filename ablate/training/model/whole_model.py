@@ -1,0 +1,228 @@
+"""Whole models: one of timm's, or a class of the user's own, in the place of the shipped one.
+
+It is a module of torch as it comes, its parameters by its own names. Images reach it as torch's
+models read them, (B, C, H, W) in float; what it gives is (B, outputs).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import re
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ablate.data.draws import key
+from ablate.shared.errors import UserError, nearest, unknown
+from ablate.shared.packages import installing
+from ablate.shared.sections import Data, Whole
+from ablate.shared.whole import TIMM
+from ablate.training.model.host import Host
+from ablate.training.plugin import load
+
+HEAD = "head"  # the submodule that a class of the user's own calls so
+
+
+@dataclass(frozen=True)
+class Images:
+    """What a model is shown: squares of `size` x `size` pixels, of `channels` colours."""
+
+    size: int
+    channels: int
+
+
+def build_whole(model: Whole, images: Images, outputs: int, seed: int) -> nn.Module:
+    """The model on the CPU, with the weights that its constructor gives it under this seed: models
+    that are constructed alike have the same. Raises UserError where it can't be made."""
+    with torch.random.fork_rng([]):
+        torch.manual_seed(key(seed, "init"))
+        if model.folder is None:
+            net = _of_timm(model, images, outputs)
+        else:
+            cls = load("model", model.name, model.folder, model.version)
+            net = cls(images, outputs, **model.settings)
+    if not isinstance(net, nn.Module):
+        raise UserError(f"model: {model.name}: is no torch.nn.Module")
+    _untied(net, model.name)
+    net.register_forward_pre_hook(_as_torch)
+    return net
+
+
+def _as_torch(net: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
+    """(B, H, W, C), as all else here has them -> (B, C, H, W)."""
+    return (given[0].permute(0, 3, 1, 2).contiguous(),)
+
+
+def _untied(net: nn.Module, name: str) -> None:
+    """Raises UserError for a parameter of two names: a file of safetensors has each tensor once."""
+    first: dict[Tensor, str] = {}
+    for path, parameter in net.named_parameters(remove_duplicate=False):
+        if (other := first.setdefault(parameter, path)) != path:
+            both = f"{other} and {path}"
+            raise UserError(f"model: {name}: {both} are one parameter; give each its own")
+
+
+# --- timm ---------------------------------------------------------------------------------------
+
+
+def _of_timm(model: Whole, images: Images, outputs: int) -> nn.Module:
+    timm, name = _timm(), model.name.removeprefix(TIMM)
+    if not timm.is_model(name):
+        raise UserError(f"model: timm has no model {name!r}{nearest(name, timm.list_models())}")
+    given = {"num_classes": outputs, "in_chans": images.channels}
+    if timm.get_pretrained_cfg(name).fixed_input_size:  # the others take any
+        given["img_size"] = images.size
+    try:
+        net: nn.Module = timm.create_model(name, pretrained=False, **given, **model.settings)
+    except TypeError as error:
+        refused = re.match(r"(\w+)\.__init__\(\) got an unexpected keyword .*'(\w+)'", str(error))
+        if refused is None or refused[2] not in model.settings:
+            raise _said(model, error) from error
+        takes = signature(_class_of(timm, refused[1])).parameters
+        own = [key for key in takes if key not in given]
+        raise unknown(f"model.{refused[2]}", refused[2], own, f"a setting of {name}:") from error
+    except Exception as error:
+        raise _said(model, error) from error
+    return net
+
+
+@contextmanager
+def of_timm(model: Whole, data: Data) -> Iterator[None]:
+    """What goes wrong inside, where no code is the user's own, hangs on what images are shown."""
+    try:
+        yield
+    except Exception as error:
+        if model.folder is not None or isinstance(error, UserError):
+            raise
+        shown = f"{data.size}x{data.size}x{data.channels} images of data={data.name}"
+        raise _said(model, error, f" can't be shown the {shown}") from error
+
+
+def _said(model: Whole, error: Exception, what: str = "") -> UserError:
+    told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    settings = ", ".join(f"{key}={value}" for key, value in model.settings.items())
+    return UserError(f"model: {model.name}{f' with {settings}' * bool(settings)}{what}: {told}")
+
+
+def _class_of(timm: Any, name: str) -> Any:
+    return getattr(timm.models, name, nn.Module)
+
+
+_stubs: list[torch.library.Library] = []
+
+
+def _timm() -> Any:
+    """timm, imported. Raises UserError where that is not possible.
+
+    It imports torchvision, whose wheel has its operators in a compiled file, which only loads
+    beside the build of torch that it was made for. timm's models need none of them: beside another
+    build they are declared, and no more.
+    """
+    try:
+        importlib.import_module("torchvision")
+    except ImportError:
+        pass  # timm says what it lacks
+    except RuntimeError as error:
+        if "torchvision::nms" not in str(error):
+            raise UserError(f"model: torchvision can't be imported: {error}") from error
+        _stubs.append(torch.library.Library("torchvision", "DEF"))
+        for name in ("nms", "qnms"):
+            kind = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            _stubs[0].define(name + kind)
+    try:
+        return importlib.import_module("timm")
+    except ImportError as error:
+        raise UserError(f"model: timm can't be imported ({error}); {installing('timm')}") from error
+
+
+# --- What the training asks of it ---------------------------------------------------------------
+
+
+@contextmanager
+def seeded(*place: int | str) -> Iterator[None]:
+    """What is drawn inside hangs on this place alone: torch's own generators, of the CPU and of the
+    GPU, are keyed by it, and are afterwards as they were before."""
+    devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(key(*place))
+        yield
+
+
+def features(model: nn.Module, images: Tensor) -> Tensor:
+    """(B, H, W, C) -> (B, D): what the model's head reads. Raises UserError where it has no such
+    method."""
+    if isinstance(model, Host):
+        return model.features(images)
+    (shown,) = _as_torch(model, (images,))
+    if _has(model, "forward_features") and _has(model, "forward_head"):  # timm's
+        timms: Any = model
+        return timms.forward_head(timms.forward_features(shown), pre_logits=True)
+    if _has(model, "features"):
+        own: Any = model
+        return own.features(shown)
+    raise UserError(
+        f"model: {type(model).__name__} has no features(images), (B, C, H, W) -> (B, D), which "
+        f"few-shot learning reads; give it one"
+    )
+
+
+def _has(model: nn.Module, method: str) -> bool:
+    return isinstance(getattr(model, method, None), types.MethodType)
+
+
+def heads(model: nn.Module) -> tuple[str, ...]:
+    """The paths of what a child of the model doesn't take over, but begins anew."""
+    if isinstance(model, Host):
+        return (HEAD,)
+    said = getattr(model, "pretrained_cfg", {}).get("classifier", HEAD)
+    return (said,) if isinstance(said, str) else tuple(said)
+
+
+def kernel_names(model: nn.Module) -> set[str]:
+    """Names of the parameters that decay, as far as names and shapes tell: kernels, which are
+    called `weight` and have two dimensions at least, but for tables of embeddings and for what the
+    model itself excludes (`no_weight_decay()`, as timm has it)."""
+    tables = {
+        f"{path}.weight" if path else "weight"
+        for path, module in model.named_modules()
+        if isinstance(module, nn.Embedding)
+    }
+    own: Any = model
+    excluded = set(own.no_weight_decay()) if _has(model, "no_weight_decay") else set()
+    return {
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.ndim >= 2 and name.endswith("weight") and name not in tables | excluded
+    }
+
+
+def initial(model: nn.Module) -> dict[str, tuple[str, int]]:
+    """By parameter: a hash of its initial values and their shape, and how many they are."""
+    return {
+        name: (
+            hashlib.sha256(
+                repr(tuple(p.shape)).encode() + p.detach().contiguous().numpy().tobytes()
+            ).hexdigest()[:12],
+            p.numel(),
+        )
+        for name, p in model.named_parameters()
+    }
+
+
+def check_outputs(model: nn.Module, given: Any, shape: tuple[int, int]) -> None:
+    """Raises UserError, naming the file and the line of its `forward`, where a model gives another
+    shape than (B, outputs)."""
+    found = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
+    if found != shape:
+        code = type(model).forward.__code__
+        raise UserError(
+            f"model: {type(model).__name__}.forward: expected logits {shape} of {shape[0]} images, "
+            f"got {found} ({code.co_filename}, line {code.co_firstlineno})"
+        )

@@ -1,0 +1,126 @@
+"""Augmentations by import path, `augment.extra`: called with the images of a global batch.
+
+An augmentation has images float32 (B, H, W, C) in [0, 1], whatever `model.input` says, and a
+`Chance`, of which it takes the numbers of each image. It returns images of that shape. It stands
+behind what changes levels (crop, flip, RandAugment) and in front of erasing and mixing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+
+import torch
+from torch import Tensor
+
+from ablate.data.augment import laws, layout
+from ablate.data.draws import Draws, uniform
+from ablate.shared.errors import UserError
+from ablate.shared.parts import EXTRA, Used, called
+from ablate.shared.recipe import Augment
+from ablate.shared.spec import Run
+from ablate.training.plugin import blame, make_part
+
+AT_ONCE = 1 << 20  # numbers that a step keeps for the next, at most
+
+
+class Chance:
+    """The random numbers of an augmentation in a step: B rows, one for each image of the batch.
+
+    A number's place is (seed, the augmentation's name, how many times it has asked, step, row), so
+    it is the same on every device, for every split of the batch, and in a run that is gone on with.
+    """
+
+    def __init__(self, draws: Draws, name: str, step: int, batch: int) -> None:
+        self._draws, self._name, self._step, self._batch = draws, name, step, batch
+        self._asked = 0
+
+    def uniform(self, *shape: int) -> Tensor:
+        """float32 (B, *shape): U[0, 1)."""
+        purpose, count = self._next(), prod(shape)
+        if count * self._batch <= AT_ONCE:
+            whole = self._draws.uniform(purpose, self._step, count, self._batch).T
+        else:
+            rows = max(1, AT_ONCE // count)
+            firsts = range(0, self._batch, rows)
+            parts = [range(first, min(first + rows, self._batch)) for first in firsts]
+            words = (self._draws.words(purpose, self._step, part, count)[0] for part in parts)
+            whole = torch.cat([uniform(each).T for each in words])
+        return whole.reshape(self._batch, *shape)
+
+    def normal(self, *shape: int) -> Tensor:
+        """float32 (B, *shape): N(0, 1), within +-4.33, of 65,536 values."""
+        lanes = self._draws.lanes(self._next(), self._step, range(self._batch), prod(shape))
+        return laws.normal(lanes).reshape(self._batch, *shape)
+
+    def _next(self) -> str:
+        self._asked += 1
+        return f"extra {self._name} {self._asked}"
+
+
+Augmentation = Callable[[Tensor, Chance], Tensor]
+
+
+class Augmentations:
+    """The augmentations of a run, one after the other."""
+
+    def __init__(self, augment: Augment) -> None:
+        """Raises UserError where one can't be made."""
+        self._each = [(used, make_part(used)) for used in EXTRA.used(augment)]
+
+    def __bool__(self) -> bool:
+        return bool(self._each)
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor, draws: Draws, step: int) -> Tensor:
+        """uint8 (B, H, W, C) to float32 levels of that shape, which needn't be whole. Raises
+        UserError for what is no such batch."""
+        levels = layout.constants((255.0,), images.device)
+        shares = images.to(torch.float32).div_(levels)
+        for used, augmentation in self._each:
+            chance = Chance(draws, called(used.name), step, len(images))
+            with blame(used):
+                changed = augmentation(shares.clone(), chance)
+            _check(used, shares, changed)
+            shares = changed
+        return shares * levels
+
+
+def _check(used: Used, before: Tensor, after: Tensor) -> None:
+    """UserError for what can't stand in the place of the images."""
+    if not (isinstance(after, Tensor) and after.shape == before.shape):
+        got = list(after.shape) if isinstance(after, Tensor) else type(after).__name__
+        raise UserError(
+            f"{used.key}: {used.name}: expected images of {list(before.shape)}, got {got}"
+        )
+    if (after.dtype, after.device) != (before.dtype, before.device):
+        raise UserError(
+            f"{used.key}: {used.name}: expected {before.dtype} on {before.device}, got "
+            f"{after.dtype} on {after.device}"
+        )
+
+
+TRIED = 4  # images
+
+
+def check_extra(run: Run) -> None:
+    """Call each augmentation by import path twice with the same images and numbers. Raises
+    UserError where that fails, or gives two results: a run could not be gone on with."""
+    draws = Draws(run.seed)
+    side, channels = run.data.size, run.data.channels
+    words = draws.words("tried", 0, range(TRIED), side * side * channels)[0]
+    images = (uniform(words).T * 256).to(torch.uint8).view(TRIED, side, side, channels)
+    for used in EXTRA.used(run.augment):
+        with blame(used):
+            augmentation = make_part(used)
+        shares, name = images.float() / 255, called(used.name)
+        results = []
+        for _ in range(2):
+            with blame(used), torch.no_grad():
+                results.append(augmentation(shares.clone(), Chance(draws, name, 0, TRIED)))
+            _check(used, shares, results[-1])
+        if not torch.equal(*results):
+            raise UserError(
+                f"{used.key}: {used.name}: gives other images for the same ones and the same "
+                f"numbers; take all random numbers from draw.uniform(...) and draw.normal(...)"
+            )

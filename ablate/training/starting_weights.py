@@ -1,0 +1,158 @@
+"""The weights that a training starts from: those that its parent ended with, or those of a file.
+
+All of them are taken over, the class token, norms and the representation layer included; the head
+starts anew, kernel and bias at zero (a Segmenter's as it is initialised), and positions are resized
+(big_vision/models/vit.py `load`, with `dont_load=['head/kernel', 'head/bias']`, and
+`scipy.ndimage.zoom(order=1)`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError
+from safetensors.torch import load
+from torch import Tensor, nn
+
+from ablate.shared.errors import UserError
+from ablate.shared.files import read_file
+from ablate.shared.rundir import RunDir
+from ablate.shared.sections import Weights, Whole
+from ablate.shared.spec import Run
+from ablate.training.model import Host, Segmenter, Towers, build
+from ablate.training.model.export import from_timm
+from ablate.training.model.whole_model import HEAD, heads
+
+POSITIONS = "posemb"
+BEHIND = ("norm.", "rep.", "pool.")  # between the tokens and a head: a Segmenter has none of it
+
+Shapes = Mapping[str, torch.Size]
+
+
+def start_of(run: Run, rundir: RunDir) -> dict[str, Tensor] | None:
+    """The tensors that the run's model starts from, under our names; None where it starts anew.
+
+    Raises UserError, naming the file, where that is missing or another than was planned.
+    """
+    if run.parent is not None:
+        folder = rundir.of_parent(run.parent.id)
+        result = folder.read_result()
+        if result is None or result["status"] != "finished":
+            raise UserError(f"{folder.path}: the run that this one starts from has not finished")
+        remedy = "remove its folder, and the same `ablate sweep` trains it again"
+        return _read(folder.weights, result["weights_sha256"], remedy)
+    return None if run.weights is None else _of_file(run, run.weights)
+
+
+def _of_file(run: Run, weights: Weights) -> dict[str, Tensor]:
+    tensors = _read(Path(str(weights.path)), weights.sha256, "plan the sweep again")
+    converts = weights.names == "timm" and not isinstance(run.model, Whole)
+    return from_timm(run, tensors) if converts else tensors
+
+
+def start_sha256(run: Run, rundir: RunDir) -> str | None:
+    """The hash of the file of weights that the run starts from."""
+    if run.parent is not None:
+        result = rundir.of_parent(run.parent.id).read_result() or {}
+        return result.get("weights_sha256")
+    return None if run.weights is None else run.weights.sha256
+
+
+def _read(path: Path, sha256: str, remedy: str) -> dict[str, Tensor]:
+    try:
+        content = read_file(path)
+    except OSError as error:
+        raise UserError(f"{path}: can't be read ({error.strerror}); {remedy}") from error
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise UserError(f"{path}: is not the file that was recorded; {remedy}")
+    try:
+        return load(content)
+    except SafetensorError as error:
+        raise UserError(f"{path}: is no file of safetensors ({error})") from error
+
+
+def check_start(run: Run) -> None:
+    """Raises UserError where its parent's model, or its file, has not the weights of its model."""
+    if run.parent is None and run.weights is None:
+        return
+    model = image_tower(build(run, device="meta"))
+    own, anew = _shapes(model), heads(model)
+    if not isinstance(model, Host) and not any(_is_in(name, anew) for name in own):
+        raise UserError(
+            f"from: {type(model).__name__} has no submodule {' or '.join(anew)}, which begins anew "
+            f"where a run starts from other weights; call its last layer so"
+        )
+    if run.parent is not None:
+        check_shapes(own, _taken(model, _shapes(build(run.parent, device="meta"))), anew)
+    if run.weights is not None:
+        tensors = _of_file(run, run.weights)
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        check_shapes(own, _taken(model, shapes), anew)
+
+
+def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Give the model these weights, as at its first step. Raises UserError where a name or a shape
+    is not its own; then nothing has changed."""
+    model = image_tower(model)
+    anew, shapes = heads(model), {name: tensor.shape for name, tensor in tensors.items()}
+    check_shapes(_shapes(model), _taken(model, shapes), anew)
+    with torch.no_grad():
+        for name, own in model.state_dict().items():
+            if _is_in(name, anew):
+                # A whole model's, and a decoder's, are as they were drawn.
+                if isinstance(model, Host) and not isinstance(model, Segmenter):
+                    own.zero_()
+            elif name == POSITIONS:
+                own.copy_(resize(tensors[name], own.shape[1]))
+            else:
+                own.copy_(tensors[name])
+
+
+def image_tower(model: nn.Module) -> nn.Module:
+    """What of a model starts from other weights: all of it, or its image tower."""
+    return model.image if isinstance(model, Towers) else model
+
+
+def check_shapes(own: Shapes, theirs: Shapes, anew: Collection[str] = (HEAD,)) -> None:
+    """Raises UserError for the first name or shape that is not the same in both, but for what
+    begins `anew`, the head, and for the number of positions. First by the alphabet: a file's own
+    order is another each time that safetensors reads it."""
+    for name in sorted({*own, *theirs}):
+        if _is_in(name, anew):
+            continue
+        if name not in theirs:
+            raise UserError(f"from: has no weights for {name} of this model")
+        if name not in own:
+            raise UserError(f"from: has weights {name}, which this model has not")
+        mine, other = own[name], theirs[name]
+        if mine != other and not (name == POSITIONS and mine[-1] == other[-1]):
+            raise UserError(
+                f"from: {name} has the shape {list(other)}, and in this model {list(mine)}"
+            )
+
+
+def _is_in(name: str, paths: Collection[str]) -> bool:
+    return any(name.startswith(f"{path}.") for path in paths)
+
+
+def _taken(model: nn.Module, shapes: Shapes) -> Shapes:
+    """Those that are for the model: all, but for what a Segmenter leaves of a classifier."""
+    if not isinstance(model, Segmenter):
+        return shapes
+    return {name: shape for name, shape in shapes.items() if not name.startswith(BEHIND)}
+
+
+def _shapes(model: nn.Module) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in model.state_dict().items()}
+
+
+def resize(positions: Tensor, number: int) -> Tensor:
+    """(1, h*h, D) -> (1, number, D): bilinear on the square grid, corners on corners."""
+    side, new = round(positions.shape[1] ** 0.5), round(number**0.5)
+    grid = positions.unflatten(1, (side, side)).permute(0, 3, 1, 2)  # (1, D, h, h)
+    grid = F.interpolate(grid, size=(new, new), mode="bilinear", align_corners=True)
+    return grid.flatten(2).transpose(1, 2)
