@@ -207,18 +207,15 @@ def planned(
         for told in edited(plan, store.command):
             begin(told)
     found = changed(plan.analysis, analysis)
-    for key in analysis if not read else ():
+    for key in analysis:
         if getattr(found, key) == getattr(plan.analysis, key):
+            continue
+        plan.design.check_change(plan, key)
+        if read:
             continue
         raise UserError(
             f"analysis.{key}: {plan.name} was driven with another value; only `table`, "
             f"`report`, `plot` and `export` take a new one"
-        )
-    if plan.until and found != plan.analysis:
-        [key, *_] = [k for k in analysis if getattr(found, k) != getattr(plan.analysis, k)]
-        raise UserError(
-            f"analysis.{key}: {plan.name} was driven with another value, by which its looks gave "
-            f"out seeds; leave it away, or drive the sweep with the new value"
         )
     plan = replace(plan, analysis=found).with_own()
     plan.metric  # noqa: B018 - raises UserError where its task has none of this name
@@ -253,16 +250,15 @@ def _check_said(made: Plan, plan: Plan, store: Store, crossed: Sequence[Word]) -
             f"{crossed[0].text}: {plan.name} was driven with other columns, and all of "
             f"them are shown; leave the word out, or `{again}` trains more"
         )
-    wanted, driven = set(made.seeds), set(plan.seeds)
-    if "seeds" in said and wanted != driven and not plan.until:
+    if "seeds" in said and plan.design.other_seeds(made.seeds, plan.seeds):
         again = f"`{store.command('sweep', *made.words)}`"
-        more = f"{again} trains more" if wanted > driven else ""
+        more = f"{again} trains more" if {*made.seeds} > {*plan.seeds} else ""
         raise UserError(
             f"{said['seeds']}: {plan.name} was driven with {plan.seeds_said}, and all of them are "
             f"shown; {more or f'with --as NAME, {again} is another sweep'}"
         )
-    if "--until" in made.words and (made.until, made.analysis.margin) != (
-        plan.until,
+    if "--until" in made.words and (made.design, made.analysis.margin) != (
+        plan.design,
         plan.analysis.margin,
     ):
         again = store.command("sweep", *made.words)

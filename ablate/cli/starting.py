@@ -181,16 +181,16 @@ def _confirm(
     nobody can answer."""
     from ablate.planning.search import Search
     from ablate.planning.unite import unasked
-    from ablate.planning.until import at_most
     from ablate.report.text import device_time, duration
     from ablate.running.estimate import costs
     from ablate.running.preflight import in_use
     from ablate.running.rehearse import rehearsed
 
-    if plan.until:
-        plan = at_most(plan)
-        if plan.tune:  # with the parents of all trials
-            plan = grown(plan, store, Search(unasked(plan)))
+    most = plan.design.at_most(plan)
+    about = "about" if most is plan else "at most about"
+    if most is not plan and most.tune:  # with the parents of all trials
+        most = grown(most, store, Search(unasked(most)))
+    plan = most
     states = {} if ledger is None else ledger.states({run.id for run in plan.runs()})
     finished = {} if ledger is None else ledger.last_detail("finished")
     cost = costs(plan, store, launcher, states, finished, from_s=LONG_H * 3600)
@@ -200,7 +200,6 @@ def _confirm(
     if cost.left_s > LONG_H * 3600 and not yes:
         text = f"{plan.name}: more than a month on {cost.where}"
         if math.isfinite(cost.left_s):
-            about = "at most about" if plan.until else "about"
             text = f"{plan.name}: {about} {device_time(cost.left_s)}"
             text += f", {duration(cost.wall_s)} on {cost.where}"
         if not sys.stdin.isatty():
@@ -211,11 +210,10 @@ def _confirm(
 
 def grower(plan: Plan, store: Store) -> Grower | None:
     """What would make the plan grow, if anything; nothing of it is told or recorded."""
-    from ablate.analysis.seeding import Seeding
+    from ablate.analysis.judges import judge_of
     from ablate.planning.search import Search
 
-    search = Search(plan) if plan.tune else None
-    return Seeding(plan, store, search=search) if plan.until else search
+    return judge_of(plan).grower(store, Search(plan) if plan.tune else None)
 
 
 def grown(plan: Plan, store: Store, by: Grower | None) -> Plan:

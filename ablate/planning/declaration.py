@@ -23,6 +23,7 @@ from ablate.planning.cell import (
     Tune,
     series,
 )
+from ablate.planning.design import Design, Fixed
 from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import MOST, plain, show
 from ablate.planning.parents import FROM
@@ -86,7 +87,7 @@ class Sweep:
     own: Collection[str] = ()  # what of the table the scale says: "paper.columns", "groups"
     tune: Tune | None = None
     groups: tuple[ColumnGroup, ...] = ()
-    until: Mapping[str, Any] | None = None  # looks, margin, spread: what of them is said
+    design: Design = field(default_factory=Fixed)
     crossed: tuple[str, ...] = ()  # keys of its columns that are of the command line
 
     def layers(

@@ -152,13 +152,9 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
         groups=groups_of(sweep, columns, notes),
         notes=tuple(notes),
         tune=_searched(sweep),
-        until=tuple((sweep.until or {}).get("looks", ())),
+        design=sweep.design,
     )
-    if made.until and made.one_parent:
-        raise UserError(
-            f"{place}from.seed: goes without until, for gains over one parent have no verdicts; "
-            f"leave from.seed away, and each seed has its own parent"
-        )
+    made.design.check_plan(made, place)
     return _metric_said(made, place)
 
 
@@ -223,7 +219,7 @@ def _cell(
                 if _of_recipe(key) and key not in (*sweep.over, *sweep.crossed)
             )
         ),
-        seeds=sweep.seeds if sweep.until and sweep.tune else (),
+        seeds=sweep.design.stored_seeds(sweep.seeds, sweep.tune),
     )
     return cell, spec.tree_identity(whole)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from ablate.planning.compose import Composer
 from ablate.planning.declaration import Sweep, holds
+from ablate.planning.design import spelled
 from ablate.planning.naming import apart
 from ablate.planning.overrides import Word, show
 from ablate.planning.plan import Plan
 from ablate.planning.tree import value_at
-from ablate.planning.until import with_until
 from ablate.planning.words import CommandLine, read_line
 from ablate.shared.errors import UserError
 
@@ -86,36 +86,25 @@ def recalled(
 
     Raises UserError where the command line says seeds that lack some of those.
     """
-    sweep = with_until(declared, said.words, said.until, said.margin)
+    design = declared.design if said.until is None else declared.design.extended(said.until)
+    sweep = design.under(replace(declared, design=design), said.words, said.margin)
     if before is None or _covers(sweep, before, said.any):
         return Recalled(sweep, words)
     if said.any:
         raise _lacking(sweep, before, said)
-    otherwise = f"{'the default is' if by_default else 'the file says'} {_declared(sweep)}"
-    if not before.until:
-        kept = replace(declared, until=None, seeds=before.seeds)
-        n = len(before.seeds)
-        counted = f"{n:,} seed{'s' if n > 1 else ''}"
-        what = counted if _is_count(before.seeds) else f"seeds {_list(before.seeds)}"
-        return Recalled(
-            kept, with_seeds_word(words, before.seeds), (f"{what}, as last time; {otherwise}",)
-        )
-    until = {**(declared.until or {}), "looks": before.until}
-    until.pop("margin", None)
-    analysis = declared.analysis
-    if "analysis.margin" not in said.words:
-        analysis = replace(analysis, margin=before.analysis.margin)
-    kept = with_until(replace(declared, until=until, analysis=analysis), said.words, None, None)
-    note = f"looks at {_list(before.until)} seeds, as last time; {otherwise}"
-    return Recalled(kept, [*words, *_options(before)], (note,))
+    who = "the default is" if by_default else "the file says"
+    otherwise = f"as last time; {who} {sweep.design.spelled(sweep.seeds)}"
+    kept, what = before.design.recalled(declared, before, said.words)
+    words = [*kept.design.words(words, kept.seeds), *_options(before)]
+    return Recalled(kept, words, (f"{what}, {otherwise}",))
 
 
 def _covers(sweep: Sweep, before: Plan, said: bool) -> bool:
-    """Has, or may get, the sweep all seeds that it was driven with? Looks may give out all up to
-    the last; those of last time go on to it unless the command line ends them."""
-    looks = (sweep.until or {}).get("looks", ())
-    has = range(looks[-1]) if looks and (said or before.until) else sweep.seeds
-    had = range(before.until[-1]) if before.until and not said else before.seeds
+    """Has, or may get, the sweep all seeds that it was driven with? Without a word a drive goes on
+    to all that its design reaches, and no other design follows it."""
+    same = type(sweep.design) is type(before.design)
+    has = sweep.design.reach(sweep.seeds) if said or same else sweep.seeds
+    had = before.seeds if said else before.design.reach(before.seeds)
     return {*has} >= {*had}
 
 
@@ -131,12 +120,6 @@ def _lacking(sweep: Sweep, before: Plan, said: SeedWords) -> UserError:
     )
 
 
-def _declared(sweep: Sweep) -> str:
-    if sweep.until is not None:
-        return f"looks at {_list(sweep.until['looks'])} seeds"
-    return spelled(sweep.seeds)
-
-
 def _options(before: Plan) -> list[str]:
     """`--until N --margin POINTS`, where its words had them: else a file declared its looks."""
     given = apart(before.words)[1]
@@ -144,29 +127,3 @@ def _options(before: Plan) -> list[str]:
     return [
         part for option, value in options if value is not None for part in (option, f"{value:g}")
     ]
-
-
-def driven_with(plan: Plan) -> str:
-    """What its seeds were: "seeds=8", "looks at 5, 8, 12 seeds"."""
-    return f"looks at {_list(plan.until)} seeds" if plan.until else f"seeds={spelled(plan.seeds)}"
-
-
-def with_seeds_word(words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:
-    """The words of a sweep, for these seeds."""
-    if not any(word.startswith("seeds=") for word in words):
-        words = [*words[:1], "seeds=", *words[1:]]
-    word = f"seeds={spelled(seeds)}"
-    return tuple(word if other.startswith("seeds=") else other for other in words)
-
-
-def spelled(seeds: Sequence[int]) -> str:
-    """As `seeds=` takes them: "8", "[3,5,7]"."""
-    return str(len(seeds)) if _is_count(seeds) else f"[{','.join(map(str, seeds))}]"
-
-
-def _is_count(seeds: Sequence[int]) -> bool:
-    return [*seeds] == [*range(len(seeds))]
-
-
-def _list(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))

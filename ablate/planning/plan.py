@@ -25,6 +25,7 @@ from ablate.planning.cell import (
     spec_parents,
 )
 from ablate.planning.cell_tree import cell_of, cell_tree, tune_of
+from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
 from ablate.planning.own_probe import number_of, own_probes
 from ablate.planning.probing import Spread, check_layer, check_measured, spread_of
 from ablate.planning.tree import fits
@@ -37,7 +38,7 @@ from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 from ablate.version import FORMAT
 
 # Keys that are left out where there is nothing to say.
-OPTIONAL = ("own", "groups", "until", "file", "skipped")
+OPTIONAL = ("own", "groups", "file", "skipped")
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,7 @@ class Plan:
     trials: tuple[Trial, ...] = ()  # asked so far
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # see `own_metric.read`
     groups: tuple[ColumnGroup, ...] = ()  # of the columns, in their order
-    # Looks, by which a cell has more seeds; `seeds`: of any cell so far.
-    until: tuple[int, ...] = ()
+    design: Design = field(default_factory=Fixed)  # by which a cell may get more than `seeds`
     # Hashes of the sweep file, of a plan of words {}: see `planning.edited`.
     file: Mapping[str, str] = field(default_factory=dict)
     # Labels of runs that the user has skipped -> how far each had come: see `find.left_out`.
@@ -173,19 +173,18 @@ class Plan:
         Of tuned variants those that share a search; but with one search for all seeds settings are
         compared, not methods, and each seed stands for itself.
         """
-        if self.tune is None or self.one_search:
+        if self.tune is None or ONE_SEARCH in self.conditions:
             return tuple((seed,) for seed in self.seeds)
         return tuple(self.tune.searches(self.seeds).values())
 
     @property
-    def one_search(self) -> bool:
-        """Are all reports of a variant given the winner of a single search?"""
-        return self.tune is not None and self.tune.repeats == 1
-
-    @property
-    def one_parent(self) -> bool:
-        """Do all runs of a cell start from one run, of a seed that the sweep names?"""
-        return any("seed" in parent for cell in self.cells for parent in spec_parents(cell.spec))
+    def conditions(self) -> tuple[Condition, ...]:
+        """What the seeds of a row share: the winner of a single search, or one run that they start
+        from, of a seed that the sweep names."""
+        parents = (parent for cell in self.cells for parent in spec_parents(cell.spec))
+        one_search = self.tune is not None and self.tune.repeats == 1
+        one_parent = any("seed" in parent for parent in parents)
+        return (ONE_SEARCH,) * one_search + (ONE_PARENT,) * one_parent
 
     def searches(self, cell: Cell) -> dict[int, tuple[int, ...]]:
         """The number of every search of a cell -> the seeds of the reports that take its winner;
@@ -213,10 +212,7 @@ class Plan:
     def planned(self, cell: Cell) -> tuple[int, ...]:
         """The seeds that a cell has, or will have: not those that it was not given by a look, or
         that the user has skipped."""
-        if self.until:
-            return cell.seeds or tuple(cell.ids)
-        gone = self.gone(cell)
-        return tuple(seed for seed in self.seeds if seed not in gone)
+        return self.design.planned(self, cell)
 
     def gone(self, cell: Cell) -> dict[int, Mapping[str, Any]]:
         """The seeds of a cell that the user has skipped, and how far each had come."""
@@ -279,9 +275,12 @@ class Plan:
 
     def to_tree(self) -> dict[str, Any]:
         """As plain values. Not dataclasses.asdict, which copies every spec to its leaves."""
+        tree = {key: value for key, value in vars(self).items() if key not in OPTIONAL or value}
+        del tree["design"]
         return {
             "format": FORMAT,
-            **{key: value for key, value in vars(self).items() if key not in OPTIONAL or value},
+            **tree,
+            **self.design.tree(),
             "rows": [vars(row) for row in self.rows],
             "columns": [vars(column) for column in self.columns],
             "cells": [cell_tree(cell) for cell in self.cells],
@@ -343,7 +342,7 @@ class Plan:
             ),
             own=own_metric.kept(tree.get("own", {})),
             groups=tuple(ColumnGroup(**group) for group in tree.get("groups", ())),
-            until=tuple(tree.get("until", ())),
+            design=design_of(tree),
             file=tree.get("file", {}),
             skipped=tree.get("skipped", {}),
         )

@@ -35,13 +35,13 @@ from ablate.planning.declaration import (
     settings_at,
     shown,
 )
+from ablate.planning.design import Design, Fixed, Looks, checked_looks
 from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import once, parse, show
 from ablate.planning.parents import check_once
 from ablate.planning.sweep_paths import place_of
 from ablate.planning.table_sections import PAPER_FORM, read_groups, read_paper
 from ablate.planning.tuning import tuning
-from ablate.planning.until import declared, first_seeds, until_at
 from ablate.planning.words import (
     DEFAULT_SEEDS,
     TUNE,
@@ -51,6 +51,7 @@ from ablate.planning.words import (
     seeds_of,
 )
 from ablate.planning.yaml_size import check_yaml
+from ablate.shared.build import value_of
 from ablate.shared.errors import UserError, unknown
 
 KEYS = (
@@ -62,6 +63,7 @@ SCALE_KEYS = (
     *("analysis", "paper", "groups"),
 )
 GENERATORS = ("product", "zip", "each")
+UNTIL_FORM = "{looks: [5, 8, 12], margin: 0.5}"
 
 
 def load(path: Path) -> tuple[str, dict[str, Any]]:
@@ -143,7 +145,7 @@ def from_file(
     columns = parts.get("across", (Item("", {}, place),))
     if line.crossed:
         columns = cross(line.crossed, columns, rows, merged["paper"].pop("columns", {}))
-    until = declared({"": whole, f"scales.{scale}.": scaled}, place)
+    design = _design({"": whole, f"scales.{scale}.": scaled}, place)
     return Sweep(
         place=place,
         title=title,
@@ -164,9 +166,9 @@ def from_file(
             ["groups"] * ("groups" in scaled)
             + [f"{part}.{key}" for part in ("analysis", "paper") for key in scaled.get(part, {})]
         ),
-        tune=_tune(parts, whole, scaled, line, place, until),
+        tune=_tune(parts, whole, scaled, line, place, design),
         groups=parts.get("groups", ()),
-        until=until,
+        design=design,
         crossed=tuple(word.key for word in line.crossed),
     )
 
@@ -182,13 +184,27 @@ def _under(
                 yield SettingsLayer(f"{where}{key}", level[key])
 
 
+def _design(levels: Mapping[str, Mapping[str, Any]], place: str) -> Design:
+    """What a file says, and over it its scale; `levels`: the place of each, and its parts. Seeds
+    of a scale replace `until`, and it replaces them."""
+    found: Design = Fixed()
+    for where, parts in levels.items():
+        if "until" in parts and "seeds" in parts:
+            raise UserError(
+                f"{place}: {where}until: stands without seeds, which its looks give out; remove one"
+            )
+        if "until" in parts or "seeds" in parts:
+            found = parts.get("until", Fixed())
+    return found
+
+
 def _tune(
     parts: Mapping[str, Any],
     whole: Mapping[str, Any],
     scaled: Mapping[str, Any],
     line: CommandLine,
     place: str,
-    until: Mapping[str, Any] | None,
+    design: Design,
 ) -> Tune | None:
     """The searches, the keys of a scale over those of the file; `tune=none` leaves them out. As
     many as the file declares seeds, which the command line's don't change."""
@@ -207,8 +223,20 @@ def _tune(
         return None
     [section] = declared
     raw = {**whole.get(section, {}), **scaled.get(section, {})}
-    seeds = first_seeds(until, parts)
-    return tuning(section, raw, words[section], place, seeds, looks=until is not None)
+    declared_seeds = design.at[:1] or (len(parts.get("seeds", range(DEFAULT_SEEDS))),)
+    return tuning(section, raw, words[section], place, declared_seeds[0], design)
+
+
+def looks_at(raw: Any, place: str) -> Looks:
+    """Read `until:`. Its margin and spread are `analysis.margin` and `.spread` of a sweep with
+    looks."""
+    said = dict(mapping_at(raw, place, UNTIL_FORM))
+    looks = {"at": checked_looks(said.pop("looks"), f"{place}.looks")} if "looks" in said else {}
+    for key in said:
+        if key not in ("margin", "spread"):
+            raise unknown(f"{place}.{key}", str(key), ("looks", "margin", "spread"), "a key among")
+    analysis = {key: value_of(Analysis, key, said[key], f"{place}.{key}") for key in said}
+    return Looks(**looks, analysis=analysis)
 
 
 @dataclass
@@ -240,7 +268,7 @@ class _Reader:
             elif key == "seeds":
                 read[key] = seeds(value, where)
             elif key == "until":
-                read[key] = until_at(value, where)
+                read[key] = looks_at(value, where)
             elif key == "overrides":
                 read[key] = tuple(self.overrides(value, where))
             elif key == "tune":

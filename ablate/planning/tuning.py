@@ -11,6 +11,7 @@ from typing import Any
 
 from ablate.planning.cell import Tune, TuningStage
 from ablate.planning.declaration import key_at, list_at, mapping_at, plain_at, settings_at
+from ablate.planning.design import Design
 from ablate.planning.parents import FROM
 from ablate.shared.build import value_of
 from ablate.shared.coerce import coerce
@@ -33,11 +34,11 @@ def tuning(
     words: Mapping[str, Any],
     place: str,
     seeds: int,
-    looks: bool = False,
+    design: Design,
 ) -> Tune:
     """The searches of a file's `tune` or `from.tune`, the `section`, a scale's already over it,
     under `SECTION.KEY=VALUE` of the command line; `seeds`: how many are declared there;
-    `looks`: do these give out more? Raises UserError for whatever is no search.
+    `design`: does it give out more? Raises UserError for whatever is no search.
 
     A stage's trials are what the declared searches share; of the Tune they are those of one. So
     what a search is depends on nothing but what is declared: more seeds are more such searches.
@@ -61,7 +62,9 @@ def tuning(
     tune = Tune((), **read)
     searches = tune.repeats or max(LEAST_SEARCHES, seeds)
     stage = (
-        _grid if tune.sampler == "grid" else functools.partial(_shared, section, searches, looks)
+        _grid
+        if tune.sampler == "grid"
+        else functools.partial(_shared, section, searches, design.grows)
     )
     if "stages" in raw:
         if both := [key for key in STAGE_KEYS if key in raw]:
@@ -88,14 +91,14 @@ def _of_parents(stage: TuningStage) -> TuningStage:
 
 
 def _shared(
-    section: str, searches: int, looks: bool, raw: Mapping[str, Any], place: str
+    section: str, searches: int, grows: bool, raw: Mapping[str, Any], place: str
 ) -> TuningStage:
     """Sampled: its trials are shared equally by the searches."""
     stage = _stage(raw, place, TRIALS)
     each = stage.trials // searches
     if each < LEAST_TRIALS:
         makes = f"{searches} searches of {each}" if searches > 1 else f"a search of {each}"
-        enough = stage.trials >= LEAST_TRIALS and not looks
+        enough = stage.trials >= LEAST_TRIALS and not grows
         once = f", or {section}.repeats=1" if enough else ""
         raise UserError(
             f"{place}.trials: {stage.trials} make {makes}, and of fewer than {LEAST_TRIALS} luck "

@@ -102,7 +102,7 @@ def _declared(plan: Plan) -> dict[str, Any]:
         "title": plan.title,
         "baseline": plan.baseline,
         "seeds": list(plan.seeds),
-        "until": list(plan.until) or None,
+        "until": list(plan.design.at) or None,
         **{f"tune.{key}": value for key, value in tune.items()},
     }
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from ablate.analysis import captions
 from ablate.analysis.course import standing, told_by
 from ablate.planning.cell import PlannedRun
+from ablate.planning.design import Standing
 from ablate.planning.edited import edited
 from ablate.planning.plan import Plan
-from ablate.planning.until import Standing
 from ablate.report.gate import console
 from ablate.report.text import duration
 from ablate.report.workers import rate, standing_cell
