@@ -107,8 +107,8 @@ class AtLooks(Once):
     def events(
         self, table: Table, results: Results, readers: Mapping[str, Any], past: PastLooks
     ) -> Iterator[Look]:
-        files = (readers[name] for name in ("curves", "probes", "predictions"))
-        courses = courses_of(self._plan, results, *files, past)
+        curves, probes, predictions = (readers[x] for x in ("curves", "probes", "predictions"))
+        courses = courses_of(self._plan, results, curves, probes, predictions, past)
         yield from (look.event() for look in look_events(self._plan, courses, past))
 
     def grower(
@@ -145,6 +145,6 @@ def means_alone(gains: ColumnGains) -> ColumnGains:
     """Return the mean gains, without intervals."""
     from ablate.analysis import stats
 
-    means = (row and stats.Estimate(row.gain.mean, None, None, row.gain.n) for row in gains.rows)
-    rows = tuple(None if mean is None else stats.RowGain(mean) for mean in means)
-    return stats.ColumnGains(rows, void=gains.void)
+    means = (row and row.gain for row in gains.rows)
+    rows = (mean and stats.RowGain(stats.Estimate(mean.mean, None, None, mean.n)) for mean in means)
+    return stats.ColumnGains(tuple(rows), void=gains.void)

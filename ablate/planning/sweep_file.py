@@ -35,7 +35,7 @@ from ablate.planning.declaration import (
     settings_at,
     shown,
 )
-from ablate.planning.design import Design, Fixed, Looks, checked_looks
+from ablate.planning.design import DEFAULT, Design, Fixed, Looks, checked_looks
 from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import once, parse, show
 from ablate.planning.parents import check_once
@@ -231,12 +231,12 @@ def looks_at(raw: Any, place: str) -> Looks:
     """Read `until:`. Its margin and spread are `analysis.margin` and `.spread` of a sweep with
     looks."""
     said = dict(mapping_at(raw, place, UNTIL_FORM))
-    looks = {"at": checked_looks(said.pop("looks"), f"{place}.looks")} if "looks" in said else {}
+    at = checked_looks(said.pop("looks"), f"{place}.looks") if "looks" in said else DEFAULT
     for key in said:
         if key not in ("margin", "spread"):
             raise unknown(f"{place}.{key}", str(key), ("looks", "margin", "spread"), "a key among")
     analysis = {key: value_of(Analysis, key, said[key], f"{place}.{key}") for key in said}
-    return Looks(**looks, analysis=analysis)
+    return Looks(at, analysis)
 
 
 @dataclass
