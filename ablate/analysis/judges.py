@@ -145,6 +145,10 @@ def means_alone(gains: ColumnGains) -> ColumnGains:
     """Return the mean gains, without intervals."""
     from ablate.analysis import stats
 
-    means = (row and row.gain for row in gains.rows)
-    rows = (mean and stats.RowGain(stats.Estimate(mean.mean, None, None, mean.n)) for mean in means)
+    rows = (
+        None
+        if row is None
+        else stats.RowGain(stats.Estimate(row.gain.mean, None, None, row.gain.n))
+        for row in gains.rows
+    )
     return stats.ColumnGains(tuple(rows), void=gains.void)

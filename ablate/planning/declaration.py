@@ -5,11 +5,12 @@ Every mistake is a UserError of one line: file, place in it, what was expected a
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -145,9 +146,35 @@ def seeds(raw: Any, place: str) -> tuple[int, ...]:
     return tuple(raw)
 
 
-def analysis(raw: Mapping[str, Any], place: str) -> dict[str, Any]:
+Reader = Callable[[Any, str], Any]  # (value, place) -> the value; raises UserError
+
+
+def parts_at(
+    raw: Any, place: str, readers: Mapping[str, Reader], form: str, dot: str = "."
+) -> dict[str, Any]:
+    """The keys of a section, each by its reader. Raises UserError for any other key."""
+    check_keys(mapping_at(raw, place, form), readers, place, dot)
+    return {key: readers[key](value, f"{place}{dot}{key}") for key, value in raw.items()}
+
+
+def check_keys(raw: Iterable[Any], known: Collection[str], place: str, dot: str = ".") -> None:
+    for key in raw:
+        if key not in known:
+            raise unknown(f"{place}{dot}{key}", str(key), known, "a key among")
+
+
+def field_readers(cls: Any, *keys: str) -> dict[str, Reader]:
+    """The readers of a dataclass' fields, of their types and within their bounds."""
+    return {key: functools.partial(_field_at, cls, key) for key in keys or hints(cls)}
+
+
+def _field_at(cls: Any, key: str, value: Any, place: str) -> Any:
+    return value_of(cls, key, value, place)
+
+
+def analysis(raw: Any, place: str) -> dict[str, Any]:
     """What `analysis:` says, checked key by key, or the command line's `analysis.KEY`."""
-    return {key: _analysis_value(str(key), value, f"{place}.{key}") for key, value in raw.items()}
+    return parts_at(raw, place, ANALYSIS, "{key: value}")
 
 
 def changed(declared: Analysis, words: Mapping[str, Any]) -> Analysis:
@@ -155,26 +182,19 @@ def changed(declared: Analysis, words: Mapping[str, Any]) -> Analysis:
     return replace(declared, **analysis(words, "analysis"))
 
 
-def _analysis_value(key: str, value: Any, place: str) -> Any:
-    types = hints(Analysis)
-    if key not in types:
-        raise unknown(place, key, types, "a key among")
-    if key == "looks":
-        if not isinstance(value, list) or not all(
-            isinstance(n, int) and not isinstance(n, bool) and n > 1 for n in value
-        ):
-            raise UserError(f"{place}: expected numbers of seeds such as [3, 5], got {value!r}")
-        if sorted(set(value)) != value:
-            raise UserError(f"{place}: expected increasing numbers, got {value!r}")
-        return tuple(value)
-    if key == "contrasts":
-        return {
-            label_at(name, place): _contrast(raw, f"{place}.{name}")
-            for name, raw in mapping_at(
-                value, place, "NAME: {across: ..., from: ..., to: ...}"
-            ).items()
-        }
-    return value_of(Analysis, key, value, place)
+def _looks_at(value: Any, place: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(n) is int and n > 1 for n in value):
+        raise UserError(f"{place}: expected numbers of seeds such as [3, 5], got {value!r}")
+    if sorted(set(value)) != value:
+        raise UserError(f"{place}: expected increasing numbers, got {value!r}")
+    return tuple(value)
+
+
+def _contrasts_at(value: Any, place: str) -> dict[str, Any]:
+    contrasts = mapping_at(value, place, "NAME: {across: ..., from: ..., to: ...}")
+    return {
+        label_at(name, place): _contrast(raw, f"{place}.{name}") for name, raw in contrasts.items()
+    }
 
 
 def _contrast(raw: Any, place: str) -> dict[str, Any]:
@@ -184,6 +204,9 @@ def _contrast(raw: Any, place: str) -> dict[str, Any]:
     if "trend" in raw and raw["trend"] not in TRENDS:
         raise unknown(f"{place}: trend", str(raw["trend"]), TRENDS)
     return {**raw, "across": key_at(raw["across"], place)}
+
+
+ANALYSIS = {**field_readers(Analysis), "looks": _looks_at, "contrasts": _contrasts_at}
 
 
 def trend_lacks(contrast: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> str:
@@ -317,6 +340,12 @@ def label_at(raw: Any, place: str) -> str:
     if isinstance(raw, bool) or not isinstance(raw, str | int | float) or raw == "":
         raise UserError(f"{place}: expected a label, got {raw!r}; put a text in quotes")
     return one_line(str(raw), place)
+
+
+def text_at(raw: Any, place: str) -> str:
+    if not isinstance(raw, str):
+        raise UserError(f"{place}: expected a text, got {raw!r}")
+    return one_line(raw, place)
 
 
 def one_line(text: str, place: str) -> str:

@@ -15,11 +15,13 @@ from ablate.planning.declaration import (
     Exclude,
     Item,
     Override,
+    Reader,
     Sweep,
     analysis,
     colon,
     combinations,
     distinct,
+    field_readers,
     filled,
     joined,
     key_at,
@@ -27,13 +29,14 @@ from ablate.planning.declaration import (
     list_at,
     mapping_at,
     matches,
-    one_line,
     parent_at,
+    parts_at,
     plain_at,
     products,
     seeds,
     settings_at,
     shown,
+    text_at,
 )
 from ablate.planning.design import DEFAULT, Design, Fixed, Looks, checked_looks
 from ablate.planning.layers import SettingsLayer
@@ -51,7 +54,6 @@ from ablate.planning.words import (
     seeds_of,
 )
 from ablate.planning.yaml_size import check_yaml
-from ablate.shared.build import value_of
 from ablate.shared.errors import UserError, unknown
 
 KEYS = (
@@ -125,7 +127,8 @@ def from_file(
         raise unknown("--scale", scale, scales)
     if "variants" not in content:
         raise UserError(f"{place}: variants: missing; give variants: [LABEL: {{key: value}}, ...]")
-    rows = reader.entries(content["variants"])
+    of_rows = _Reader(place, groups)
+    rows = of_rows.entries(content["variants"])
     whole = reader.scale({k: v for k, v in content.items() if k in SCALE_KEYS}, place)
     scaled = scales[scale] if scale is not None else {}
     parts = whole | scaled
@@ -133,7 +136,7 @@ def from_file(
     if merged["paper"] and "table" not in merged["paper"]:
         raise UserError(f"{place}: paper: table: missing; expected {PAPER_FORM}")
     baseline = content.get("baseline")
-    if baseline is None and reader.globbed:
+    if baseline is None and of_rows.globbed:
         raise UserError(
             f"{place}: baseline: missing; rows of glob() have no first one, so give baseline: LABEL"
         )
@@ -230,13 +233,22 @@ def _tune(
 def looks_at(raw: Any, place: str) -> Looks:
     """Read `until:`. Its margin and spread are `analysis.margin` and `.spread` of a sweep with
     looks."""
-    said = dict(mapping_at(raw, place, UNTIL_FORM))
-    at = checked_looks(said.pop("looks"), f"{place}.looks") if "looks" in said else DEFAULT
-    for key in said:
-        if key not in ("margin", "spread"):
-            raise unknown(f"{place}.{key}", str(key), ("looks", "margin", "spread"), "a key among")
-    analysis = {key: value_of(Analysis, key, said[key], f"{place}.{key}") for key in said}
-    return Looks(at, analysis)
+    readers = {"looks": checked_looks, **field_readers(Analysis, "margin", "spread")}
+    said = parts_at(raw, place, readers, UNTIL_FORM)
+    return Looks(said.pop("looks", DEFAULT), said)
+
+
+def _from_at(raw: Any, place: str) -> dict[str, Any]:
+    """`from:`, and apart from it the search of parents."""
+    content = dict(mapping_at(raw, place, "{recipe: NAME, data: NAME, ...}"))
+    if "tune" not in content:
+        return {"from": parent_at(content, place)}
+    tuned = mapping_at(content.pop("tune"), f"{place}.tune", "{space: ...}")
+    return {"from": parent_at(content, place) if content else {}, "from.tune": tuned}
+
+
+def _tune_at(raw: Any, place: str) -> dict[str, Any]:
+    return mapping_at(raw, place, "{space: ..., trials: ...}")  # see `tuning`
 
 
 @dataclass
@@ -249,43 +261,22 @@ class _Reader:
 
     def scale(self, raw: Any, place: str) -> dict[str, Any]:
         """The parts that a scale may replace; the file itself has the same."""
-        content = mapping_at(raw, place, "{base: ..., across: ..., seeds: ...}")
-        read: dict[str, Any] = {}
-        for key, value in content.items():
-            where = f"{place}: {key}" if place == self.file else f"{place}.{key}"
-            if key == "base":
-                read[key] = settings_at(value, where)
-            elif key == "from":
-                content = dict(mapping_at(value, where, "{recipe: NAME, data: NAME, ...}"))
-                if "tune" in content:
-                    tuned = mapping_at(content.pop("tune"), f"{where}.tune", "{space: ...}")
-                    read["from.tune"] = tuned
-                read[key] = parent_at(content, where) if content or "from.tune" not in read else {}
-            elif key == "across":
-                before = self.globbed
-                read[key] = distinct(self.axes(value, where), "columns", where)
-                self.globbed = before
-            elif key == "seeds":
-                read[key] = seeds(value, where)
-            elif key == "until":
-                read[key] = looks_at(value, where)
-            elif key == "overrides":
-                read[key] = tuple(self.overrides(value, where))
-            elif key == "tune":
-                read[key] = mapping_at(value, where, "{space: ..., trials: ...}")
-            elif key == "analysis":
-                read[key] = analysis(mapping_at(value, where, "{key: value}"), where)
-            elif key == "paper":
-                read[key] = read_paper(value, where)
-            elif key == "groups":
-                read[key] = read_groups(value, where)
-            elif key == "title":
-                if not isinstance(value, str):
-                    raise UserError(f"{where}: expected a text, got {value!r}")
-                read[key] = one_line(value, where)
-            else:
-                raise unknown(where, key, SCALE_KEYS, "a key among")
-        return read
+        readers: dict[str, Reader] = {
+            "title": text_at,
+            "base": settings_at,
+            "from": _from_at,
+            "across": lambda raw, place: distinct(self.axes(raw, place), "columns", place),
+            "seeds": seeds,
+            "until": looks_at,
+            "overrides": lambda raw, place: tuple(self.overrides(raw, place)),
+            "tune": _tune_at,
+            "analysis": analysis,
+            "paper": read_paper,
+            "groups": read_groups,
+        }
+        dot = ": " if place == self.file else "."
+        read = parts_at(raw, place, readers, "{base: ..., across: ..., seeds: ...}", dot)
+        return {**read, **read.get("from", {})}
 
     def entries(self, raw: Any) -> list[Item]:
         """The rows."""
@@ -360,9 +351,8 @@ class _Reader:
                 raise UserError(f"{place}: set: {key} is in {kind} as well; give {key} once")
         template, family = (entry.get(key) for key in ("label", "family"))
         for key, text in (("label", template), ("family", family)):
-            if text is not None and not isinstance(text, str):
-                raise UserError(f"{place}: {key}: expected a text, got {text!r}")
-            one_line(text or "", f"{place}: {key}")
+            if text is not None:
+                text_at(text, f"{place}: {key}")
         excludes = list(self.excludes(entry.get("exclude", []), f"{place}: exclude"))
         matched: set[str] = set()
         for combination, name in combinations(kind, values, place):

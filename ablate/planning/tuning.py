@@ -10,7 +10,14 @@ from dataclasses import replace
 from typing import Any
 
 from ablate.planning.cell import Tune, TuningStage
-from ablate.planning.declaration import key_at, list_at, mapping_at, plain_at, settings_at
+from ablate.planning.declaration import (
+    check_keys,
+    key_at,
+    list_at,
+    mapping_at,
+    plain_at,
+    settings_at,
+)
 from ablate.planning.design import Design
 from ablate.planning.parents import FROM
 from ablate.shared.build import value_of
@@ -18,7 +25,6 @@ from ablate.shared.coerce import coerce
 from ablate.shared.errors import UserError, unknown
 
 STAGE_KEYS = ("space", "trials", "at")
-MOST_AT_ONCE = 10_000  # trials of a search, a round of which is held in memory
 OWN = ("repeats", "sampler", "pruner", "seed", "round")
 KEYS = (*STAGE_KEYS, "stages", *OWN)
 RANGES = ("log", "uniform", "int")
@@ -44,21 +50,17 @@ def tuning(
     what a search is depends on nothing but what is declared: more seeds are more such searches.
     """
     place = f"{place}: {section}"
-    for key in raw:
-        if key not in KEYS:
-            raise unknown(f"{place}.{key}", str(key), KEYS, "a key among")
+    check_keys(raw, KEYS, place)
     for key in words:
         if key not in ("trials", *OWN):
             raise unknown(f"{section}.{key}", key, ("trials", *OWN))
-    read = {}
-    for key in OWN:
-        where, value = (
-            (f"{section}.{key}", words[key]) if key in words else (f"{place}.{key}", raw.get(key))
-        )
-        if value is not None:
-            read[key] = value_of(Tune, key, value, where)
-            if key == "round" and read[key] > MOST_AT_ONCE:
-                raise UserError(f"{where}: expected at most {MOST_AT_ONCE:,}, got {read[key]:,}")
+    given = {key: (f"{place}.{key}", raw[key]) for key in OWN if key in raw}
+    given |= {key: (f"{section}.{key}", words[key]) for key in OWN if key in words}
+    read = {
+        key: value_of(Tune, key, value, where)
+        for key, (where, value) in given.items()
+        if value is not None
+    }
     tune = Tune((), **read)
     searches = tune.repeats or max(LEAST_SEARCHES, seeds)
     stage = (
@@ -123,9 +125,7 @@ def _grid(raw: Mapping[str, Any], place: str) -> TuningStage:
 
 
 def _stage(raw: Mapping[str, Any], place: str, default: int) -> TuningStage:
-    for key in raw:
-        if key not in STAGE_KEYS:
-            raise unknown(f"{place}.{key}", str(key), STAGE_KEYS, "a key among")
+    check_keys(raw, STAGE_KEYS, place)
     space = {
         key_at(key, f"{place}.space"): _range(value, f"{place}.space.{key}")
         for key, value in mapping_at(raw.get("space"), f"{place}.space", FORM).items()
