@@ -10,8 +10,8 @@ import pytest
 
 from ablate.cli.starting import check_name
 from ablate.planning import expand
-from ablate.planning.edited import edited
 from ablate.planning.plan import Plan
+from ablate.planning.sweep_file import edited
 from ablate.planning.sweep_paths import find, sweep_files
 from ablate.shared.errors import UserError
 from ablate.store.store import Store

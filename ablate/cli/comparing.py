@@ -30,7 +30,7 @@ def diff(
 ) -> None:
     """Show what differs between two sweeps, or between a sweep and its file as it is now."""
     from ablate.planning.expand import plan
-    from ablate.planning.naming import apart
+    from ablate.planning.words import apart
     from ablate.report.diff import compare_sweeps
     from ablate.store.ledger import Ledger
     from ablate.store.record import histories, load_records
@@ -41,7 +41,7 @@ def diff(
         mine = _named(kept, ledger, one)
         if other is None:
             words, options = apart(mine.words)
-            now = plan(words, store=store, recall=memory(kept), **options)[0]
+            now = plan(words, store=store, recall=memory(kept), **vars(options))[0]
             now = grown(now, kept, grower(now, kept))
             found = compare_sweeps(mine, now, f"{mine.name} as it is planned now")
         else:

@@ -175,7 +175,7 @@ def planned(
     """
     from ablate.planning.compose import Composer
     from ablate.planning.declaration import changed
-    from ablate.planning.edited import edited
+    from ablate.planning.sweep_file import edited
     from ablate.planning.sweep_paths import sweep_files
     from ablate.planning.words import analysis_apart, read_line
     from ablate.report.live import begin
@@ -234,7 +234,7 @@ def _more_than_a_name(store: Store, plan: Plan, others: list[str]) -> UserError:
 def _check_said(made: Plan, plan: Plan, store: Store, crossed: Sequence[Word]) -> None:
     """Raises UserError where the words that `made` is of say other runs than the driven plan.
     `crossed`: those that cross a file."""
-    from ablate.planning.naming import alike
+    from ablate.planning.words import alike
     from ablate.shared.spec import datasets_of
 
     if not alike(plan.words, made.words, store.root):  # by --as

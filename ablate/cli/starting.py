@@ -55,7 +55,7 @@ def _driven(name: str, store: Store) -> Plan | None:
 def memory(store: Store) -> Recall:
     """Return what tells by which plan the store drove a sweep last, None where its words made
     another sweep, or where that plan is not the one that was recorded."""
-    from ablate.planning.naming import alike
+    from ablate.planning.words import alike
     from ablate.store.ledger import Ledger
 
     def recall(name: str, words: Sequence[str]) -> Plan | None:
@@ -80,7 +80,7 @@ def recorded(store: Store, name: str) -> str:
 
 def check_words(plan: Plan, store: Store) -> None:
     """Raise UserError if the store has a sweep of this name with other runs."""
-    from ablate.planning.naming import alike
+    from ablate.planning.words import alike
 
     before = _driven(plan.name, store)
     if before is None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.planning import own_probe, parents
 from ablate.planning.conf import (
     check_resolvers,
+    check_yaml,
     compose_config,
     generated,
     hydra_on_conf,
@@ -25,7 +26,7 @@ from ablate.planning.conf import (
 )
 from ablate.planning.data_section import complete, ours
 from ablate.planning.launcher import launcher_settings
-from ablate.planning.layers import Layers, SettingsLayer
+from ablate.planning.layers import Layers, SettingsLayer, put_whole, settled
 from ablate.planning.logger import aside, words_apart
 from ablate.planning.overrides import once, parse, split_launcher
 from ablate.planning.tree import (
@@ -37,8 +38,6 @@ from ablate.planning.tree import (
     same_length,
     value_at,
 )
-from ablate.planning.whole import put_whole, settled
-from ablate.planning.yaml_size import check_yaml
 from ablate.shared import plugin, spec, trainer
 from ablate.shared.build import build_run, is_whole, of_today
 from ablate.shared.checks import SHOWN, trainable

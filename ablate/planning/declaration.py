@@ -24,9 +24,10 @@ from ablate.planning.cell import (
     Tune,
     series,
 )
+from ablate.planning.conf import MOST
 from ablate.planning.design import Design, Fixed
 from ablate.planning.layers import SettingsLayer
-from ablate.planning.overrides import MOST, plain, show
+from ablate.planning.overrides import plain, show
 from ablate.planning.parents import FROM
 from ablate.shared.build import value_of
 from ablate.shared.errors import UserError, unknown

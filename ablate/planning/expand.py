@@ -11,16 +11,14 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Row, Tune
 from ablate.planning.compose import Composer, placed
 from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown, trend_lacks
-from ablate.planning.edited import hashes
-from ablate.planning.memory import Recall, SeedWords, check_crossed, crossed_again, recalled
-from ablate.planning.naming import sweep_name
+from ablate.planning.memory import Recall, check_crossed, crossed_again, recalled
 from ablate.planning.overrides import show
 from ablate.planning.plan import Plan
-from ablate.planning.sweep_file import from_file, load
+from ablate.planning.sweep_file import from_file, hashes, load
 from ablate.planning.sweep_paths import find, hidden, sweep_files
 from ablate.planning.table_sections import groups_of, paper_of
 from ablate.planning.tree import value_at
-from ablate.planning.words import from_words, read_line
+from ablate.planning.words import Options, from_words, read_line
 from ablate.shared import spec
 from ablate.shared.errors import UserError, unknown
 
@@ -48,25 +46,19 @@ def plan(
     every mistake in words and files.
     """
     composer = Composer(store, unseen)
-    line = read_line(words, composer.groups)
+    options = Options(scale, tuple(across), each, name, until, margin)
+    line = read_line(words, composer.groups, options)
     launcher = composer.launcher(line.launcher)
     if name is not None and not (name.strip() and name.isprintable()):
         raise UserError(f"--as: expected a name, got {name!r}")
-    options = ["--scale", scale] if scale is not None else []
-    options += [part for key in across for part in ("--across", key)]
-    options += ["--each"] * each + (["--as", name] if name is not None else [])
-    options += [
-        part
-        for option, value in (("--until", until), ("--margin", margin))
-        if value is not None
-        for part in (option, f"{value:g}")
-    ]
-    whole = [*words, *options]
-    called, name = name, name or sweep_name(line, scale, across, each)
-    before = None if recall is None else recall(name, whole)
+    name = name or line.name
+    before = None if recall is None else recall(name, line.texts)
     again = crossed_again(line, before, composer)
-    line = replace(line, settings=(*line.settings, *again))
-    whole = [*words, *(word.text for word in again), *options]
+    line = replace(
+        line,
+        settings=(*line.settings, *again),
+        words=(*line.words, *(word.text for word in again)),
+    )
     if not name.isprintable():
         raise UserError(f"{name!r} can't be a sweep's name; call it by another with --as")
     if line.file is None:
@@ -77,18 +69,17 @@ def plan(
                 f"nothing to sweep: give the NAME of a sweep ({', '.join(sweep_files())}), "
                 f"or values with commas, such as stem=none,dpn"
             )
-        sweep, by_default = from_words(line, across, each, name), True
+        sweep, by_default = from_words(line, name), True
     else:
         place, content = load(find(line.file))
         for option, given in (("--across", bool(across)), ("--each", each)):
             if given:
                 raise UserError(f"{option}: goes with values with commas; here {place} says it")
         sweep = from_file(place, content, line, scale, composer.groups)
-        check_crossed(line, sweep, before, composer, name, own=called is None)
+        check_crossed(line, sweep, before, composer, name, own=options.name is None)
         levels = content, content.get("scales", {}).get(scale, {})
         by_default = not any(key in level for level in levels for key in ("seeds", "until"))
-    said = SeedWords(line.sweep, until, margin)
-    found = recalled(sweep, said, before, whole, by_default)
+    found = recalled(sweep, line, before, by_default)
     made = expand(found.sweep, composer, name, found.words)
     kept = (f"{word.text}, as last time" for word in again)
     made = replace(made, notes=(*made.notes, *kept, *found.notes))

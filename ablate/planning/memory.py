@@ -8,29 +8,14 @@ from dataclasses import dataclass, replace
 from ablate.planning.compose import Composer
 from ablate.planning.declaration import Sweep, holds
 from ablate.planning.design import spelled
-from ablate.planning.naming import apart
 from ablate.planning.overrides import Word, show
 from ablate.planning.plan import Plan
 from ablate.planning.tree import value_at
-from ablate.planning.words import CommandLine, read_line
+from ablate.planning.words import CommandLine, Options, apart, read_line
 from ablate.shared.errors import UserError
 
 # (name, words) -> the plan by which that sweep was driven last; None: it was not, or it is another.
 Recall = Callable[[str, Sequence[str]], Plan | None]
-
-
-@dataclass(frozen=True)
-class SeedWords:
-    """What a command line says of seeds. `words`: those of the sweep itself, by key; `until` and
-    `margin`: of --until and --margin."""
-
-    words: Mapping[str, Word]
-    until: int | None
-    margin: float | None
-
-    @property
-    def any(self) -> bool:
-        return "seeds" in self.words or self.until is not None
 
 
 @dataclass(frozen=True)
@@ -47,7 +32,7 @@ def crossed_again(line: CommandLine, before: Plan | None, composer: Composer) ->
     """The words that `before` was crossed with, and that the command line does not say."""
     if before is None or line.file is None:
         return []
-    words = read_line(apart(before.words)[0], composer.groups).crossed
+    words = read_line(before.words, composer.groups).crossed
     said = {word.key for word in line.settings}
     return [word for word in words if word.key not in said]
 
@@ -78,24 +63,25 @@ def check_crossed(
             )
 
 
-def recalled(
-    declared: Sweep, said: SeedWords, before: Plan | None, words: Sequence[str], by_default: bool
-) -> Recalled:
+def recalled(declared: Sweep, line: CommandLine, before: Plan | None, by_default: bool) -> Recalled:
     """The declared sweep under what the command line says. Without such a word it has all seeds of
     `before`, by which it was driven last. `by_default`: does nobody declare its seeds?
 
     Raises UserError where the command line says seeds that lack some of those.
     """
-    design = declared.design if said.until is None else declared.design.extended(said.until)
-    sweep = design.under(replace(declared, design=design), said.words, said.margin)
-    if before is None or _covers(sweep, before, said.any):
-        return Recalled(sweep, words)
-    if said.any:
-        raise _lacking(sweep, before, said)
+    last = line.options.until
+    design = declared.design if last is None else declared.design.extended(last)
+    sweep = design.under(replace(declared, design=design), line.sweep, line.options.margin)
+    if before is None or _covers(sweep, before, line.says_seeds):
+        return Recalled(sweep, line.texts)
+    if line.says_seeds:
+        raise _lacking(sweep, before, line)
     who = "the default is" if by_default else "the file says"
     otherwise = f"as last time; {who} {sweep.design.spelled(sweep.seeds)}"
-    kept, what = before.design.recalled(declared, before, said.words)
-    words = [*kept.design.words(words, kept.seeds), *_options(before)]
+    kept, what = before.design.recalled(declared, before, line.sweep)
+    looks = apart(before.words)[1]  # else a file declared them
+    again = Options(until=looks.until, margin=looks.margin).texts
+    words = [*kept.design.words(line.texts, kept.seeds), *again]
     return Recalled(kept, words, (f"{what}, {otherwise}",))
 
 
@@ -108,22 +94,13 @@ def _covers(sweep: Sweep, before: Plan, said: bool) -> bool:
     return {*has} >= {*had}
 
 
-def _lacking(sweep: Sweep, before: Plan, said: SeedWords) -> UserError:
-    if said.until is not None:
-        given, way = f"--until {said.until}", f"--until {max(before.seeds) + 1}"
+def _lacking(sweep: Sweep, before: Plan, line: CommandLine) -> UserError:
+    if (last := line.options.until) is not None:
+        given, way = f"--until {last}", f"--until {max(before.seeds) + 1}"
     else:
-        given = said.words["seeds"].text
+        given = line.sweep["seeds"].text
         way = f"seeds={spelled(sorted({*sweep.seeds, *before.seeds}))}"
     return UserError(
         f"{given}: {before.name} was driven with seeds={spelled(before.seeds)}; `{way}` keeps all "
         f"of these, --replace gives up those that you leave out"
     )
-
-
-def _options(before: Plan) -> list[str]:
-    """`--until N --margin POINTS`, where its words had them: else a file declared its looks."""
-    given = apart(before.words)[1]
-    options = (("--until", given["until"]), ("--margin", given["margin"]))
-    return [
-        part for option, value in options if value is not None for part in (option, f"{value:g}")
-    ]

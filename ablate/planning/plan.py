@@ -21,10 +21,12 @@ from ablate.planning.cell import (
     Row,
     Trial,
     Tune,
+    cell_of,
+    cell_tree,
     lineage,
     spec_parents,
+    tune_of,
 )
-from ablate.planning.cell_tree import cell_of, cell_tree, tune_of
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
 from ablate.planning.own_probe import number_of, own_probes
 from ablate.planning.probing import Spread, check_layer, check_measured, spread_of
@@ -61,7 +63,7 @@ class Plan:
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # see `own_metric.read`
     groups: tuple[ColumnGroup, ...] = ()  # of the columns, in their order
     design: Design = field(default_factory=Fixed)  # by which a cell may get more than `seeds`
-    # Hashes of the sweep file, of a plan of words {}: see `planning.edited`.
+    # Hashes of the sweep file, of a plan of words {}: see `planning.sweep_file`.
     file: Mapping[str, str] = field(default_factory=dict)
     # Labels of runs that the user has skipped -> how far each had come: see `find.left_out`.
     skipped: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
-from ablate.planning.conf import check_resolvers
+from ablate.planning.conf import check_resolvers, check_yaml
 from ablate.planning.declaration import (
     Exclude,
     Item,
@@ -42,7 +44,7 @@ from ablate.planning.design import DEFAULT, Design, Fixed, Looks, checked_looks
 from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import once, parse, show
 from ablate.planning.parents import check_once
-from ablate.planning.sweep_paths import place_of
+from ablate.planning.sweep_paths import find, place_of
 from ablate.planning.table_sections import PAPER_FORM, read_groups, read_paper
 from ablate.planning.tuning import tuning
 from ablate.planning.words import (
@@ -53,8 +55,11 @@ from ablate.planning.words import (
     section_of,
     seeds_of,
 )
-from ablate.planning.yaml_size import check_yaml
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.files import sha256_of
+
+if TYPE_CHECKING:
+    from ablate.planning.plan import Plan
 
 KEYS = (
     *("title", "base", "from", "across", "variants", "baseline", "seeds"),
@@ -399,3 +404,48 @@ class _Reader:
                 settings_at(entry[key], f"{where}: {key}", empty=False) for key in ("if", "set")
             )
             yield Override(where, when, then)
+
+
+# --- Has the file of a sweep changed since the sweep was planned? -----------------------------
+#
+# A plan keeps two hashes of its file: of its bytes, which are quickly compared, and of what it
+# declares at the plan's scale, so that a comment, or another scale, is no change.
+
+
+def hashes(path: Path, scale: str | None) -> dict[str, str]:
+    """Of a sweep file that can be read. Raises UserError for another."""
+    said = {} if scale is None else {"scale": scale}
+    return {"sha256": sha256_of(path), "declares": _declared(path, scale), **said}
+
+
+def _declared(path: Path, scale: str | None) -> str:
+    _, content = load(path)
+    scales = content.get("scales")
+    if isinstance(scales, dict):
+        content = {**content, "scales": {scale: scales.get(scale)}}
+    # In its order, which is that of rows and columns.
+    return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()
+
+
+def edited(plan: Plan, command: Callable[..., str]) -> Iterator[str]:
+    """A line where the file that the plan's words name, if it is in reach, declares another sweep
+    now. `command`: of the plan's store."""
+    if not (plan.file and plan.words):
+        return
+    try:
+        path = find(plan.words[0])
+        sha256 = sha256_of(path)
+    except (UserError, OSError):  # it is not in reach: this may be another folder
+        return
+    if sha256 == plan.file.get("sha256"):
+        return
+    try:
+        if _declared(path, plan.file.get("scale")) == plan.file.get("declares"):
+            return
+    except UserError:
+        pass  # `ablate sweep` will say what is wrong with it
+    yield (
+        f"{place_of(path)} has changed since `{command('sweep', *plan.words)}` planned it: all "
+        f"that is shown is of that plan; the same command plans the file as it is now, "
+        f"`{command('diff', plan.name)}` shows what is new"
+    )

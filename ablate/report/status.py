@@ -11,8 +11,8 @@ from ablate.analysis import captions
 from ablate.analysis.course import standing, told_by
 from ablate.planning.cell import PlannedRun
 from ablate.planning.design import Standing
-from ablate.planning.edited import edited
 from ablate.planning.plan import Plan
+from ablate.planning.sweep_file import edited
 from ablate.report.gate import console
 from ablate.report.text import duration
 from ablate.report.workers import rate, standing_cell
