@@ -17,8 +17,8 @@ from ablate.cli import starting
 from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.plan import Plan
+from ablate.planning.plan_merge import unasked, unite
 from ablate.planning.search import Search
-from ablate.planning.unite import unasked, unite
 from ablate.shared.errors import UserError
 from ablate.store import looks
 from ablate.store.ledger import Ledger

@@ -17,9 +17,9 @@ from ablate.cli.mistakes import number, whole
 from ablate.shared.errors import UserError
 
 if TYPE_CHECKING:
-    from ablate.planning.memory import Recall
     from ablate.planning.overrides import Word
     from ablate.planning.plan import Plan
+    from ablate.planning.recall import Recall
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 

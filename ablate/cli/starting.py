@@ -15,8 +15,8 @@ import typer
 from ablate.shared.errors import Failure, UserError, unknown
 
 if TYPE_CHECKING:
-    from ablate.planning.memory import Recall
     from ablate.planning.plan import Plan
+    from ablate.planning.recall import Recall
     from ablate.planning.search import Grower
     from ablate.running.launchers import Launcher
     from ablate.store.ledger import Ledger
@@ -179,8 +179,8 @@ def _confirm(
 ) -> None:
     """Print warnings, and ask about the cost of a long sweep, unless `yes`. Raise UserError where
     nobody can answer."""
+    from ablate.planning.plan_merge import unasked
     from ablate.planning.search import Search
-    from ablate.planning.unite import unasked
     from ablate.report.text import device_time, duration
     from ablate.running.estimate import costs
     from ablate.running.preflight import in_use

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablate.planning import own_probe, parents
+from ablate.planning import own_metric, parents
 from ablate.planning.conf import (
     check_resolvers,
     check_yaml,
@@ -258,7 +258,10 @@ class Composer:
         if "own_probes" in tree:
             raise UserError("own_probes: is read from the files of probes; leave it out")
         probes = tree.get("probe")
-        if isinstance(probes, list) and (own := own_probe.complete(probes, Path.cwd())) is not None:
+        if (
+            isinstance(probes, list)
+            and (own := own_metric.complete_probes(probes, Path.cwd())) is not None
+        ):
             run["own_probes"] = own
         if "weights" in tree:
             run["weights"] = self._hashed(tree["weights"])

@@ -11,9 +11,9 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Row, Tune
 from ablate.planning.compose import Composer, placed
 from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown, trend_lacks
-from ablate.planning.memory import Recall, check_crossed, crossed_again, recalled
 from ablate.planning.overrides import show
 from ablate.planning.plan import Plan
+from ablate.planning.recall import Recall, check_crossed, crossed_again, recalled
 from ablate.planning.sweep_file import from_file, hashes, load
 from ablate.planning.sweep_paths import find, hidden, sweep_files
 from ablate.planning.table_sections import groups_of, paper_of

@@ -28,7 +28,6 @@ from ablate.planning.cell import (
     tune_of,
 )
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
-from ablate.planning.own_probe import number_of, own_probes
 from ablate.planning.probing import Spread, check_layer, check_measured, spread_of
 from ablate.planning.tree import fits
 from ablate.shared.errors import UserError, format_of, unknown
@@ -151,10 +150,12 @@ class Plan:
         user's own. Where a file is gone it is as kept. Raises UserError for a function that there
         is not."""
         own, asked = dict(self.own), [self.analysis.metric, *names]
-        probes = {called(p): (p, f) for cell in self.cells for p, f in own_probes(cell.spec)}
+        probes = {
+            called(p): (p, f) for cell in self.cells for p, f in own_metric.own_probes(cell.spec)
+        }
         for name in [name for name in asked if name.partition(":")[0] in probes]:
             if name not in own:
-                own[name] = number_of(name, *probes[name.partition(":")[0]], place)
+                own[name] = own_metric.number_of(name, *probes[name.partition(":")[0]], place)
             asked.remove(name)
         own = own_metric.now(own, asked, place)
         return replace(self, own=own) if own != self.own else self
