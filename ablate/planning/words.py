@@ -52,15 +52,15 @@ class Options:
 
     @property
     def texts(self) -> list[str]:
-        given = [("--scale", self.scale), *(("--across", key) for key in self.across)]
-        given += [("--each", self.each), ("--as", self.name)]
+        given: list[tuple[str, str | float | None]] = [("--scale", self.scale)]
+        given += [("--across", key) for key in self.across]
+        given += [("--each", "")] * self.each + [("--as", self.name)]
         given += [("--until", self.until), ("--margin", self.margin)]
         found = list[str]()
         for option, value in given:
-            if value not in (None, False):
-                text = value if isinstance(value, str) else f"{value:g}"
-                found += [option] if value is True else [option, text]
-        return found
+            if value is not None:
+                found += [option, value if isinstance(value, str) else f"{value:g}"]
+        return [text for text in found if text]
 
 
 def apart(words: Sequence[str]) -> tuple[list[str], Options]:
