@@ -13,7 +13,6 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
 from ablate.planning.design import ONE_SEARCH
 from ablate.planning.plan import Plan
-from ablate.shared.own import is_own
 from ablate.shared.spec import DRAWS, draws_of
 from ablate.store.store import REMEDY
 
@@ -45,9 +44,10 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
     """Explain the numbers of a table. `judged`: have gains intervals?"""
     analysis, of = plan.analysis, plan.metric
     sizes = sorted({size for column in columns for size in column.test_sizes})
-    none = "tested by their trainer" if is_own(plan.cells[0].spec) else "no test result yet"
     number = " or ".join(map(str, sizes))
-    tested = f"one split, one test set of {number} {plan.task.examples}" if sizes else none
+    tested = (
+        f"one split, one test set of {number} {plan.task.examples}" if sizes else plan.task.untested
+    )
     tested = of.on or ("of the fixed validation set" if of.of_curve else tested)
     name = of.name[0].upper() + of.name[1:]
     less = ", lower being better" if of.sign < 0 else ""
