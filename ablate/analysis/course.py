@@ -109,7 +109,9 @@ def courses_of(
     predictions: Predictions,
     past: PastLooks | None = None,
 ) -> dict[str, ColumnCourse]:
-    """The course of every column of a plan whose results these are."""
+    """The course of every column of a plan whose results these are; none of one without looks."""
+    if not plan.design.at:
+        return {}
     cells = all_scores(plan, results, (), curves, probes)
     return follow(plan, cells, results, predictions, past)
 

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from ablate.analysis.judges import judge_of
+from ablate.analysis.course import courses_of, look_events
 from ablate.analysis.own import with_own
 from ablate.analysis.scores import Results
 from ablate.analysis.table import Table
@@ -89,7 +89,11 @@ def _events(
     plan: Plan, table: Table, results: Results, readers: Mapping[str, Any], past: PastLooks
 ) -> Iterator[Look]:
     """What it is to read this table: looks, and a peek."""
-    yield from judge_of(plan).events(table, results, readers, past)
+    curves, probes, predictions = (readers[x] for x in ("curves", "probes", "predictions"))
+    courses = courses_of(plan, results, curves, probes, predictions, past)
+    yield from (look.event() for look in look_events(plan, courses, past))
+    if table.is_look and not courses:
+        yield past.judged().event()
     if not table.complete or not table.is_look:
         yield from _peek(plan, results)
 

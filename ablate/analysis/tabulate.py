@@ -83,7 +83,7 @@ def tabulate(
     result here. `older`: runs of older draws. `population` adds gains for new seeds and images."""
     footnotes = Footnotes()
     cells = all_scores(plan, results, also, curves, probes)
-    courses = {} if means else judge_of(plan).courses(cells, results, predictions, past)
+    courses = {} if means else judge_of(plan).courses(plan, cells, results, predictions, past)
     waits = any(found.missing for found in cells.values())
     complete = not waits and not any(course.next for course in courses.values())
     told = not means and (complete or any(course.told for course in courses.values()))
@@ -216,7 +216,7 @@ def _column(
     column_footnotes = footnotes.of([*mixed, *data_notes(block)])
     right = extra.right(block, on)
     method = method_of(plan, of.label, extra.past)
-    gains = judge_of(plan).gains(block, method, right.right, course)
+    gains = judge_of(plan).gains(plan, block, method, right.right, course)
     if not extra.told:
         gains = means_alone(gains)
     lacking = right.lacking or (course.lacking if course else "")

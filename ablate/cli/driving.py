@@ -113,7 +113,7 @@ def _train(
     bystander: Bystander,
 ) -> Outcome:
     """Drive the plan of now, from asking what it costs to its last run."""
-    from ablate.analysis.judges import judge_of
+    from ablate.analysis.seeding import growing
     from ablate.planning.search import Search
     from ablate.report.live import view
     from ablate.running import launchers
@@ -135,7 +135,7 @@ def _train(
                     print(line)
             for note in plan.notes:
                 print(f"note: {note}")
-            grower = judge_of(plan).grower(kept, search, functools.partial(ledger.look, kept), _say)
+            grower = growing(plan, kept, search, functools.partial(ledger.look, kept), _say)
             if "damaged" in again:
                 before = kept.read_plan(name)  # with what a search has asked for
                 runs = [*plan.runs(), *(before.runs() if before else ())]

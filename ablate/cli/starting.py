@@ -210,10 +210,10 @@ def _confirm(
 
 def grower(plan: Plan, store: Store) -> Grower | None:
     """What would make the plan grow, if anything; nothing of it is told or recorded."""
-    from ablate.analysis.judges import judge_of
+    from ablate.analysis.seeding import growing
     from ablate.planning.search import Search
 
-    return judge_of(plan).grower(store, Search(plan) if plan.tune else None)
+    return growing(plan, store, Search(plan) if plan.tune else None)
 
 
 def grown(plan: Plan, store: Store, by: Grower | None) -> Plan:
