@@ -75,7 +75,7 @@ def plan(
         for option, given in (("--across", bool(across)), ("--each", each)):
             if given:
                 raise UserError(f"{option}: goes with values with commas; here {place} says it")
-        sweep = from_file(place, content, line, scale, composer.groups)
+        sweep = from_file(place, content, line, composer.groups)
         check_crossed(line, sweep, before, composer, name, own=options.name is None)
         levels = content, content.get("scales", {}).get(scale, {})
         by_default = not any(key in level for level in levels for key in ("seeds", "until"))

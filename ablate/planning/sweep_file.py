@@ -112,14 +112,10 @@ def _slip(path: Path, mark: Any) -> str:
 
 
 def from_file(
-    place: str,
-    content: Mapping[str, Any],
-    line: CommandLine,
-    scale: str | None,
-    groups: Mapping[str, Sequence[str]],
+    place: str, content: Mapping[str, Any], line: CommandLine, groups: Mapping[str, Sequence[str]]
 ) -> Sweep:
-    """The sweep of a file's content, at a scale, under the words of `line`."""
-    reader = _Reader(place, groups)
+    """The sweep of a file's content under a command line, at the scale that this says."""
+    reader, scale = _Reader(place, groups), line.options.scale
     scales = {
         name: reader.scale(raw, f"{place}: scales.{name}")
         for name, raw in mapping_at(
@@ -136,9 +132,9 @@ def from_file(
     rows = of_rows.entries(content["variants"])
     whole = reader.scale({k: v for k, v in content.items() if k in SCALE_KEYS}, place)
     scaled = scales[scale] if scale is not None else {}
-    parts = whole | scaled
-    merged = {key: {**whole.get(key, {}), **scaled.get(key, {})} for key in ("analysis", "paper")}
-    if merged["paper"] and "table" not in merged["paper"]:
+    levels = _Levels(place, {f"{place}: ": whole, f"{place}: scales.{scale}.": scaled})
+    parts, paper = levels.parts, levels.merged("paper")
+    if paper and "table" not in paper:
         raise UserError(f"{place}: paper: table: missing; expected {PAPER_FORM}")
     baseline = content.get("baseline")
     if baseline is None and of_rows.globbed:
@@ -152,87 +148,90 @@ def from_file(
         title += f" (scale {scale})"
     columns = parts.get("across", (Item("", {}, place),))
     if line.crossed:
-        columns = cross(line.crossed, columns, rows, merged["paper"].pop("columns", {}))
-    design = _design({"": whole, f"scales.{scale}.": scaled}, place)
+        columns = cross(line.crossed, columns, rows, paper.pop("columns", {}))
+    words = analysis(section_of(line, "analysis"), "analysis")
+    design = levels.design()
     return Sweep(
         place=place,
         title=title,
         rows=distinct(rows, "rows", f"{place}: variants"),
         columns=columns,
-        under=tuple(_under(place, whole, scale, scaled)),
+        under=tuple(levels.under()),
         over=once(word for word in line.settings if not word.swept),
         baseline=None if baseline is None else label_at(baseline, f"{place}: baseline"),
         seeds=seeds_of(line, parts.get("seeds", DEFAULT_SEEDS), f"{place}: seeds"),
-        analysis=Analysis(
-            **{**merged["analysis"], **analysis(section_of(line, "analysis"), "analysis")}
-        ),
+        analysis=Analysis(**{**levels.merged("analysis"), **words}),
         overrides=parts.get("overrides", ()),
         excludes=tuple(reader.excludes(content.get("exclude", []), f"{place}: exclude")),
-        paper=merged["paper"],
+        paper=paper,
         scale=scale,
         own=frozenset(
             ["groups"] * ("groups" in scaled)
             + [f"{part}.{key}" for part in ("analysis", "paper") for key in scaled.get(part, {})]
         ),
-        tune=_tune(parts, whole, scaled, line, place, design),
+        tune=levels.tune(line, design),
         groups=parts.get("groups", ()),
         design=design,
         crossed=tuple(word.key for word in line.crossed),
     )
 
 
-def _under(
-    place: str, whole: Mapping[str, Any], scale: str | None, scaled: Mapping[str, Any]
-) -> Iterator[SettingsLayer]:
-    """What holds for every cell: `base` and `from` of the file, those of the scale over them."""
-    for where, level in ((f"{place}: ", whole), (f"{place}: scales.{scale}.", scaled)):
-        check_once({**level.get("base", {}), **level.get("from", {})}, where.rstrip(": ."))
-        for key in ("base", "from"):
-            if key in level:
-                yield SettingsLayer(f"{where}{key}", level[key])
+@dataclass(frozen=True)
+class _Levels:
+    """What a file says, and over it its scale. `levels`: the parts of each, by its place."""
 
+    place: str
+    levels: Mapping[str, Mapping[str, Any]]
 
-def _design(levels: Mapping[str, Mapping[str, Any]], place: str) -> Design:
-    """What a file says, and over it its scale; `levels`: the place of each, and its parts. Seeds
-    of a scale replace `until`, and it replaces them."""
-    found: Design = Fixed()
-    for where, parts in levels.items():
-        if "until" in parts and "seeds" in parts:
+    @property
+    def parts(self) -> dict[str, Any]:
+        return {key: value for level in self.levels.values() for key, value in level.items()}
+
+    def merged(self, section: str) -> dict[str, Any]:
+        """A section, the keys of the scale over those of the file."""
+        sections = (level.get(section, {}) for level in self.levels.values())
+        return {key: value for each in sections for key, value in each.items()}
+
+    def under(self) -> Iterator[SettingsLayer]:
+        """What holds for every cell: `base` and `from` of each level."""
+        for where, level in self.levels.items():
+            check_once({**level.get("base", {}), **level.get("from", {})}, where.rstrip(": ."))
+            for key in ("base", "from"):
+                if key in level:
+                    yield SettingsLayer(f"{where}{key}", level[key])
+
+    def design(self) -> Design:
+        """Seeds of a scale replace `until`, and it replaces them."""
+        found: Design = Fixed()
+        for where, level in self.levels.items():
+            if "until" in level and "seeds" in level:
+                raise UserError(
+                    f"{where}until: stands without seeds, which its looks give out; remove one"
+                )
+            if "until" in level or "seeds" in level:
+                found = level.get("until", Fixed())
+        return found
+
+    def tune(self, line: CommandLine, design: Design) -> Tune | None:
+        """The searches; `tune=none` leaves them out. As many as the file declares seeds, which the
+        command line's don't change."""
+        place, parts = self.place, self.parts
+        declared = [section for section in TUNE if section in parts]
+        if len(declared) > 1:
             raise UserError(
-                f"{place}: {where}until: stands without seeds, which its looks give out; remove one"
+                f"{place}: tune: a sweep has tune or from.tune, not both: it searches settings of "
+                f"its runs, or of their parents; remove one"
             )
-        if "until" in parts or "seeds" in parts:
-            found = parts.get("until", Fixed())
-    return found
-
-
-def _tune(
-    parts: Mapping[str, Any],
-    whole: Mapping[str, Any],
-    scaled: Mapping[str, Any],
-    line: CommandLine,
-    place: str,
-    design: Design,
-) -> Tune | None:
-    """The searches, the keys of a scale over those of the file; `tune=none` leaves them out. As
-    many as the file declares seeds, which the command line's don't change."""
-    declared = [section for section in TUNE if section in parts]
-    if len(declared) > 1:
-        raise UserError(
-            f"{place}: tune: a sweep has tune or from.tune, not both: it searches settings of its "
-            f"runs, or of their parents; remove one"
-        )
-    words = {section: section_of(line, section) for section in TUNE}
-    for section in TUNE:
-        if section not in declared and (section in line.sweep or words[section]):
-            form = "`tune:` section" if section == "tune" else "`tune:` to its `from:`"
-            raise UserError(f"{section}: {place} declares no such search; add a {form}")
-    if not declared or declared[0] in line.sweep:
-        return None
-    [section] = declared
-    raw = {**whole.get(section, {}), **scaled.get(section, {})}
-    declared_seeds = design.at[:1] or (len(parts.get("seeds", range(DEFAULT_SEEDS))),)
-    return tuning(section, raw, words[section], place, declared_seeds[0], design)
+        words = {section: section_of(line, section) for section in TUNE}
+        for section in TUNE:
+            if section not in declared and (section in line.sweep or words[section]):
+                form = "`tune:` section" if section == "tune" else "`tune:` to its `from:`"
+                raise UserError(f"{section}: {place} declares no such search; add a {form}")
+        if not declared or declared[0] in line.sweep:
+            return None
+        [section] = declared
+        seeds, *_ = design.at or (len(parts.get("seeds", range(DEFAULT_SEEDS))),)
+        return tuning(section, self.merged(section), words[section], place, seeds, design)
 
 
 def looks_at(raw: Any, place: str) -> Looks:
