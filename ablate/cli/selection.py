@@ -174,8 +174,8 @@ def planned(
     for any other word that says another sweep than the driven one.
     """
     from ablate.planning.compose import Composer
-    from ablate.planning.declaration import changed
-    from ablate.planning.sweep_file import edited
+    from ablate.planning.declaration import change_analysis
+    from ablate.planning.sweep_file import edit_notes
     from ablate.planning.sweep_paths import sweep_files
     from ablate.planning.words import analysis_apart, read_line
     from ablate.report.live import begin
@@ -204,9 +204,9 @@ def planned(
         _check_said(made, plan, store, line.crossed)
     if read:
         plan = left_out(computed(store, plan), ledger)
-        for told in edited(plan, store.command):
+        for told in edit_notes(plan, store.command):
             begin(told)
-    found = changed(plan.analysis, analysis)
+    found = change_analysis(plan.analysis, analysis)
     for key in analysis:
         if getattr(found, key) == getattr(plan.analysis, key):
             continue

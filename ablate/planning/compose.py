@@ -22,11 +22,11 @@ from ablate.planning.conf import (
     compose_config,
     generated,
     hydra_on_conf,
-    interpolated,
+    interpolate,
 )
 from ablate.planning.data_section import complete, ours
 from ablate.planning.launcher import launcher_settings
-from ablate.planning.layers import Layers, SettingsLayer, put_whole, settled
+from ablate.planning.layers import Layers, SettingsLayer, put_whole_model, with_one_model
 from ablate.planning.logger import aside, words_apart
 from ablate.planning.overrides import once, parse, split_launcher
 from ablate.planning.tree import (
@@ -166,7 +166,7 @@ class Composer:
         Raises UserError as `merge` does, and for a length that another one makes void.
         """
         below, above = parents.split(layers)
-        merged = self.merge(settled(below))
+        merged = self.merge(with_one_model(below))
         if TRAINER in merged.choices:
             return self._own_tree(merged, [key for layer in layers for key in layer.settings])
         tree = self._composed_tree(merged)
@@ -199,7 +199,7 @@ class Composer:
         tree["seed"] = merged.values.get("seed", 0)
         if "${" in repr(tree):
             check_resolvers(tree)
-            tree = interpolated(tree)
+            tree = interpolate(tree)
         return tree
 
     def _composed_tree(self, merged: Merged) -> dict[str, Any]:
@@ -216,7 +216,7 @@ class Composer:
             tree[kind] = self._generated[kind, name]
         values = dict(merged.values)
         if (whole := values.pop("model", None)) is not None:
-            put_whole(tree, whole)
+            put_whole_model(tree, whole)
         if "by_arch" in tree:
             values = {**by_arch(tree, values), **values}
         for key, value in values.items():
@@ -227,7 +227,7 @@ class Composer:
             raise UserError("model.name: a whole model is said by model=NAME, in words or a sweep")
         if "${" in repr(tree):
             check_resolvers(tree)
-            tree = interpolated(tree)
+            tree = interpolate(tree)
         no_length_in_vain(tree, merged.height)
         no_key_in_vain(tree, merged.height)
         return tree

@@ -160,7 +160,7 @@ def check_resolvers(tree: Any, place: str = "", key: str = "") -> None:
         check_resolvers(part, place, f"{key}.{name}" if key else f"{name}")
 
 
-def interpolated(tree: dict[str, Any]) -> dict[str, Any]:
+def interpolate(tree: dict[str, Any]) -> dict[str, Any]:
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 

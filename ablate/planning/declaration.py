@@ -178,7 +178,7 @@ def analysis(raw: Any, place: str) -> dict[str, Any]:
     return parts_at(raw, place, ANALYSIS, "{key: value}")
 
 
-def changed(declared: Analysis, words: Mapping[str, Any]) -> Analysis:
+def change_analysis(declared: Analysis, words: Mapping[str, Any]) -> Analysis:
     """A driven sweep's analysis under the command line's `analysis.KEY`."""
     return replace(declared, **analysis(words, "analysis"))
 
@@ -234,7 +234,7 @@ def combinations(
         raise UserError(f"{place}: zip: expected lists of one length, but {lengths}")
     steps = zip(*values.values(), strict=True) if kind == "zip" else _tuples(values, f"{place}: ")
     for step in steps:
-        yield dict(zip(values, step, strict=True)), joined(step)
+        yield dict(zip(values, step, strict=True)), join(step)
 
 
 def one_at_a_time(values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[dict[str, Any], str]]:
@@ -257,11 +257,11 @@ def _tuples(values: Mapping[str, Sequence[Any]], place: str) -> Iterator[tuple[A
     return itertools.product(*values.values())
 
 
-def joined(values: Iterable[Any]) -> str:
+def join(values: Iterable[Any]) -> str:
     return JOINT.join(map(show, values))
 
 
-def filled(template: str, settings: Mapping[str, Any], place: str) -> str:
+def fill_label(template: str, settings: Mapping[str, Any], place: str) -> str:
     """`{block.attn}/{block.mlp}` with the row's own values."""
 
     def value(match: re.Match[str]) -> str:
@@ -368,5 +368,5 @@ def list_at(raw: Any, place: str, form: str, empty: bool = False) -> list[Any]:
     return raw
 
 
-def shown(settings: Mapping[str, Any]) -> str:
+def show_settings(settings: Mapping[str, Any]) -> str:
     return "{" + ", ".join(f"{key}: {show(value)}" for key, value in settings.items()) + "}"

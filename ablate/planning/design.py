@@ -114,9 +114,7 @@ class Fixed:
             raise UserError("--margin: needs --until N; of a table it is analysis.margin=POINTS")
         return sweep
 
-    def recalled(
-        self, declared: Sweep, before: Plan, words: Mapping[str, Any]
-    ) -> tuple[Sweep, str]:
+    def recall(self, declared: Sweep, before: Plan, words: Mapping[str, Any]) -> tuple[Sweep, str]:
         """The declared sweep in this design, that of the plan by which it was driven last; and
         what of it stays, in words."""
         n, seeds = len(before.seeds), before.seeds
@@ -225,9 +223,7 @@ class Looks:
         seeds = tuple(range(self.at[0]))
         return replace(sweep, design=Looks(self.at), seeds=seeds, analysis=analysis)
 
-    def recalled(
-        self, declared: Sweep, before: Plan, words: Mapping[str, Any]
-    ) -> tuple[Sweep, str]:
+    def recall(self, declared: Sweep, before: Plan, words: Mapping[str, Any]) -> tuple[Sweep, str]:
         analysis = declared.analysis
         if "analysis.margin" not in words:
             analysis = replace(analysis, margin=before.analysis.margin)

@@ -10,12 +10,20 @@ from typing import Any
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Row, Tune
 from ablate.planning.compose import Composer, placed
-from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown, trend_lacks
+from ablate.planning.declaration import (
+    Exclude,
+    Item,
+    Override,
+    Sweep,
+    holds,
+    show_settings,
+    trend_lacks,
+)
 from ablate.planning.overrides import show
 from ablate.planning.plan import Plan
-from ablate.planning.recall import Recall, check_crossed, crossed_again, recalled
-from ablate.planning.sweep_file import from_file, hashes, load
-from ablate.planning.sweep_paths import find, hidden, sweep_files
+from ablate.planning.recall import Recall, check_crossed, recall_crossed, recall_seeds
+from ablate.planning.sweep_file import file_hashes, from_file, load
+from ablate.planning.sweep_paths import find, hidden_notes, sweep_files
 from ablate.planning.table_sections import groups_of, paper_of
 from ablate.planning.tree import value_at
 from ablate.planning.words import Options, from_words, read_line
@@ -53,7 +61,7 @@ def plan(
         raise UserError(f"--as: expected a name, got {name!r}")
     name = name or line.name
     before = None if recall is None else recall(name, line.texts)
-    again = crossed_again(line, before, composer)
+    again = recall_crossed(line, before, composer)
     line = replace(
         line,
         settings=(*line.settings, *again),
@@ -79,13 +87,13 @@ def plan(
         check_crossed(line, sweep, before, composer, name, own=options.name is None)
         levels = content, content.get("scales", {}).get(scale, {})
         by_default = not any(key in level for level in levels for key in ("seeds", "until"))
-    found = recalled(sweep, line, before, by_default)
+    found = recall_seeds(sweep, line, before, by_default)
     made = expand(found.sweep, composer, name, found.words)
     kept = (f"{word.text}, as last time" for word in again)
     made = replace(made, notes=(*made.notes, *kept, *found.notes))
     if line.file is not None:
-        notes = (*hidden(line.file), *made.notes)
-        made = replace(made, notes=notes, file=hashes(find(line.file), scale))
+        notes = (*hidden_notes(line.file), *made.notes)
+        made = replace(made, notes=notes, file=file_hashes(find(line.file), scale))
     return made, launcher
 
 
@@ -325,7 +333,7 @@ def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str
             or (key in composer.groups and any(composer.sets(key, value, k) for k in part.when))
         ]
         if isinstance(part, Override) or (sweep.scale is None and not words):
-            raise UserError(f"{part.place}: matches no cell: {shown(part.when)}")
+            raise UserError(f"{part.place}: matches no cell: {show_settings(part.when)}")
         why = f"under {words[0]}" if words else "at this scale"
         notes.append(f"{part.place} matches no cell {why}")
     return notes

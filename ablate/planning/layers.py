@@ -29,7 +29,7 @@ Layers = Sequence[SettingsLayer]  # the later over the earlier
 INPUT = "model.input"  # how images are shown: a key of every model
 
 
-def settled(layers: Layers) -> Layers:
+def with_one_model(layers: Layers) -> Layers:
     """The layers with one model: `model` is in them for a whole model alone. Raises UserError for
     what is said beside a whole model and is not its own."""
     named = [n for n, layer in enumerate(layers) if "model" in layer.settings]
@@ -70,7 +70,7 @@ def _without_model(said: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def put_whole(tree: dict[str, Any], name: str) -> None:
+def put_whole_model(tree: dict[str, Any], name: str) -> None:
     """Put the whole model `name` into a composed tree, in the place of the shipped one. Raises
     UserError where the recipe hangs on the size of that."""
     if "by_arch" in tree:

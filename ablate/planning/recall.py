@@ -28,7 +28,7 @@ class Recalled:
     notes: tuple[str, ...] = ()
 
 
-def crossed_again(line: CommandLine, before: Plan | None, composer: Composer) -> list[Word]:
+def recall_crossed(line: CommandLine, before: Plan | None, composer: Composer) -> list[Word]:
     """The words that `before` was crossed with, and that the command line does not say."""
     if before is None or line.file is None:
         return []
@@ -63,7 +63,9 @@ def check_crossed(
             )
 
 
-def recalled(declared: Sweep, line: CommandLine, before: Plan | None, by_default: bool) -> Recalled:
+def recall_seeds(
+    declared: Sweep, line: CommandLine, before: Plan | None, by_default: bool
+) -> Recalled:
     """The declared sweep under what the command line says. Without such a word it has all seeds of
     `before`, by which it was driven last. `by_default`: does nobody declare its seeds?
 
@@ -78,11 +80,11 @@ def recalled(declared: Sweep, line: CommandLine, before: Plan | None, by_default
         raise _lacking(sweep, before, line)
     who = "the default is" if by_default else "the file says"
     otherwise = f"as last time; {who} {sweep.design.spelled(sweep.seeds)}"
-    kept, what = before.design.recalled(declared, before, line.sweep)
+    sweep, what = before.design.recall(declared, before, line.sweep)
     looks = apart(before.words)[1]  # else a file declared them
     again = Options(until=looks.until, margin=looks.margin).texts
-    words = [*kept.design.words(line.texts, kept.seeds), *again]
-    return Recalled(kept, words, (f"{what}, {otherwise}",))
+    words = [*sweep.design.words(line.texts, sweep.seeds), *again]
+    return Recalled(sweep, words, (f"{what}, {otherwise}",))
 
 
 def _covers(sweep: Sweep, before: Plan, said: bool) -> bool:

@@ -24,8 +24,8 @@ from ablate.planning.declaration import (
     combinations,
     distinct,
     field_readers,
-    filled,
-    joined,
+    fill_label,
+    join,
     key_at,
     label_at,
     list_at,
@@ -37,7 +37,7 @@ from ablate.planning.declaration import (
     products,
     seeds,
     settings_at,
-    shown,
+    show_settings,
     text_at,
 )
 from ablate.planning.design import DEFAULT, Design, Fixed, Looks, checked_looks
@@ -325,7 +325,7 @@ class _Reader:
         if any(key in axes for key in GENERATORS):
             return list(self.generated(axes, place, ("product", "zip")))
         values = {key: self.values(key, value, place) for key, value in axes.items()}
-        return [Item(joined(s.values()), s, place) for s in products(values, f"{place}: ")]
+        return [Item(join(s.values()), s, place) for s in products(values, f"{place}: ")]
 
     def column(self, entry: Any, place: str) -> Item:
         label, settings = self.named(mapping_at(entry, place, "LABEL: {key: value}"), place)
@@ -365,11 +365,11 @@ class _Reader:
             matched.update(ex.place for ex in hits)
             if hits:
                 continue
-            label = name if template is None else filled(template, settings, place)
+            label = name if template is None else fill_label(template, settings, place)
             yield Item(label, settings, place, family)
         for ex in excludes:
             if ex.place not in matched:
-                raise UserError(f"{ex.place}: matches nothing: {shown(ex.when)}")
+                raise UserError(f"{ex.place}: matches nothing: {show_settings(ex.when)}")
 
     def values(self, key: Any, raw: Any, place: str) -> tuple[Any, ...]:
         """The values of one key: a list, or one of Hydra's functions that make one."""
@@ -411,7 +411,7 @@ class _Reader:
 # declares at the plan's scale, so that a comment, or another scale, is no change.
 
 
-def hashes(path: Path, scale: str | None) -> dict[str, str]:
+def file_hashes(path: Path, scale: str | None) -> dict[str, str]:
     """Of a sweep file that can be read. Raises UserError for another."""
     said = {} if scale is None else {"scale": scale}
     return {"sha256": sha256_of(path), "declares": _declared(path, scale), **said}
@@ -426,7 +426,7 @@ def _declared(path: Path, scale: str | None) -> str:
     return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()
 
 
-def edited(plan: Plan, command: Callable[..., str]) -> Iterator[str]:
+def edit_notes(plan: Plan, command: Callable[..., str]) -> Iterator[str]:
     """A line where the file that the plan's words name, if it is in reach, declares another sweep
     now. `command`: of the plan's store."""
     if not (plan.file and plan.words):

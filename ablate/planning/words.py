@@ -17,7 +17,7 @@ from ablate.planning.declaration import (
     Sweep,
     analysis,
     distinct,
-    joined,
+    join,
     label_at,
     products,
     seeds,
@@ -225,7 +225,7 @@ def cross(
     found = []
     for column in columns:
         for settings in products({word.key: word.values for word in words}):
-            label = joined(settings.values())
+            label = join(settings.values())
             if column.label:
                 named = (f"{key}={show(value)}" for key, value in settings.items())
                 label = JOINT.join([column.label, *named])
@@ -235,7 +235,7 @@ def cross(
 
 
 def _item(settings: Mapping[str, Any]) -> Item:
-    return Item(joined(settings.values()), settings, "")
+    return Item(join(settings.values()), settings, "")
 
 
 def section_of(line: CommandLine, section: str) -> dict[str, Any]:
