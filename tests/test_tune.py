@@ -612,7 +612,11 @@ def test_replicated_searches_keep_the_promise_that_one_search_breaks(sharpness):
         ("log: [1e-4, 3e-2]", "choices: [1, 2]", "add it to the choices [1, 2]"),
         ("optim.lr:", "optim.rl:", "optim.rl: no such key"),
         ("trials: 15", "trials: 0", "expected at least 1, got 0"),
-        ("trials: 15", "trials: 15\n  round: 100000000000", "tune.round: expected at most 10,000"),
+        (
+            "trials: 15",
+            "trials: 15\n  round: 100000000000",
+            "tune.round: must be at least 1 and at most 10,000",
+        ),
         ("trials: 15", "trails: 15", "did you mean 'trials'?"),
         ("trials: 15", "trials: 15\n  sampler: grid", "grid needs choices for optim.lr"),
         ("trials: 15", "trials: 15\n  sampler: bayes", "bayes"),

@@ -293,43 +293,9 @@ class Tune:
         return FIRST_TUNING_SEED * (1 + self.seed) + search
 
 
-# --- As plain values, for the file of a plan, and back -------------------------------------------
-
-
 def cell_tree(cell: Cell) -> dict[str, Any]:
+    """As plain values, for the file of a plan."""
     tree = {**vars(cell), "chosen": [vars(choice) for choice in cell.chosen]}
     if not cell.seeds:
         del tree["seeds"]
     return tree
-
-
-def cell_of(tree: Mapping[str, Any]) -> Cell:
-    return Cell(
-        tree["row"],
-        tree["column"],
-        tree["spec"],
-        {int(seed): run for seed, run in tree["ids"].items()},
-        tuple(tree["overrides"]),
-        tuple(map(_choice, tree["chosen"])),
-        tuple(tree["specs"]),
-        tuple(tree.get("seeds", ())),
-    )
-
-
-def _choice(tree: Mapping[str, Any]) -> TuningWinner:
-    lists = {key: tuple(tree[key]) for key in ("edges", "seeds", "noise")}
-    return TuningWinner(**{**tree, **lists})
-
-
-def tune_of(tree: Mapping[str, Any] | None) -> Tune | None:
-    if tree is None:
-        return None
-    stages = tuple(
-        TuningStage(
-            {k: {how: tuple(v) for how, v in d.items()} for k, d in stage["space"].items()},
-            stage["trials"],
-            stage["at"],
-        )
-        for stage in tree["stages"]
-    )
-    return Tune(**{**tree, "stages": stages})

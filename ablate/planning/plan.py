@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from ablate.planning import own_metric
@@ -21,15 +21,13 @@ from ablate.planning.cell import (
     Row,
     Trial,
     Tune,
-    cell_of,
     cell_tree,
     lineage,
     spec_parents,
-    tune_of,
 )
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
 from ablate.planning.probing import Spread, check_layer, check_measured, spread_of
-from ablate.planning.tree import fits
+from ablate.planning.tree import structured
 from ablate.shared.errors import UserError, format_of, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 from ablate.shared.metrics.probed import called
@@ -324,37 +322,18 @@ class Plan:
 
     @classmethod
     def _of(cls, tree: Mapping[str, Any]) -> Plan:
-        return cls(
-            name=tree["name"],
-            title=printable(tree["title"]),
-            words=tuple(tree["words"]),
-            rows=tuple(
-                Row(**{**row, **{key: tuple(row[key]) for key in ("confounds", "aliases")}})
-                for row in tree["rows"]
-            ),
-            columns=tuple(Column(**column) for column in tree["columns"]),
-            cells=tuple(map(cell_of, tree["cells"])),
-            baseline=tree["baseline"],
-            seeds=tuple(tree["seeds"]),
-            analysis=Analysis(**{**tree["analysis"], "looks": tuple(tree["analysis"]["looks"])}),
-            paper=tree["paper"],
-            notes=tuple(tree["notes"]),
-            tune=tune_of(tree["tune"]),
-            trials=tuple(
-                Trial(**{**trial, "cell": cell_of(trial["cell"])}) for trial in tree["trials"]
-            ),
-            own=own_metric.kept(tree.get("own", {})),
-            groups=tuple(ColumnGroup(**group) for group in tree.get("groups", ())),
-            design=design_of(tree),
-            file=tree.get("file", {}),
-            skipped=tree.get("skipped", {}),
-        )
+        own = own_metric.kept(tree.get("own", {}))
+        parts = {
+            part.name: tree[part.name]
+            for part in fields(cls)
+            if part.name != "design" and (part.name not in OPTIONAL or part.name in tree)
+        }
+        plan: Plan = structured({**parts, "title": printable(tree["title"]), "own": own}, cls)
+        return replace(plan, design=design_of(tree))
 
 
 def _check(plan: Plan) -> None:
-    """Raises ValueError where a value is of another type, or names what there is not."""
-    if not fits(plan, Plan):
-        raise ValueError("is no plan of a sweep: a value in it has another type")
+    """Raises ValueError where a value names what there is not."""
     if not plan.cells:
         raise ValueError("is no plan of a sweep: it has no cells")
     rows, columns = ([part.label for part in parts] for parts in (plan.rows, plan.columns))
