@@ -210,13 +210,12 @@ def planned(
     for key in analysis:
         if getattr(found, key) == getattr(plan.analysis, key):
             continue
+        if not read:
+            raise UserError(
+                f"analysis.{key}: {plan.name} was driven with another value; only `table`, "
+                f"`report`, `plot` and `export` take a new one"
+            )
         plan.design.check_change(plan, key)
-        if read:
-            continue
-        raise UserError(
-            f"analysis.{key}: {plan.name} was driven with another value; only `table`, "
-            f"`report`, `plot` and `export` take a new one"
-        )
     plan = replace(plan, analysis=found).with_own()
     plan.metric  # noqa: B018 - raises UserError where its task has none of this name
     return plan

@@ -121,9 +121,10 @@ def structured(value: Any, hint: Any) -> Any:
     elif of is Literal:
         if any(type(value) is type(option) and value == option for option in args):
             return value
-    elif hint is Any or type(value) is hint and (hint is not int or is_number(value)):
-        return value
-    elif hint is float and type(value) is int and is_number(value):
+    elif type(value) is int and hint in (int, float):
+        if is_number(value):
+            return value
+    elif hint is Any or type(value) is hint:
         return value
     raise ValueError(f"{value!r} is no {hint}")
 
