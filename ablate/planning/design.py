@@ -9,8 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Tune
@@ -34,7 +33,8 @@ Standing = Mapping[str, Mapping[str, tuple[int, str]]]
 class Fixed:
     """Every cell has the declared seeds. Gains are judged when every run has a result."""
 
-    analysis = MappingProxyType[str, Any]({})
+    at: ClassVar[tuple[int, ...]] = ()  # the numbers of seeds at which it looks
+    analysis: ClassVar[Mapping[str, Any]] = {}  # what it says itself of margin and spread
     grows = False  # does it ask for seeds after results?
     # What a table says of it.
     family = ""
@@ -43,11 +43,6 @@ class Fixed:
     unfinished = "Gains have no intervals and no verdicts before every run has a result."
     judges_other_sets = True
     without_images = "one way"  # how a column is judged that images tell no spread of
-
-    @property
-    def at(self) -> tuple[int, ...]:
-        """The numbers of seeds at which it looks."""
-        return ()
 
     def tree(self) -> dict[str, Any]:
         """What a plan's file, and the analysis of a look, have of it."""
