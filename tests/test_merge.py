@@ -21,9 +21,9 @@ from test_kill_keeping import Server, contents
 from test_past_looks import reading
 
 from ablate.audit.verify import verify
+from ablate.planning.design import with_seeds
 from ablate.planning.expand import plan as make_plan
-from ablate.planning.unite import unite
-from ablate.planning.until import with_seeds
+from ablate.planning.plan_merge import unite
 from ablate.running.board import Folders
 from ablate.shared.files import read_sealed, write_sealed
 from ablate.store import attempts

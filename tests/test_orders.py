@@ -17,6 +17,7 @@ from test_ledger import small_plan
 from test_liveness import SETTINGS, Elsewhere, Quiet
 
 from ablate.cli import app
+from ablate.planning.design import Looks
 from ablate.running.driver import Drive
 from ablate.running.driver_lock import driving
 from ablate.running.orders import ORDERS, effect_of
@@ -389,7 +390,7 @@ def test_orders_are_told_and_undone(finished, capsys):
 
 def test_what_a_look_or_a_search_needs_can_not_be_skipped(finished):
     plan = finished.read_plan("fixture")
-    looked = dataclasses.replace(plan, until=(2, 4))
+    looked = dataclasses.replace(plan, design=Looks((2, 4)))
     with Ledger.driving(finished) as ledger:
         ledger.announce(looked)
         finished.write_plan(looked)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 import ablate
 from ablate.audit import export
 from ablate.planning import compose
-from ablate.planning.own_probe import complete, number_of
+from ablate.planning.own_metric import complete_probes, number_of
 from ablate.shared.errors import UserError
 from ablate.shared.spec import tree_identity
 from ablate.store.store import Store
@@ -89,12 +89,12 @@ def test_a_bundle_has_its_number_without_its_file(driven, tmp_path, monkeypatch)
 
 def test_an_edit_is_another_run_but_not_where_it_lies(folder, tmp_path, monkeypatch):
     (folder / "steeply.py").write_text(SOURCE.replace("    version = 1\n", ""))
-    first = complete([PROBE], folder)
+    first = complete_probes([PROBE], folder)
     (folder / "steeply.py").write_text(SOURCE.replace("    version = 1\n", "") + "# edited\n")
-    assert complete([PROBE], folder) != first
+    assert complete_probes([PROBE], folder) != first
     (folder / "steeply.py").write_text(SOURCE + "# edited\n")
-    assert complete([PROBE, "gradnorm"], folder)["versions"] == {PROBE: "1"}
-    assert complete(["gradnorm"], folder) is None
+    assert complete_probes([PROBE, "gradnorm"], folder)["versions"] == {PROBE: "1"}
+    assert complete_probes(["gradnorm"], folder) is None
     spec = {"probe": [PROBE], "own_probes": {"folder": "/a", "versions": {PROBE: "1"}}}
     whole, _ = compose.resolve([f"probe=[{PROBE}]"], Path("runs"))
     at = {**whole, **spec}

@@ -26,6 +26,7 @@ from test_kill import kill, wait_for, workers
 
 import ablate
 from ablate.analysis.captions import parent_words
+from ablate.planning.design import ONE_PARENT
 from ablate.planning.expand import plan as make_plan
 from ablate.shared import spec
 from ablate.shared.build import build_run
@@ -76,8 +77,8 @@ def test_one_parent_is_that_of_its_seed(tmp_path):
     assert one["none#1.from"] == every["none#1.from"]
     assert one["none#1"] == every["none#1"]  # it would have started from there anyway
     assert one["none#0"] != every["none#0"]
-    assert plan.one_parent
-    assert not free.one_parent
+    assert plan.conditions == (ONE_PARENT,)
+    assert not free.conditions
 
 
 def test_a_child_has_its_parent_s_model_and_a_recipe_of_its_own(tmp_path):

@@ -13,6 +13,7 @@ import pytest
 import tiny
 
 from ablate.planning.cell import Cell, Column, Row
+from ablate.planning.design import Looks
 from ablate.planning.plan import Plan
 from ablate.shared.spec import to_tree
 from ablate.store import events, looks
@@ -298,7 +299,9 @@ def test_a_look_is_what_the_ledger_gives_back():
     for one in (
         looks.look(plan),
         looks.peek(plan, {"xS0", "bS0"}),
-        looks.until_look(dataclasses.replace(plan, until=(2, 3)), "S", 2, {"x": "helps"}, 7),
+        looks.until_look(
+            dataclasses.replace(plan, design=Looks((2, 3))), "S", 2, {"x": "helps"}, 7
+        ),
     ):
         event = json.loads(json.dumps(one.event()))
         assert event == one.event()
@@ -366,7 +369,7 @@ def test_what_is_no_look_is_none(changed, expected):
 
 
 def test_a_sweep_with_looks_is_judged_as_at_its_first():
-    plan = dataclasses.replace(planned(seeds=5), until=(2, 3))
+    plan = dataclasses.replace(planned(seeds=5), design=Looks((2, 3)))
     told = looks.until_look(plan, "", 2, {"x": "goes on", "y": "hurts"}, 2)
     rows = {**told.columns[""].rows, "z": ReadRow("spec z", {0: "x0"})}
     wider = dataclasses.replace(told, sweep="g", columns={"": ReadColumn(3, rows, 3)})

@@ -20,9 +20,9 @@ from ablate.analysis.seeding import Seeding
 from ablate.analysis.tabulate import tabulate
 from ablate.analysis.verdicts import summary
 from ablate.cli import starting
+from ablate.planning.design import USUAL, Fixed, Looks, looks_to
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.plan import Plan
-from ablate.planning.until import USUAL, at_most, looks_to
 from ablate.report.formats import render
 from ablate.shared.errors import UserError
 from ablate.store import looks
@@ -99,13 +99,13 @@ def planned(tmp_path, monkeypatch):
 
 def test_a_plan_begins_with_the_seeds_of_the_first_look_and_comes_back_from_its_file(planned):
     plan = planned()
-    assert (plan.until, plan.seeds, plan.analysis.margin) == (LOOKS, (0, 1, 2, 3, 4), 2)
+    assert (plan.design.at, plan.seeds, plan.analysis.margin) == (LOOKS, (0, 1, 2, 3, 4), 2)
     assert all(set(cell.ids) == {*range(5)} for cell in plan.cells)
     assert plan.to_come == 0
     assert Plan.from_tree(json.loads(plan.to_bytes())).checked() == plan
-    assert len([*at_most(plan).runs()]) == 6 * 9
+    assert len([*plan.design.at_most(plan).runs()]) == 6 * 9
     other = planned(until=12, margin=0.5)
-    assert (other.until, other.analysis.margin) == ((5, 8, 12), 0.5)
+    assert (other.design.at, other.analysis.margin) == ((5, 8, 12), 0.5)
     assert other.words == ("few", "--until", "12", "--margin", "0.5")
     assert other.name == "few"
     assert {c.ids[4] for c in other.cells} == {c.ids[4] for c in plan.cells}
@@ -153,12 +153,12 @@ def test_mistakes_are_one_line(planned, instead, words, options, message):
 
 def test_a_scales_seeds_replace_the_files_looks_and_its_looks_the_seeds(planned):
     text = f"{FILE}scales: {{small: {{seeds: 2}}, other: {{until: {{looks: [6, 8]}}}}}}\n"
-    assert planned(text=text, scale="small").until == ()
-    assert planned(text=text, scale="other").until == (6, 8)
+    assert planned(text=text, scale="small").design.at == ()
+    assert planned(text=text, scale="other").design.at == (6, 8)
     fixed = text.replace(UNTIL, "seeds: 3")
-    assert planned(text=fixed).until == ()
+    assert planned(text=fixed).design.at == ()
     assert planned(text=fixed, scale="other").seeds == tuple(range(6))
-    assert planned(text=fixed, until=9).until == (5, 9)
+    assert planned(text=fixed, until=9).design.at == (5, 9)
 
 
 # --- Which seeds are asked for ------------------------------------------------------------------
@@ -170,7 +170,7 @@ class Planted:
     def __init__(self, plan, y, missing=(), status=None):
         self.asked: list[str] = []
         self.results = {}
-        for cell in at_most(plan).cells:
+        for cell in plan.design.at_most(plan).cells:
             for seed, run in cell.ids.items():
                 key = (cell.row, cell.column, seed)
                 if key not in missing:
@@ -300,7 +300,9 @@ def test_later_rows_later_looks_and_another_margin_are_a_changed_analysis(planne
         (FILE.replace(UNTIL, "seeds: 5"), "until: [5, 7, 9] -> none"),
     ):
         other = planned(text=text)
-        known = Planted(dataclasses.replace(other, until=other.until[:3] or LOOKS), y).results
+        known = Planted(
+            dataclasses.replace(other, design=Looks(other.design.at[:3] or LOOKS)), y
+        ).results
         past = PastLooks(before, look(other))
         table = tabulate(other, known, past, words=True)
         assert any(said in note for note in table.notes), table.notes
@@ -309,7 +311,7 @@ def test_later_rows_later_looks_and_another_margin_are_a_changed_analysis(planne
         assert not any(entry.verdict for entry in strict.entries)
         assert "Decided" not in " ".join(strict.footnotes)
         judged = any(note.startswith("Judged at the look at 5") for note in strict.footnotes)
-        assert judged == bool(other.until)
+        assert judged == bool(other.design.at)
     table = tabulate(plan, results.results, PastLooks(before, look(plan)), words=True)
     assert not any("Changed" in note for note in table.notes)
     assert any(note.startswith("Decided at the look at 5 seeds") for note in table.footnotes)
@@ -333,7 +335,7 @@ def test_what_looks_do_not_judge_has_no_place_for_a_verdict_and_is_not_counted(p
     assert wins(table, [e for e in rows["DPN"] if "mnist5k" in e.column]) == ""
     [average] = [line for line in render(table, "md").splitlines() if "if columns were" in line]
     assert "verdict" not in average
-    fixed = tabulate(dataclasses.replace(plan, until=()), results, words=True)
+    fixed = tabulate(dataclasses.replace(plan, design=Fixed()), results, words=True)
     [average] = [line for line in render(fixed, "md").splitlines() if "if columns were" in line]
     assert "| verdict |" in average
     assert wins(fixed, [e for e in fixed.entries if e.row == "DPN"]) == "helps in 4 of 4"
@@ -357,7 +359,9 @@ def test_a_sweep_gives_seeds_at_its_looks_and_says_what_each_decided(calm):
         for row, now in course.rows.items():
             told[row][column] = now.seeds, now.word
     assert standing(plan, looks.read(looks_of(calm))) == told
-    assert standing(dataclasses.replace(plan, until=(5, 6)), looks.read(looks_of(calm))) == {}
+    assert (
+        standing(dataclasses.replace(plan, design=Looks((5, 6))), looks.read(looks_of(calm))) == {}
+    )
     assert "look at 5 seeds of 64: " in said
     status = calm("status", "few").out
     assert re.search(r"^ asleep .* 2 of 2 columns *$", status, re.MULTILINE)
@@ -484,7 +488,7 @@ def test_what_looks_under_another_analysis_decided_is_not_told(planned):
     seen = [looks.until_look(p, "64", 5, DECIDED, 2) for p in (plan, other)]
     assert [*told_by(plan, seen)] == [*told_by(plan, seen[:1])]
     assert len([*told_by(plan, seen)]) == 1
-    assert [*told_by(dataclasses.replace(plan, until=()), seen)] == []
+    assert [*told_by(dataclasses.replace(plan, design=Fixed()), seen)] == []
 
 
 def test_a_table_wide_family_has_the_contrasts_that_looks_judge(planned):
@@ -498,4 +502,4 @@ def test_a_table_wide_family_has_the_contrasts_that_looks_judge(planned):
 def test_the_baseline_alone_in_a_column_waits_for_no_look(planned):
     text = FILE + "exclude: [{train.batch: 128, stem: dpn}, {train.batch: 128, optim.lr: 3e-4}]\n"
     plan = planned(text=text)
-    assert [len(cell.ids) for cell in at_most(plan).cells] == [9, 9, 9, 5]
+    assert [len(cell.ids) for cell in plan.design.at_most(plan).cells] == [9, 9, 9, 5]

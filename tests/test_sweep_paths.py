@@ -10,8 +10,8 @@ import pytest
 
 from ablate.cli.starting import check_name
 from ablate.planning import expand
-from ablate.planning.edited import edited
 from ablate.planning.plan import Plan
+from ablate.planning.sweep_file import edit_notes
 from ablate.planning.sweep_paths import find, sweep_files
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
@@ -88,18 +88,18 @@ def test_a_file_that_declares_another_sweep_now_is_noticed():
     whole = f"title: t\n{TWO}scales: {{big: {{seeds: 5}}, long: {{seeds: 9}}}}\n"
     write("sweeps/photos.yaml", whole)
     made = Plan.from_tree(plan("photos", scale="big").to_tree())
-    assert list(edited(made, RUNS.command)) == []
+    assert list(edit_notes(made, RUNS.command)) == []
     for same in (f"# said\n{whole}", whole.replace("seeds: 9", "seeds: 8")):
         write("sweeps/photos.yaml", same)
-        assert list(edited(made, RUNS.command)) == []
+        assert list(edit_notes(made, RUNS.command)) == []
     for other in (whole.replace("dpn", "none"), whole.replace("a:", "c:"), TWO, "variants: ["):
         write("sweeps/photos.yaml", other)
-        (line,) = edited(made, RUNS.command)
+        (line,) = edit_notes(made, RUNS.command)
         assert line.startswith(
             "sweeps/photos.yaml has changed since `ablate sweep photos --scale big` planned it: "
         )
     os.remove("sweeps/photos.yaml")
-    assert list(edited(made, RUNS.command)) == []  # the store is read from another folder
+    assert list(edit_notes(made, RUNS.command)) == []  # the store is read from another folder
 
 
 def test_a_row_is_renamed_without_training(shell):

@@ -32,9 +32,8 @@ from ablate.analysis.scores import short
 from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.plan import Plan
+from ablate.planning.plan_merge import unasked
 from ablate.planning.search import Search
-from ablate.planning.unite import unasked
-from ablate.planning.until import at_most
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
 
@@ -149,7 +148,7 @@ def test_looks_give_seeds_to_a_column_without_searches(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     declared(tmp_path, IN_PART.replace("seeds: 2", "until: {looks: [5, 8], margin: 1.0}"))
     plan, _ = make_plan(["lr"], store=tmp_path / "runs")
-    most = at_most(plan)
+    most = plan.design.at_most(plan)
     assert {c.column: len(c.ids) for c in most.cells if c.column == "before"} == {"before": 8}
     assert {len(most.planned(cell)) for cell in most.cells} == {8}
 
@@ -675,7 +674,11 @@ def test_replicated_searches_keep_the_promise_that_one_search_breaks(sharpness):
         ("log: [1e-4, 3e-2]", "choices: [1, 2]", "add it to the choices [1, 2]"),
         ("optim.lr:", "optim.rl:", "optim.rl: no such key"),
         ("trials: 15", "trials: 0", "expected at least 1, got 0"),
-        ("trials: 15", "trials: 15\n  round: 100000000000", "tune.round: expected at most 10,000"),
+        (
+            "trials: 15",
+            "trials: 15\n  round: 100000000000",
+            "tune.round: must be at least 1 and at most 10,000",
+        ),
         ("trials: 15", "trails: 15", "did you mean 'trials'?"),
         ("trials: 15", "trials: 15\n  sampler: grid", "grid needs choices for optim.lr"),
         ("trials: 15", "trials: 15\n  sampler: bayes", "bayes"),

@@ -17,9 +17,8 @@ from ablate.cli import starting
 from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.plan import Plan
+from ablate.planning.plan_merge import unasked, unite
 from ablate.planning.search import Search
-from ablate.planning.unite import unasked, unite
-from ablate.planning.until import at_most
 from ablate.shared.errors import UserError
 from ablate.store import looks
 from ablate.store.ledger import Ledger
@@ -147,7 +146,8 @@ def test_the_order_of_results_changes_nothing_and_a_new_driver_goes_on(planned, 
 
 
 def test_seeds_that_are_not_chosen_yet_are_to_come(planned):
-    plan = at_most(planned())
+    few = planned()
+    plan = few.design.at_most(few)
     assert plan.expected_trials == EACH * 9 * 3
     now = Search(plan).grow(lambda run: None, lambda run: ())
     assert len(now.trials) == EACH * 9 * 3

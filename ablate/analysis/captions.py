@@ -11,8 +11,8 @@ from ablate.analysis.scores import Scores
 from ablate.analysis.trained_on import length_of
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
+from ablate.planning.design import ONE_SEARCH
 from ablate.planning.plan import Plan
-from ablate.shared.own import is_own
 from ablate.store.store import REMEDY
 
 if TYPE_CHECKING:
@@ -43,16 +43,17 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
     """Explain the numbers of a table. `judged`: have gains intervals?"""
     analysis, of = plan.analysis, plan.metric
     sizes = sorted({size for column in columns for size in column.test_sizes})
-    none = "tested by their trainer" if is_own(plan.cells[0].spec) else "no test result yet"
     number = " or ".join(map(str, sizes))
-    tested = f"one split, one test set of {number} {plan.task.examples}" if sizes else none
+    tested = (
+        f"one split, one test set of {number} {plan.task.examples}" if sizes else plan.task.untested
+    )
     tested = of.on or ("of the fixed validation set" if of.of_curve else tested)
     name = of.name[0].upper() + of.name[1:]
     less = ", lower being better" if of.sign < 0 else ""
     less = ", neither direction being better" if of.neutral else less
     how = (
         f" [{level(gain_alpha(analysis))}, simultaneous over the {family(plan, columns)}"
-        f"{_looks(plan)}; {_method(plan, columns)}]"
+        f"{plan.design.family}; {_method(plan, columns)}]"
     )
     lines = [
         f"{name}: mean over seeds [{level(analysis.alpha)} Student t]; {of.over(plan.baseline)} "
@@ -88,7 +89,7 @@ def _also(plan: Plan, columns: Sequence[TableColumn]) -> str:
     if not sets:
         return ""
     family = "a family of its own" if plan.analysis.family == "column" else "in the same family"
-    family = "without verdicts, for looks are at the run's own test set" if plan.until else family
+    family = plan.design.on_other_sets or family
     return (
         f"The columns on {names([*sets])} test the same runs on other images or labels. Each of "
         f"these columns is {family}; averages and contrasts use the run's own test set only."
@@ -124,7 +125,7 @@ def _tuned(plan: Plan, tune: Tune) -> str:
     least = f"; at least {100 * min(shares):.0f} % of each range is explored" if shares else ""
     counted = (
         "intervals are conditional on the chosen settings"
-        if plan.one_search
+        if ONE_SEARCH in plan.conditions
         else "n counts searches"
     )
     without = ", ".join(column.label for column in plan.columns if not column.tuned)
@@ -146,11 +147,6 @@ def with_words(plan: Plan, *said: str) -> str:
     words = [other for other in plan.words if other.partition("=")[0] not in keys]
     place = next((i for i, other in enumerate(words) if other.startswith("--")), len(words))
     return shlex.join(["ablate", "sweep", *words[:place], *said, *words[place:]])
-
-
-def _looks(plan: Plan) -> str:
-    *most, last = plan.until or ("",)
-    return f" and the looks at {', '.join(map(str, most))} and {last} seeds" if plan.until else ""
 
 
 METHODS = {
@@ -191,16 +187,7 @@ def notes(
         )
     if any(entry.n == 1 for column in columns for entry in column.entries):
         found.append("n = 1: no interval.")
-    if plan.one_search:
-        found.append(
-            "One search a row: intervals are conditional on the chosen settings and don't compare "
-            "methods, so there are no verdicts; tune.repeats=3 compares methods."
-        )
-    if plan.one_parent:
-        found.append(
-            "One parent a row: intervals are conditional on its weights and leave out how much "
-            "parents differ, so there are no verdicts; without from.seed each seed has its own."
-        )
+    found += [condition.note for condition in plan.conditions]
     if plan.n == 2:
         found.append("n = 2: intervals, no verdicts.")
     for column in columns:
@@ -229,10 +216,9 @@ def _void(plan: Plan, column: TableColumn, block: Sequence[Scores], judged: bool
         f"seed {seed} diverged" + (f" at step {step}" if step is not None else "")
         for seed, step in base.diverged.items()
     ] + [f"seed {seed} collapsed" for seed in base.collapsed]
-    none = "no further verdicts" if plan.until else "no verdicts"
     yield (
-        f"{at}{none}: in the baseline {plan.baseline}, {', '.join(fates)}, so gains over the "
-        f"baseline don't measure the variants."
+        f"{at}{plan.design.void}: in the baseline {plan.baseline}, {', '.join(fates)}, so gains "
+        f"over the baseline don't measure the variants."
     )
     n = len(base.results)
     groups: dict[tuple[int, int], list[str]] = {}
@@ -266,12 +252,9 @@ def _unfinished(plan: Plan, missing: Counter[str]) -> str:
             by_count.setdefault(lacking, []).append(row)
     parts = [f"{n} of {names(rows)}" for n, rows in sorted(by_count.items(), reverse=True)]
     planned = sum(len(plan.planned(cell)) for cell in plan.cells)
-    when = "Gains have no intervals and no verdicts before every run has a result."
-    if plan.until:
-        when = "The next look waits until every run of its column has a result."
     return (
         f"UNFINISHED: {missing.total()} of {count(planned, 'run')} missing "
-        f"({'; '.join(parts)}). {when}"
+        f"({'; '.join(parts)}). {plan.design.unfinished}"
     )
 
 

@@ -16,8 +16,8 @@ from ablate.analysis.captions import count
 from ablate.analysis.correct import Predictions, correct
 from ablate.analysis.methods import sequential_of
 from ablate.analysis.scores import Curves, Probes, Results, Scores, all_scores
+from ablate.planning.design import Standing
 from ablate.planning.plan import Plan
-from ablate.planning.until import Standing
 from ablate.store import looks
 from ablate.store.looks import InterimLook
 from ablate.store.past_looks import PastLooks
@@ -109,7 +109,9 @@ def courses_of(
     predictions: Predictions,
     past: PastLooks | None = None,
 ) -> dict[str, ColumnCourse]:
-    """The course of every column of a plan whose results these are."""
+    """The course of every column of a plan whose results these are; none of one without looks."""
+    if not plan.design.at:
+        return {}
     cells = all_scores(plan, results, (), curves, probes)
     return follow(plan, cells, results, predictions, past)
 
@@ -136,7 +138,7 @@ def _column(
     spreads: tuple[float, float] | None = None
     df = ratio = None
     tripped, lacking, images = False, "", None
-    for look, n in enumerate(plan.until):
+    for look, n in enumerate(plan.design.at):
         needed = state.active.copy()
         needed[0] = True
         if not state.active.any() or not _known(y, unstable)[needed, :n].all():
@@ -147,7 +149,7 @@ def _column(
                 method = replace(method, spread="paired")
         shaky = np.asarray(unstable[:, :n].any(-1))
         fit, after = stats.take_look(y[:, :n], look, state, method, shaky, images)
-        words = _words(plan, rows, state, after, last=n == plan.until[-1])
+        words = _words(plan, rows, state, after, last=n == plan.design.at[-1])
         gains = _gains(y[:, :n], fit)
         courses |= {row: RowCourse(n, word, gains[rows.index(row)]) for row, word in words.items()}
         told.append((n, words))
@@ -158,7 +160,7 @@ def _column(
         tripped = bool(~np.isnan(fit.ratio))
         ratio = float(fit.ratio) if np.isfinite(fit.ratio) else None
         state = after
-    left = plan.until[len(told) :] if state.active.any() else ()
+    left = plan.design.at[len(told) :] if state.active.any() else ()
     following = left[0] if left else None
     return ColumnCourse(
         label, courses, tuple(told), following, spreads, df, tripped, ratio, lacking
@@ -202,7 +204,7 @@ def _arrays(plan: Plan, block: Sequence[Scores]) -> tuple[Floats, Bools]:
     collapsed, or never reached the metric's threshold."""
     import numpy as np
 
-    shape = (len(block), plan.until[-1])
+    shape = (len(block), plan.design.at[-1])
     y, unstable = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
     for row, found in enumerate(block):
         for seed, value in found.main.by_seed.items():
@@ -275,11 +277,8 @@ def look_events(
 def told_by(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[str]:
     """Say of every recorded look of the plan that gave out seeds what it decided; looks under
     another analysis are left out."""
-    if not plan.until:
-        return
-    now = looks.look(plan)
-    for look in seen:
-        for label, column in look.columns.items() if look.is_of(now) else ():
+    for look in _of_plan(plan, seen):
+        for label, column in look.columns.items():
             if column.decided:
                 yield _line(column.n, label, column.decided)
 
@@ -288,12 +287,18 @@ def standing(plan: Plan, seen: Iterable[InterimLook]) -> Standing:
     """What the newest look at each row said. Only looks that gave out seeds count, and no looks
     under another analysis."""
     found: dict[str, dict[str, tuple[int, str]]] = {}
-    now = looks.look(plan) if plan.until else None
-    for look in seen:
-        for label, column in look.columns.items() if now and look.is_of(now) else ():
+    for look in _of_plan(plan, seen):
+        for label, column in look.columns.items():
             for row, word in column.decided.items():
                 found.setdefault(row, {})[label] = column.n, word
     return found
+
+
+def _of_plan(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[InterimLook]:
+    """The looks under the plan's own analysis that gave out seeds."""
+    deciding = [look for look in seen if any(one.decided for one in look.columns.values())]
+    now = looks.look(plan) if deciding else None
+    return (look for look in deciding if now and look.is_of(now))
 
 
 def lines(plan: Plan, course: ColumnCourse) -> list[str]:
@@ -320,7 +325,7 @@ def notes(plan: Plan, courses: Iterable[ColumnCourse]) -> Iterator[str]:
     for course in courses:
         at = f"{heading}: " if (heading := plan.heading(course.label)) else ""
         if course.next is not None and not course.told:
-            yield f"{at}no look yet; the first is at {plan.until[0]} seeds."
+            yield f"{at}no look yet; the first is at {plan.design.at[0]} seeds."
         elif course.next is not None:
             yield (
                 f"{at}{count(len(course.active), 'row')} undecided; the next look is at "
@@ -333,5 +338,5 @@ def _until_the_end(plan: Plan, course: ColumnCourse) -> str:
     """The greatest number of runs that are left after the last look."""
     if course.next is None:
         return ""
-    runs = (len(course.active) + 1) * (plan.until[-1] - course.told[-1][0])
+    runs = (len(course.active) + 1) * (plan.design.at[-1] - course.told[-1][0])
     return f"; until the end: at most {count(runs, 'more run')}"

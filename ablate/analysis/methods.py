@@ -24,8 +24,8 @@ def method_of(plan: Plan, column: str, past: PastLooks | None = None) -> Method:
     comparisons = max(1, contrasts[column])
     if past is not None:
         contrasts = Counter({at: max(n, past.contrasts(at)) for at, n in contrasts.items()})
-    # Looks give no verdicts on the sets of `eval.also`.
-    sets = {at: 0 if plan.until else len(sets_of(plan, at)) for at in contrasts}
+    judged = plan.design.judges_other_sets  # those of `eval.also`
+    sets = {at: len(sets_of(plan, at)) * judged for at in contrasts}
     whole = max(1, sum(n * (1 + sets[at]) for at, n in contrasts.items()))
     return stats.Method(
         spread=plan.spread,
@@ -42,7 +42,7 @@ def sequential_of(plan: Plan, column: str, past: PastLooks | None = None) -> Seq
 
     analysis = plan.analysis
     return stats.Sequential(
-        looks=plan.until,
+        looks=plan.design.at,
         margin=analysis.margin,
         spread="images" if plan.spread == "images" else "paired",
         alpha=analysis.alpha,
@@ -57,4 +57,4 @@ def judged_by(plan: Plan, method: Method, rows: int, lacking: str) -> str:
         return "paired"
     if method.spread == "images" and not lacking:
         return "images"
-    return "paired" if plan.until or method.spread == "paired" else "one way"
+    return "paired" if method.spread == "paired" else plan.design.without_images

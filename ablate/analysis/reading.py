@@ -87,12 +87,11 @@ def _prepared(
 def _events(
     plan: Plan, table: Table, results: Results, readers: Mapping[str, Any], past: PastLooks
 ) -> Iterator[Look]:
-    """What it is to read this table: a look, all looks that gave out its seeds, or a peek."""
-    if plan.until:
-        curves, probes, predictions = (readers[x] for x in ("curves", "probes", "predictions"))
-        courses = courses_of(plan, results, curves, probes, predictions, past)
-        yield from (look.event() for look in look_events(plan, courses, past))
-    elif table.is_look:
+    """What it is to read this table: looks, and a peek."""
+    curves, probes, predictions = (readers[x] for x in ("curves", "probes", "predictions"))
+    courses = courses_of(plan, results, curves, probes, predictions, past)
+    yield from (look.event() for look in look_events(plan, courses, past))
+    if table.is_look and not courses:
         yield past.judged().event()
     if not table.complete or not table.is_look:
         yield from _peek(plan, results)

@@ -9,9 +9,9 @@ from typing import Any
 from ablate.analysis.course import ColumnCourse, courses_of, lines, look_events, standing
 from ablate.analysis.own import with_own
 from ablate.planning.cell_search import Lines, Metrics, Results
+from ablate.planning.design import Standing, with_seeds
 from ablate.planning.plan import Plan
-from ablate.planning.search import Search
-from ablate.planning.until import Standing, with_seeds
+from ablate.planning.search import Grower, Search
 from ablate.store import looks
 from ablate.store.events import Look
 from ablate.store.past_looks import PastLooks
@@ -123,6 +123,17 @@ class Seeding:
                 if line not in self._said:
                     self._said.add(line)
                     self._say(line)
+
+
+def growing(
+    plan: Plan,
+    store: Store,
+    search: Search | None,
+    record: Callable[[Look], None] = nobody,
+    say: Callable[[str], None] = nobody,
+) -> Grower | None:
+    """Return what adds runs to the plan as results come, if anything does."""
+    return Seeding(plan, store, record, say, search) if plan.design.grows else search
 
 
 def _asks(plan: Plan, courses: dict[str, ColumnCourse]) -> dict[tuple[str, str], int]:

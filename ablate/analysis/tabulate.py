@@ -15,10 +15,11 @@ from ablate.analysis.also import on_set, results_on, sets_of
 from ablate.analysis.averages import averages
 from ablate.analysis.captions import gain_alpha
 from ablate.analysis.correct import Predictions, Rights
-from ablate.analysis.course import ColumnCourse, follow
+from ablate.analysis.course import ColumnCourse
 from ablate.analysis.course import notes as course_notes
 from ablate.analysis.entry import Extra, make_entry
 from ablate.analysis.footnotes import Footnotes, data_notes, mixtures, row_notes
+from ablate.analysis.judges import judge_of, means_alone
 from ablate.analysis.look_notes import look_notes
 from ablate.analysis.methods import judged_by, method_of
 from ablate.analysis.paper import paper_notes, recipe_notes
@@ -29,7 +30,6 @@ from ablate.analysis.scores import (
     Scores,
     all_scores,
     blocks_of,
-    by_replicate,
     scores,
 )
 from ablate.analysis.table import (
@@ -50,7 +50,7 @@ from ablate.store.past_looks import PastLooks
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
     from ablate.analysis.paper import Beside
-    from ablate.analysis.stats import ColumnGains, Estimate, Method, RowGain
+    from ablate.analysis.stats import ColumnGains, Estimate, Method
     from ablate.analysis.stats.estimate import Bools
 
 
@@ -81,12 +81,12 @@ def tabulate(
     result here. `population` adds gains for new seeds and images."""
     footnotes = Footnotes()
     cells = all_scores(plan, results, also, curves, probes)
-    courses = follow(plan, cells, results, predictions, past) if plan.until and not means else {}
+    courses = {} if means else judge_of(plan).courses(plan, cells, results, predictions, past)
     waits = any(found.missing for found in cells.values())
     complete = not waits and not any(course.next for course in courses.values())
     told = not means and (complete or any(course.told for course in courses.values()))
     before, withheld_words = _before(plan, past, strict) if told else ([], False)
-    judge = words and told and not (withheld_words or plan.one_search or plan.one_parent)
+    judge = words and told and not (withheld_words or plan.conditions)
     right = Rights(plan, results, predictions if told else None, population, told)
     extra = Extra(sizes or {}, cost, paper or {}, right.of, population and told, told, past)
     columns: list[TableColumn] = []
@@ -158,7 +158,7 @@ def _below(
     past: PastLooks | None,
 ) -> tuple[Summary, ...]:
     """Compute the blocks below the columns."""
-    shared = _shared(plan)
+    shared = plan.design.compared(plan)
     images = right.by_column(cells, shared.seeds)
     arrays = Arrays.of(shared, cells, judge, gain_alpha(plan.analysis), images, past)
     return (*averages(arrays), *blocks(arrays))
@@ -212,10 +212,9 @@ def _column(
     column_footnotes = footnotes.of([*mixed, *data_notes(block)])
     right = extra.right(block, on)
     method = method_of(plan, of.label, extra.past)
-    with_all = _shared(plan) if plan.until else plan
-    gains = _gains(with_all, block, method, None if plan.until else right.right)
-    if plan.until or not extra.told:
-        gains = _by_looks(course, block, gains)
+    gains = judge_of(plan).gains(plan, block, method, right.right, course)
+    if not extra.told:
+        gains = means_alone(gains)
     lacking = right.lacking or (course.lacking if course else "")
     how = judged_by(plan, method, len(block), lacking)
     everybodys = (
@@ -270,7 +269,7 @@ def _forecast(
 
     n = plan.n
     unclear = any(entry.verdict == stats.CANT_TELL for entry in entries)
-    if plan.until or not unclear or gains.shared is None or gains.tripped or plan.tune is not None:
+    if not unclear or gains.shared is None or gains.tripped or plan.tune is not None:
         return None
     spread = stats.Spread(gains.shared, gains.shared_df)
     if spread.barely_known:
@@ -285,22 +284,6 @@ def _refuse_mixed(column: str, block: Sequence[Scores]) -> None:
     mixed = [sentence for key, sentence in mixtures(block) if key != "micro_batch"]
     if mixed:
         raise Failure(f"--strict: {f'{column}: ' if column else ''}{' '.join(mixed)}")
-
-
-def _gains(plan: Plan, block: Sequence[Scores], method: Method, right: Bools | None) -> ColumnGains:
-    """Compute the gains of a column, positive if better; none without a baseline."""
-    import numpy as np
-
-    from ablate.analysis import stats
-
-    labels = [found.cell.row for found in block]
-    if plan.baseline not in labels:
-        return stats.ColumnGains((None,) * len(block))
-    sign = plan.metric.sign
-    y = np.array([[sign * value for value in by_replicate(found.main, plan)] for found in block])
-    unstable = np.array([bool(found.unstable) for found in block])
-    flips = None if right is None else stats.Flips((right,))
-    return stats.column_gains(y, labels.index(plan.baseline), method, unstable, flips)
 
 
 def _population(
@@ -331,49 +314,14 @@ def _population(
     return found
 
 
-def _shared(plan: Plan) -> Plan:
-    """The plan with the seeds that all of its cells have: where looks gave some cells more, what is
-    computed over cells is of these."""
-    if not plan.until:
-        return plan
-    return dataclasses.replace(plan, seeds=plan.shared_seeds)
-
-
-def _by_looks(
-    course: ColumnCourse | None, block: Sequence[Scores], gains: ColumnGains
-) -> ColumnGains:
-    """The gains as looks judged them; before the first, on other sets, and where runs are missing,
-    without intervals."""
-    from ablate.analysis import stats
-
-    def gain(row: str, shared: RowGain | None) -> RowGain | None:
-        if course is not None and row in course.rows:
-            return course.rows[row].gain
-        if shared is None:
-            return None
-        return stats.RowGain(stats.Estimate(shared.gain.mean, None, None, shared.gain.n))
-
-    rows = (gain(found.cell.row, one) for found, one in zip(block, gains.rows, strict=True))
-    last = course or ColumnCourse("", {})
-    return stats.ColumnGains(
-        rows=tuple(rows),
-        spreads=last.spreads,
-        df=last.df,
-        kept=gains.kept if last.rows else 0,
-        tripped=last.tripped,
-        ratio=last.ratio,
-        void=gains.void,
-    )
-
-
 def _of_looks(
     plan: Plan, courses: Mapping[str, ColumnCourse], below: Sequence[Summary]
 ) -> Iterator[str]:
     """Say what looks have left open, and of which seeds the blocks below the columns are."""
     yield from course_notes(plan, courses.values())
-    if plan.until and below:
+    if courses and below:
         yield (
-            f"Below the columns: of the {len(_shared(plan).seeds)} seeds that all cells share, and "
+            f"Below the columns: of the {len(plan.shared_seeds)} seeds that all cells share, and "
             f"without verdicts, for looks give verdicts on rows of a column only."
         )
 

@@ -11,7 +11,7 @@ from ablate.analysis.table import TableColumn
 from ablate.planning.cell import spec_parents
 from ablate.planning.plan import Plan
 from ablate.shared.own import is_own, name_of
-from ablate.shared.spec import task_of
+from ablate.shared.spec import datasets_of, task_of
 
 THEN = ", then "  # before what a parent's child learns
 NAMED = 3  # data sets; of more their number is said
@@ -81,9 +81,8 @@ def length_of(train: Mapping[str, Any]) -> tuple[float, str]:
 
 
 def _data(spec: Mapping[str, Any]) -> str:
-    if is_own(spec):
-        return ""
-    names = [tree["data"]["name"] for tree in (spec, *spec_parents(spec))]
+    read = map(datasets_of, (spec, *spec_parents(spec)))
+    names = [own["name"] for own, *_ in filter(None, read)]
     return THEN.join(dict.fromkeys(reversed(names)))
 
 

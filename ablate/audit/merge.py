@@ -20,8 +20,8 @@ from ablate.audit.source import MergeSource
 from ablate.audit.verify import faults
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
+from ablate.planning.plan_merge import unasked, unite
 from ablate.planning.search import Search
-from ablate.planning.unite import unasked, unite
 from ablate.running import decisions
 from ablate.shared.errors import Failure
 from ablate.shared.files import make_folder, open_file, sha256_of, sync_folder

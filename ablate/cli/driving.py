@@ -113,8 +113,8 @@ def _train(
     observers: Observers,
 ) -> Outcome:
     """Drive the plan of now, from asking what it costs to its last run."""
-    from ablate.analysis.seeding import Seeding
-    from ablate.planning.search import Grower, Search
+    from ablate.analysis.seeding import growing
+    from ablate.planning.search import Search
     from ablate.report.live import view
     from ablate.running import launchers
     from ablate.running.decisions import settle
@@ -135,9 +135,7 @@ def _train(
                     print(line)
             for note in plan.notes:
                 print(f"note: {note}")
-            grower: Grower | None = search
-            if plan.until:
-                grower = Seeding(plan, kept, functools.partial(ledger.look, kept), _say, search)
+            grower = growing(plan, kept, search, functools.partial(ledger.look, kept), _say)
             if "damaged" in again:
                 before = kept.read_plan(name)  # with what a search has asked for
                 runs = [*plan.runs(), *(before.runs() if before else ())]
@@ -201,7 +199,7 @@ def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) ->
         table = print_table(shown, store, TableView())
         if line := headline(table):
             observers.read(line, _verdicts(table))
-        for how in ("cancelled", *["skipped"] * bool(plan.until or plan.tune)):  # which lack them
+        for how in ("cancelled", *["skipped"] * bool(plan.design.needed(plan))):  # which lack them
             if held := progress.counts.get(how):
                 print(f"{held} {how}: `ablate run RUN --undo` lets such a run train")
     if len(outcome.retired) and progress.counts.get("interrupted"):
@@ -310,11 +308,11 @@ def plan(
     detection: Detection | None = None
     withheld: dict[str, str] = {}
     ahead: Outlook | None = None
-    if detect is not None or made.until:
+    if detect is not None or made.design.grows:
         results, withheld = kept.results(made.runs(), curves=True, probes=True)
         known = spread, cost, with_own(made, results, kept), kept.metrics, kept.probe
         detection = None if detect is None else forecast(made, detect, *known)
-        ahead = outlook(made, *known) if made.until else None
+        ahead = outlook(made, *known) if made.design.grows else None
     amiss = [*launcher.devices.remarks, *in_use(launcher, kept, states)] if on is None else []
     if format is Format.json:
         why = withheld.values()
@@ -341,9 +339,9 @@ def _told_by_ledger(plan: Plan, store: Store) -> tuple[dict[str, RunState], dict
 def _check_options(
     detect: float | None, spread: float | None, on: str | None, mfu: float | None, plan: Plan
 ) -> None:
-    if detect is None and not plan.until and spread is not None:
+    if detect is None and not plan.design.grows and spread is not None:
         raise UserError("--spread: needs --detect or --until")
-    if detect is not None and plan.until:
+    if detect is not None and plan.design.grows:
         raise UserError(
             "--detect: forecasts a fixed number of seeds, which a sweep with looks has not; leave "
             "it out, and `ablate plan` shows the runs that the looks take"

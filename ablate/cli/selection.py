@@ -18,9 +18,9 @@ from ablate.cli.mistakes import number, whole
 from ablate.shared.errors import UserError
 
 if TYPE_CHECKING:
-    from ablate.planning.memory import Recall
     from ablate.planning.overrides import Word
     from ablate.planning.plan import Plan
+    from ablate.planning.recall import Recall
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
@@ -184,8 +184,8 @@ def planned(
     for any other word that says another sweep than the driven one.
     """
     from ablate.planning.compose import Composer
-    from ablate.planning.declaration import changed
-    from ablate.planning.edited import edited
+    from ablate.planning.declaration import change_analysis
+    from ablate.planning.sweep_file import edit_notes
     from ablate.planning.sweep_paths import sweep_files
     from ablate.planning.words import analysis_apart, read_line
     from ablate.report.live import begin
@@ -214,22 +214,18 @@ def planned(
         _check_said(made, plan, store, line.crossed)
     if read:
         plan = left_out(computed(store, plan), ledger)
-        for told in edited(plan, store.command):
+        for told in edit_notes(plan, store.command):
             begin(told)
-    found = changed(plan.analysis, analysis)
-    for key in analysis if not read else ():
+    found = change_analysis(plan.analysis, analysis)
+    for key in analysis:
         if getattr(found, key) == getattr(plan.analysis, key):
             continue
-        raise UserError(
-            f"analysis.{key}: {plan.name} was driven with another value; only `table`, "
-            f"`report`, `plot` and `export` take a new one"
-        )
-    if plan.until and found != plan.analysis:
-        [key, *_] = [k for k in analysis if getattr(found, k) != getattr(plan.analysis, k)]
-        raise UserError(
-            f"analysis.{key}: {plan.name} was driven with another value, by which its looks gave "
-            f"out seeds; leave it away, or drive the sweep with the new value"
-        )
+        if not read:
+            raise UserError(
+                f"analysis.{key}: {plan.name} was driven with another value; only `table`, "
+                f"`report`, `plot` and `export` take a new one"
+            )
+        plan.design.check_change(plan, key)
     plan = replace(plan, analysis=found).with_own()
     plan.metric  # noqa: B018 - raises UserError where its task has none of this name
     return plan
@@ -247,7 +243,7 @@ def _more_than_a_name(store: Store, plan: Plan, others: list[str]) -> UserError:
 def _check_said(made: Plan, plan: Plan, store: Store, crossed: Sequence[Word]) -> None:
     """Raises UserError where the words that `made` is of say other runs than the driven plan.
     `crossed`: those that cross a file."""
-    from ablate.planning.naming import alike
+    from ablate.planning.words import alike
     from ablate.shared.spec import datasets_of
 
     if not alike(plan.words, made.words, store.root):  # by --as
@@ -256,17 +252,16 @@ def _check_said(made: Plan, plan: Plan, store: Store, crossed: Sequence[Word]) -
             f"`{store.command('sweep', *plan.words)}`; leave your words out to show the sweep"
         )
     said = {word.partition("=")[0]: word for word in made.words}
-    both = made, plan
+    both, wider = (made, plan), {*made.seeds} > {*plan.seeds}
     columns = [{column.label for column in each.columns} for each in both]
-    looks = [(each.until, each.analysis.margin) for each in both]
+    looks = [(each.design, each.analysis.margin) for each in both]
     images = [{d["fingerprint"] for c in p.cells for d in datasets_of(c.spec)[:1]} for p in both]
-    wanted, driven = set(made.seeds), set(plan.seeds)
-    seeds = wanted != driven and not plan.until
+    seeds = plan.design.other_seeds(made.seeds, plan.seeds)
     again = f"`{store.command('sweep', *made.words)}`"
     more, other = f"{again} trains more", f"with --as NAME, {again} is another sweep"
     for word, differ, what, goes_on in (
         (crossed[0].text if crossed else "", columns[0] != columns[1], "other columns", more),
-        (said.get("seeds"), seeds, plan.seeds_said, more if wanted > driven else other),
+        (said.get("seeds"), seeds, plan.seeds_said, more if wider else other),
         (said.get("--until"), looks[0] != looks[1], "other looks, or another margin", more),
         (said.get("data.path"), images[0] != images[1], "other images", other),
     ):

@@ -15,8 +15,8 @@ import typer
 from ablate.shared.errors import Failure, UserError, unknown
 
 if TYPE_CHECKING:
-    from ablate.planning.memory import Recall
     from ablate.planning.plan import Plan
+    from ablate.planning.recall import Recall
     from ablate.planning.search import Grower
     from ablate.running.launchers import Launcher
     from ablate.store.ledger import Ledger
@@ -55,7 +55,7 @@ def _driven(name: str, store: Store) -> Plan | None:
 def memory(store: Store) -> Recall:
     """Return what tells by which plan the store drove a sweep last, None where its words made
     another sweep, or where that plan is not the one that was recorded."""
-    from ablate.planning.naming import alike
+    from ablate.planning.words import alike
     from ablate.store.ledger import Ledger
 
     def recall(name: str, words: Sequence[str]) -> Plan | None:
@@ -80,7 +80,7 @@ def recorded(store: Store, name: str) -> str:
 
 def check_words(plan: Plan, store: Store) -> None:
     """Raise UserError if the store has a sweep of this name with other runs."""
-    from ablate.planning.naming import alike
+    from ablate.planning.words import alike
 
     before = _driven(plan.name, store)
     if before is None:
@@ -179,18 +179,18 @@ def _confirm(
 ) -> None:
     """Print warnings, and ask about the cost of a long sweep, unless `yes`. Raise UserError where
     nobody can answer."""
+    from ablate.planning.plan_merge import unasked
     from ablate.planning.search import Search
-    from ablate.planning.unite import unasked
-    from ablate.planning.until import at_most
     from ablate.report.text import device_time, duration
     from ablate.running.estimate import costs
     from ablate.running.preflight import in_use
     from ablate.running.rehearse import rehearsed
 
-    if plan.until:
-        plan = at_most(plan)
-        if plan.tune:  # with the parents of all trials
-            plan = grown(plan, store, Search(unasked(plan)))
+    most = plan.design.at_most(plan)
+    about = "about" if most is plan else "at most about"
+    if most is not plan and most.tune:  # with the parents of all trials
+        most = grown(most, store, Search(unasked(most)))
+    plan = most
     states = {} if ledger is None else ledger.states({run.id for run in plan.runs()})
     finished = {} if ledger is None else ledger.last_detail("finished")
     cost = costs(plan, store, launcher, states, finished, from_s=LONG_H * 3600)
@@ -200,7 +200,6 @@ def _confirm(
     if cost.left_s > LONG_H * 3600 and not yes:
         text = f"{plan.name}: more than a month on {cost.where}"
         if math.isfinite(cost.left_s):
-            about = "at most about" if plan.until else "about"
             text = f"{plan.name}: {about} {device_time(cost.left_s)}"
             text += f", {duration(cost.wall_s)} on {cost.where}"
         if not sys.stdin.isatty():
@@ -211,11 +210,10 @@ def _confirm(
 
 def grower(plan: Plan, store: Store) -> Grower | None:
     """What would make the plan grow, if anything; nothing of it is told or recorded."""
-    from ablate.analysis.seeding import Seeding
+    from ablate.analysis.seeding import growing
     from ablate.planning.search import Search
 
-    search = Search(plan) if plan.tune else None
-    return Seeding(plan, store, search=search) if plan.until else search
+    return growing(plan, store, Search(plan) if plan.tune else None)
 
 
 def grown(plan: Plan, store: Store, by: Grower | None) -> Plan:

@@ -252,7 +252,9 @@ class Tune:
         Literal["none", "median", "hyperband"], Key("Optuna's pruner, which ends trials early")
     ] = "none"
     seed: Annotated[int, Key("of the sampler, and of the trials' trainings", least=0)] = 0
-    round: Annotated[int, Key("trials asked at a time, and told in their order", least=1)] = 4
+    round: Annotated[
+        int, Key("trials asked at a time, told in their order", least=1, most=10_000)
+    ] = 4
     repeats: Annotated[int | None, Key("searches a cell; null: one for every seed", least=1)] = None
     # The keys of `space` are then the child's words for theirs: from.KEY.
     parents: Annotated[bool, Key("trials are parents, judged as they are: by `from.tune`")] = False
@@ -276,3 +278,8 @@ class Tune:
     def trial_seed(self, search: int) -> int:
         """With which all trials of a search are trained, in every cell."""
         return FIRST_TUNING_SEED * (1 + self.seed) + search
+
+
+def cell_tree(cell: Cell) -> dict[str, Any]:
+    """As plain values, for the file of a plan."""
+    return {**vars(cell), "chosen": [vars(choice) for choice in cell.chosen]}

@@ -15,17 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablate.planning import own_probe, parents
+from ablate.planning import own_metric, parents
 from ablate.planning.conf import (
     check_resolvers,
+    check_yaml,
     compose_config,
     generated,
     hydra_on_conf,
-    interpolated,
+    interpolate,
 )
 from ablate.planning.data_section import complete, ours
 from ablate.planning.launcher import launcher_settings
-from ablate.planning.layers import Layers, SettingsLayer
+from ablate.planning.layers import Layers, SettingsLayer, put_whole_model, with_one_model
 from ablate.planning.logger import aside, words_apart
 from ablate.planning.overrides import once, parse, split_launcher
 from ablate.planning.tree import (
@@ -37,8 +38,6 @@ from ablate.planning.tree import (
     same_length,
     value_at,
 )
-from ablate.planning.whole import put_whole, settled
-from ablate.planning.yaml_size import check_yaml
 from ablate.shared import plugin, spec, trainer
 from ablate.shared.build import build_run, is_whole
 from ablate.shared.checks import SHOWN
@@ -167,7 +166,7 @@ class Composer:
         Raises UserError as `merge` does, and for a length that another one makes void.
         """
         below, above = parents.split(layers)
-        merged = self.merge(settled(below))
+        merged = self.merge(with_one_model(below))
         if TRAINER in merged.choices:
             return self._own_tree(merged, [key for layer in layers for key in layer.settings])
         tree = self._composed_tree(merged)
@@ -200,7 +199,7 @@ class Composer:
         tree["seed"] = merged.values.get("seed", 0)
         if "${" in repr(tree):
             check_resolvers(tree)
-            tree = interpolated(tree)
+            tree = interpolate(tree)
         return tree
 
     def _composed_tree(self, merged: Merged) -> dict[str, Any]:
@@ -217,7 +216,7 @@ class Composer:
             tree[kind] = self._generated[kind, name]
         values = dict(merged.values)
         if (whole := values.pop("model", None)) is not None:
-            put_whole(tree, whole)
+            put_whole_model(tree, whole)
         if "by_arch" in tree:
             values = {**by_arch(tree, values), **values}
         for key, value in values.items():
@@ -228,7 +227,7 @@ class Composer:
             raise UserError("model.name: a whole model is said by model=NAME, in words or a sweep")
         if "${" in repr(tree):
             check_resolvers(tree)
-            tree = interpolated(tree)
+            tree = interpolate(tree)
         no_length_in_vain(tree, merged.height)
         no_key_in_vain(tree, merged.height)
         return tree
@@ -257,7 +256,10 @@ class Composer:
         if "own_probes" in tree:
             raise UserError("own_probes: is read from the files of probes; leave it out")
         probes = tree.get("probe")
-        if isinstance(probes, list) and (own := own_probe.complete(probes, Path.cwd())) is not None:
+        if (
+            isinstance(probes, list)
+            and (own := own_metric.complete_probes(probes, Path.cwd())) is not None
+        ):
             run["own_probes"] = own
         if "weights" in tree:
             run["weights"] = self._hashed(tree["weights"])

@@ -5,11 +5,12 @@ Every mistake is a UserError of one line: file, place in it, what was expected a
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,8 +22,10 @@ from ablate.planning.cell import (
     ColumnGroup,
     Tune,
 )
+from ablate.planning.conf import MOST
+from ablate.planning.design import Design, Fixed
 from ablate.planning.layers import SettingsLayer
-from ablate.planning.overrides import MOST, plain, show
+from ablate.planning.overrides import plain, show
 from ablate.planning.parents import FROM
 from ablate.shared.build import value_of
 from ablate.shared.errors import UserError, unknown
@@ -84,7 +87,7 @@ class Sweep:
     own: Collection[str] = ()  # what of the table the scale says: "paper.columns", "groups"
     tune: Tune | None = None
     groups: tuple[ColumnGroup, ...] = ()
-    until: Mapping[str, Any] | None = None  # looks, margin, spread: what of them is said
+    design: Design = field(default_factory=Fixed)
     crossed: tuple[str, ...] = ()  # keys of its columns that are of the command line
 
     def layers(
@@ -142,36 +145,55 @@ def seeds(raw: Any, place: str) -> tuple[int, ...]:
     return tuple(raw)
 
 
-def analysis(raw: Mapping[str, Any], place: str) -> dict[str, Any]:
+Reader = Callable[[Any, str], Any]  # (value, place) -> the value; raises UserError
+
+
+def parts_at(
+    raw: Any, place: str, readers: Mapping[str, Reader], form: str, dot: str = "."
+) -> dict[str, Any]:
+    """The keys of a section, each by its reader. Raises UserError for any other key."""
+    check_keys(mapping_at(raw, place, form), readers, place, dot)
+    return {key: readers[key](value, f"{place}{dot}{key}") for key, value in raw.items()}
+
+
+def check_keys(raw: Iterable[Any], known: Collection[str], place: str, dot: str = ".") -> None:
+    for key in raw:
+        if key not in known:
+            raise unknown(f"{place}{dot}{key}", str(key), known, "a key among")
+
+
+def field_readers(cls: Any, *keys: str) -> dict[str, Reader]:
+    """The readers of a dataclass' fields, of their types and within their bounds."""
+    return {key: functools.partial(_field_at, cls, key) for key in keys or hints(cls)}
+
+
+def _field_at(cls: Any, key: str, value: Any, place: str) -> Any:
+    return value_of(cls, key, value, place)
+
+
+def analysis(raw: Any, place: str) -> dict[str, Any]:
     """What `analysis:` says, checked key by key, or the command line's `analysis.KEY`."""
-    return {key: _analysis_value(str(key), value, f"{place}.{key}") for key, value in raw.items()}
+    return parts_at(raw, place, ANALYSIS, "{key: value}")
 
 
-def changed(declared: Analysis, words: Mapping[str, Any]) -> Analysis:
+def change_analysis(declared: Analysis, words: Mapping[str, Any]) -> Analysis:
     """A driven sweep's analysis under the command line's `analysis.KEY`."""
     return replace(declared, **analysis(words, "analysis"))
 
 
-def _analysis_value(key: str, value: Any, place: str) -> Any:
-    types = hints(Analysis)
-    if key not in types:
-        raise unknown(place, key, types, "a key among")
-    if key == "looks":
-        if not isinstance(value, list) or not all(
-            isinstance(n, int) and not isinstance(n, bool) and n > 1 for n in value
-        ):
-            raise UserError(f"{place}: expected numbers of seeds such as [3, 5], got {value!r}")
-        if sorted(set(value)) != value:
-            raise UserError(f"{place}: expected increasing numbers, got {value!r}")
-        return tuple(value)
-    if key == "contrasts":
-        return {
-            label_at(name, place): _contrast(raw, f"{place}.{name}")
-            for name, raw in mapping_at(
-                value, place, "NAME: {across: ..., from: ..., to: ...}"
-            ).items()
-        }
-    return value_of(Analysis, key, value, place)
+def _looks_at(value: Any, place: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(n) is int and n > 1 for n in value):
+        raise UserError(f"{place}: expected numbers of seeds such as [3, 5], got {value!r}")
+    if sorted(set(value)) != value:
+        raise UserError(f"{place}: expected increasing numbers, got {value!r}")
+    return tuple(value)
+
+
+def _contrasts_at(value: Any, place: str) -> dict[str, Any]:
+    contrasts = mapping_at(value, place, "NAME: {across: ..., from: ..., to: ...}")
+    return {
+        label_at(name, place): _contrast(raw, f"{place}.{name}") for name, raw in contrasts.items()
+    }
 
 
 def _contrast(raw: Any, place: str) -> dict[str, Any]:
@@ -179,6 +201,9 @@ def _contrast(raw: Any, place: str) -> dict[str, Any]:
     if set(mapping_at(raw, place, form)) != {"across", "from", "to"}:
         raise UserError(f"{place}: expected {form}, got the keys {', '.join(map(str, raw))}")
     return {**raw, "across": key_at(raw["across"], place)}
+
+
+ANALYSIS = {**field_readers(Analysis), "looks": _looks_at, "contrasts": _contrasts_at}
 
 
 def combinations(
@@ -193,7 +218,7 @@ def combinations(
         raise UserError(f"{place}: zip: expected lists of one length, but {lengths}")
     steps = zip(*values.values(), strict=True) if kind == "zip" else _tuples(values, f"{place}: ")
     for step in steps:
-        yield dict(zip(values, step, strict=True)), joined(step)
+        yield dict(zip(values, step, strict=True)), join(step)
 
 
 def one_at_a_time(values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[dict[str, Any], str]]:
@@ -216,11 +241,11 @@ def _tuples(values: Mapping[str, Sequence[Any]], place: str) -> Iterator[tuple[A
     return itertools.product(*values.values())
 
 
-def joined(values: Iterable[Any]) -> str:
+def join(values: Iterable[Any]) -> str:
     return JOINT.join(map(show, values))
 
 
-def filled(template: str, settings: Mapping[str, Any], place: str) -> str:
+def fill_label(template: str, settings: Mapping[str, Any], place: str) -> str:
     """`{block.attn}/{block.mlp}` with the row's own values."""
 
     def value(match: re.Match[str]) -> str:
@@ -302,6 +327,12 @@ def label_at(raw: Any, place: str) -> str:
     return one_line(str(raw), place)
 
 
+def text_at(raw: Any, place: str) -> str:
+    if not isinstance(raw, str):
+        raise UserError(f"{place}: expected a text, got {raw!r}")
+    return one_line(raw, place)
+
+
 def one_line(text: str, place: str) -> str:
     """A label or a title: what would move a terminal's cursor or turn its text around is none."""
     if not text.isprintable():
@@ -321,5 +352,5 @@ def list_at(raw: Any, place: str, form: str, empty: bool = False) -> list[Any]:
     return raw
 
 
-def shown(settings: Mapping[str, Any]) -> str:
+def show_settings(settings: Mapping[str, Any]) -> str:
     return "{" + ", ".join(f"{key}: {show(value)}" for key, value in settings.items()) + "}"

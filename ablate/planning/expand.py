@@ -10,17 +10,15 @@ from typing import Any
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Row, Tune
 from ablate.planning.compose import Composer, placed
-from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, shown
-from ablate.planning.edited import hashes
-from ablate.planning.memory import Recall, SeedWords, check_crossed, crossed_again, recalled
-from ablate.planning.naming import sweep_name
+from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, show_settings
 from ablate.planning.overrides import show
 from ablate.planning.plan import Plan
-from ablate.planning.sweep_file import from_file, load
-from ablate.planning.sweep_paths import find, hidden, sweep_files
+from ablate.planning.recall import Recall, check_crossed, recall_crossed, recall_seeds
+from ablate.planning.sweep_file import file_hashes, from_file, load
+from ablate.planning.sweep_paths import find, hidden_notes, sweep_files
 from ablate.planning.table_sections import groups_of, paper_of
 from ablate.planning.tree import value_at
-from ablate.planning.words import from_words, read_line
+from ablate.planning.words import Options, from_words, read_line
 from ablate.shared import spec
 from ablate.shared.errors import UserError, unknown
 
@@ -48,25 +46,19 @@ def plan(
     every mistake in words and files.
     """
     composer = Composer(store, unseen)
-    line = read_line(words, composer.groups)
+    options = Options(scale, tuple(across), each, name, until, margin)
+    line = read_line(words, composer.groups, options)
     launcher = composer.launcher(line.launcher)
     if name is not None and not (name.strip() and name.isprintable()):
         raise UserError(f"--as: expected a name, got {name!r}")
-    options = ["--scale", scale] if scale is not None else []
-    options += [part for key in across for part in ("--across", key)]
-    options += ["--each"] * each + (["--as", name] if name is not None else [])
-    options += [
-        part
-        for option, value in (("--until", until), ("--margin", margin))
-        if value is not None
-        for part in (option, f"{value:g}")
-    ]
-    whole = [*words, *options]
-    called, name = name, name or sweep_name(line, scale, across, each)
-    before = None if recall is None else recall(name, whole)
-    again = crossed_again(line, before, composer)
-    line = replace(line, settings=(*line.settings, *again))
-    whole = [*words, *(word.text for word in again), *options]
+    name = name or line.name
+    before = None if recall is None else recall(name, line.texts)
+    again = recall_crossed(line, before, composer)
+    line = replace(
+        line,
+        settings=(*line.settings, *again),
+        words=(*line.words, *(word.text for word in again)),
+    )
     if not name.isprintable():
         raise UserError(f"{name!r} can't be a sweep's name; call it by another with --as")
     if line.file is None:
@@ -77,24 +69,23 @@ def plan(
                 f"nothing to sweep: give the NAME of a sweep ({', '.join(sweep_files())}), "
                 f"or values with commas, such as stem=none,dpn"
             )
-        sweep, by_default = from_words(line, across, each, name), True
+        sweep, by_default = from_words(line, name), True
     else:
         place, content = load(find(line.file))
         for option, given in (("--across", bool(across)), ("--each", each)):
             if given:
                 raise UserError(f"{option}: goes with values with commas; here {place} says it")
-        sweep = from_file(place, content, line, scale, composer.groups)
-        check_crossed(line, sweep, before, composer, name, own=called is None)
+        sweep = from_file(place, content, line, composer.groups)
+        check_crossed(line, sweep, before, composer, name, own=options.name is None)
         levels = content, content.get("scales", {}).get(scale, {})
         by_default = not any(key in level for level in levels for key in ("seeds", "until"))
-    said = SeedWords(line.sweep, until, margin)
-    found = recalled(sweep, said, before, whole, by_default)
+    found = recall_seeds(sweep, line, before, by_default)
     made = expand(found.sweep, composer, name, found.words)
     kept = (f"{word.text}, as last time" for word in again)
     made = replace(made, notes=(*made.notes, *kept, *found.notes))
     if line.file is not None:
-        notes = (*hidden(line.file), *made.notes)
-        made = replace(made, notes=notes, file=hashes(find(line.file), scale))
+        notes = (*hidden_notes(line.file), *made.notes)
+        made = replace(made, notes=notes, file=file_hashes(find(line.file), scale))
     return made, launcher
 
 
@@ -152,13 +143,9 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
         groups=groups_of(sweep, columns, notes),
         notes=tuple(notes),
         tune=_searched(sweep),
-        until=tuple((sweep.until or {}).get("looks", ())),
+        design=sweep.design,
     )
-    if made.until and made.one_parent:
-        raise UserError(
-            f"{place}from.seed: goes without until, for gains over one parent have no verdicts; "
-            f"leave from.seed away, and each seed has its own parent"
-        )
+    made.design.check_plan(made, place)
     return _metric_said(made, place)
 
 
@@ -230,7 +217,7 @@ def _cell(
                 if _of_recipe(key) and key not in (*sweep.over, *sweep.crossed)
             )
         ),
-        seeds=sweep.seeds if sweep.until and sweep.tune and column.tuned else (),
+        seeds=sweep.design.stored_seeds(sweep.seeds, sweep.tune if column.tuned else None),
     )
     return cell, spec.tree_identity(whole)
 
@@ -345,7 +332,7 @@ def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str
             or (key in composer.groups and any(composer.sets(key, value, k) for k in part.when))
         ]
         if isinstance(part, Override) or (sweep.scale is None and not words):
-            raise UserError(f"{part.place}: matches no cell: {shown(part.when)}")
+            raise UserError(f"{part.place}: matches no cell: {show_settings(part.when)}")
         why = f"under {words[0]}" if words else "at this scale"
         notes.append(f"{part.place} matches no cell {why}")
     return notes

@@ -5,10 +5,10 @@ No setting of a launcher changes a result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ablate.shared.build import same_keys, settings_of
+from ablate.shared.build import settings_of
 from ablate.shared.choices import Choice, Param
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.packages import installing
@@ -84,21 +84,39 @@ def launcher_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises UserError for an unknown launcher or setting, and for a setting of another launcher.
     """
-    name = tree.get("name")
-    if name not in LAUNCHERS:
-        raise unknown("launcher.name", name, LAUNCHERS)
+    own = {key: value for key, value in tree.items() if key != "name"}
+    [settings] = chosen_settings("launcher", LAUNCHERS, DRIVER, [tree.get("name")], own).items()
+    return {"name": settings[0], **settings[1]}
+
+
+def chosen_settings(
+    section: str,
+    table: Mapping[str, Choice],
+    shared: Mapping[str, Param],
+    names: Sequence[Any],
+    tree: Mapping[str, Any],
+) -> dict[str, dict[str, Any]]:
+    """Return the settings of each choice of a section by its name: its own and the shared ones.
+
+    Raises UserError for an unknown choice or setting, and for a setting of another choice.
+    """
+    for name in names:
+        if name not in table:
+            raise unknown(section, name, table)
+    tables = {name: {**shared, **table[name].params} for name in names}
+    known = {key: param for params in tables.values() for key, param in params.items()}
     for key in tree:
-        owners = [other for other, choice in LAUNCHERS.items() if key in choice.params]
-        if owners and name not in owners:
+        owners = [name for name, choice in table.items() if key in choice.params]
+        if key not in known and owners:
             raise UserError(
-                f"launcher.{key}: is a setting of launcher={', '.join(owners)}, not of "
-                f"launcher={name}; leave it out"
+                f"{section}.{key}: is a setting of {section}={', '.join(owners)}; give that, or "
+                f"leave it out"
             )
-    params = launcher_params(name)
-    texts = {key for key, param in params.items() if param.type is str}
+        if key not in known:
+            raise unknown(f"{section}.{key}", key, known, "a key among")
+    texts = {key for key, param in known.items() if param.type is str}
     tree = {key: listed(value) if key in texts else value for key, value in tree.items()}
-    same_keys("launcher", tree, ["name", *params], params)
-    return {"name": name, **settings_of("launcher", params, tree)}
+    return {name: settings_of(section, params, tree) for name, params in tables.items()}
 
 
 def launcher_line(settings: Mapping[str, Any]) -> str:

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ablate.planning.launcher import chosen_settings
 from ablate.planning.overrides import parse
-from ablate.shared.build import settings_of
 from ablate.shared.choices import Choice, Param
-from ablate.shared.errors import UserError, unknown
+from ablate.shared.errors import UserError
 from ablate.shared.packages import installing
 
 LOGGERS: dict[str, Choice] = {
@@ -81,27 +81,12 @@ def aside(words: Sequence[str]) -> Aside:
         raise UserError("notify: expected a shell command, got nothing")
     names = given.pop("logger", [])
     names = names if isinstance(names, list) else [names]
-    for name in names:
-        if name not in LOGGERS:
-            raise unknown("logger", name, LOGGERS)
     tree = {key.removeprefix("logger."): value for key, value in given.items()}
-    params = [SHARED, *(LOGGERS[name].params for name in names)]
-    known = {key for table in params for key in table}
-    for key in tree:
-        owners = [name for name, choice in LOGGERS.items() if key in choice.params]
-        if key not in known and owners:
-            raise UserError(
-                f"logger.{key}: is a setting of logger={owners[0]}; give that, or leave it out"
-            )
-        if key not in known:
-            every = {key for choice in LOGGERS.values() for key in choice.params}
-            raise unknown(f"logger.{key}", key, {*SHARED, *every}, "a key among")
-        if not names:
-            raise UserError(f"logger.{key}: of which logger? give logger={next(iter(LOGGERS))}")
-    return Aside(
-        {name: settings_of("logger", {**SHARED, **LOGGERS[name].params}, tree) for name in names},
-        notify,
-    )
+    if tree and not names:
+        raise UserError(
+            f"logger.{next(iter(tree))}: of which logger? give logger={next(iter(LOGGERS))}"
+        )
+    return Aside(chosen_settings("logger", LOGGERS, SHARED, names, tree), notify)
 
 
 def _value(word: str) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.planning.conf import first_line
+from ablate.planning.conf import MOST, first_line
 from ablate.shared.errors import UserError
 
 
@@ -91,9 +91,6 @@ def show(value: Any) -> str:
     if isinstance(value, list):
         return f"[{','.join(map(show, value))}]"
     return value if isinstance(value, str) else json.dumps(value)
-
-
-MOST = 100_000  # values of a word, combinations of a sweep, nodes of a file: more is a slip
 
 
 LISTS = ("launcher.devices",)  # several values of these are one list, brackets or not

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from ablate.planning import own_metric
@@ -21,13 +21,13 @@ from ablate.planning.cell import (
     Row,
     Trial,
     Tune,
+    cell_tree,
     lineage,
     spec_parents,
 )
-from ablate.planning.cell_tree import cell_of, cell_tree, tune_of
-from ablate.planning.own_probe import number_of, own_probes
+from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
 from ablate.planning.probing import Spread, check_layer, check_measured, spread_of
-from ablate.planning.tree import fits
+from ablate.planning.tree import structured
 from ablate.shared.errors import UserError, format_of, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 from ablate.shared.metrics.probed import called
@@ -56,9 +56,8 @@ class Plan:
     trials: tuple[Trial, ...] = ()  # asked so far
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # see `own_metric.read`
     groups: tuple[ColumnGroup, ...] = ()  # of the columns, in their order
-    # Looks, by which a cell has more seeds; `seeds`: of any cell so far.
-    until: tuple[int, ...] = ()
-    # Hashes of the sweep file, of a plan of words {}: see `planning.edited`.
+    design: Design = field(default_factory=Fixed)  # by which a cell may get more than `seeds`
+    # Hashes of the sweep file, of a plan of words {}: see `planning.sweep_file`.
     file: Mapping[str, str] = field(default_factory=dict)
     # Labels of runs that the user has skipped -> how far each had come: see `find.left_out`.
     skipped: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -146,10 +145,12 @@ class Plan:
         user's own. Where a file is gone it is as kept. Raises UserError for a function that there
         is not."""
         own, asked = dict(self.own), [self.analysis.metric, *names]
-        probes = {called(p): (p, f) for cell in self.cells for p, f in own_probes(cell.spec)}
+        probes = {
+            called(p): (p, f) for cell in self.cells for p, f in own_metric.own_probes(cell.spec)
+        }
         for name in [name for name in asked if name.partition(":")[0] in probes]:
             if name not in own:
-                own[name] = number_of(name, *probes[name.partition(":")[0]], place)
+                own[name] = own_metric.number_of(name, *probes[name.partition(":")[0]], place)
             asked.remove(name)
         own = own_metric.now(own, asked, place)
         return replace(self, own=own) if own != self.own else self
@@ -170,19 +171,18 @@ class Plan:
         Of tuned variants those that share a search; but with one search for all seeds settings are
         compared, not methods, and each seed stands for itself.
         """
-        if self.tune is None or self.one_search:
+        if self.tune is None or ONE_SEARCH in self.conditions:
             return tuple((seed,) for seed in self.seeds)
         return tuple(self.tune.searches(self.seeds).values())
 
     @property
-    def one_search(self) -> bool:
-        """Are all reports of a variant given the winner of a single search?"""
-        return self.tune is not None and self.tune.repeats == 1
-
-    @property
-    def one_parent(self) -> bool:
-        """Do all runs of a cell start from one run, of a seed that the sweep names?"""
-        return any("seed" in parent for cell in self.cells for parent in spec_parents(cell.spec))
+    def conditions(self) -> tuple[Condition, ...]:
+        """What the seeds of a row share: the winner of a single search, or one run that they start
+        from, of a seed that the sweep names."""
+        parents = (parent for cell in self.cells for parent in spec_parents(cell.spec))
+        one_search = self.tune is not None and self.tune.repeats == 1
+        one_parent = any("seed" in parent for parent in parents)
+        return (ONE_SEARCH,) * one_search + (ONE_PARENT,) * one_parent
 
     def is_tuned(self, cell: Cell) -> bool:
         """Does it get searches? A column may go without those of its sweep."""
@@ -218,10 +218,7 @@ class Plan:
     def planned(self, cell: Cell) -> tuple[int, ...]:
         """The seeds that a cell has, or will have: not those that it was not given by a look, or
         that the user has skipped."""
-        if self.until:
-            return cell.seeds or tuple(cell.ids)
-        gone = self.gone(cell)
-        return tuple(seed for seed in self.seeds if seed not in gone)
+        return self.design.planned(self, cell)
 
     def gone(self, cell: Cell) -> dict[int, Mapping[str, Any]]:
         """The seeds of a cell that the user has skipped, and how far each had come."""
@@ -286,12 +283,10 @@ class Plan:
         """As plain values. Not dataclasses.asdict, which copies every spec to its leaves."""
         return {
             "format": FORMAT,
-            **vars(self),
+            **{key: value for key, value in vars(self).items() if key != "design"},
+            **self.design.tree(),
             "rows": [vars(row) for row in self.rows],
-            "columns": [
-                {key: value for key, value in vars(column).items() if key != "tuned" or not value}
-                for column in self.columns
-            ],
+            "columns": [vars(column) for column in self.columns],
             "cells": [cell_tree(cell) for cell in self.cells],
             "analysis": vars(self.analysis),
             "tune": self.tune and asdict(self.tune),
@@ -330,37 +325,14 @@ class Plan:
 
     @classmethod
     def _of(cls, tree: Mapping[str, Any]) -> Plan:
-        return cls(
-            name=tree["name"],
-            title=printable(tree["title"]),
-            words=tuple(tree["words"]),
-            rows=tuple(
-                Row(**{**row, **{key: tuple(row[key]) for key in ("confounds", "aliases")}})
-                for row in tree["rows"]
-            ),
-            columns=tuple(Column(**column) for column in tree["columns"]),
-            cells=tuple(map(cell_of, tree["cells"])),
-            baseline=tree["baseline"],
-            seeds=tuple(tree["seeds"]),
-            analysis=Analysis(**{**tree["analysis"], "looks": tuple(tree["analysis"]["looks"])}),
-            paper=tree["paper"],
-            notes=tuple(tree["notes"]),
-            tune=tune_of(tree["tune"]),
-            trials=tuple(
-                Trial(**{**trial, "cell": cell_of(trial["cell"])}) for trial in tree["trials"]
-            ),
-            own=own_metric.kept(tree["own"]),
-            groups=tuple(ColumnGroup(**group) for group in tree["groups"]),
-            until=tuple(tree["until"]),
-            file=tree["file"],
-            skipped=tree["skipped"],
-        )
+        parts = {part.name: tree[part.name] for part in fields(cls) if part.name != "design"}
+        own = own_metric.kept(tree["own"])
+        plan: Plan = structured({**parts, "title": printable(tree["title"]), "own": own}, cls)
+        return replace(plan, design=design_of(tree))
 
 
 def _check(plan: Plan) -> None:
-    """Raises ValueError where a value is of another type, or names what there is not."""
-    if not fits(plan, Plan):
-        raise ValueError("is no plan of a sweep: a value in it has another type")
+    """Raises ValueError where a value names what there is not."""
     if not plan.cells:
         raise ValueError("is no plan of a sweep: it has no cells")
     rows, columns = ([part.label for part in parts] for parts in (plan.rows, plan.columns))
@@ -382,8 +354,7 @@ def _check(plan: Plan) -> None:
     if (metric and not plan.task.find(metric)) or not 0 < plan.analysis.alpha < 1:
         raise ValueError("is no plan of a sweep: its analysis can't be computed")
     for name, contrast in plan.analysis.contrasts.items():
-        older = {"across", "trend"}  # a trend along the columns, which no table has any more
-        if set(contrast) not in ({"across", "from", "to"}, older):
+        if set(contrast) != {"across", "from", "to"}:
             raise ValueError(f"is no plan of a sweep: its contrast {name!r} is none")
 
 

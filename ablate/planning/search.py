@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from ablate.planning.cell import Cell
 from ablate.planning.cell_search import CellSearch, Lines, Metrics, Results
+from ablate.planning.design import Standing
 from ablate.planning.plan import Plan
 from ablate.planning.tree import file_name
-from ablate.planning.until import Standing
 from ablate.shared import spec
 from ablate.shared.files import make_folder, sync_folder
 

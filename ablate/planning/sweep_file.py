@@ -2,46 +2,51 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
-from ablate.planning.conf import check_resolvers
+from ablate.planning.conf import check_resolvers, check_yaml
 from ablate.planning.declaration import (
     Exclude,
     Item,
     Override,
+    Reader,
     Sweep,
     analysis,
     colon,
     combinations,
     distinct,
-    filled,
-    joined,
+    field_readers,
+    fill_label,
+    join,
     key_at,
     label_at,
     list_at,
     mapping_at,
     matches,
-    one_line,
     parent_at,
+    parts_at,
     plain_at,
     products,
     seeds,
     settings_at,
-    shown,
+    show_settings,
+    text_at,
 )
+from ablate.planning.design import DEFAULT, Design, Fixed, Looks, checked_looks
 from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import once, parse, show
 from ablate.planning.parents import check_once
-from ablate.planning.sweep_paths import place_of
+from ablate.planning.sweep_paths import find, place_of
 from ablate.planning.table_sections import PAPER_FORM, read_groups, read_paper
 from ablate.planning.tuning import tuning
-from ablate.planning.until import declared, first_seeds, until_at
 from ablate.planning.words import (
     DEFAULT_SEEDS,
     TUNE,
@@ -50,8 +55,11 @@ from ablate.planning.words import (
     section_of,
     seeds_of,
 )
-from ablate.planning.yaml_size import check_yaml
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.files import sha256_of
+
+if TYPE_CHECKING:
+    from ablate.planning.plan import Plan
 
 KEYS = (
     *("title", "base", "from", "across", "variants", "baseline", "seeds"),
@@ -62,6 +70,7 @@ SCALE_KEYS = (
     *("analysis", "paper", "groups"),
 )
 GENERATORS = ("product", "zip", "each")
+UNTIL_FORM = "{looks: [5, 8, 12], margin: 0.5}"
 
 
 def load(path: Path) -> tuple[str, dict[str, Any]]:
@@ -103,14 +112,10 @@ def _slip(path: Path, mark: Any) -> str:
 
 
 def from_file(
-    place: str,
-    content: Mapping[str, Any],
-    line: CommandLine,
-    scale: str | None,
-    groups: Mapping[str, Sequence[str]],
+    place: str, content: Mapping[str, Any], line: CommandLine, groups: Mapping[str, Sequence[str]]
 ) -> Sweep:
-    """The sweep of a file's content, at a scale, under the words of `line`."""
-    reader = _Reader(place, groups)
+    """The sweep of a file's content under a command line, at the scale that this says."""
+    reader, scale = _Reader(place, groups), line.options.scale
     scales = {
         name: reader.scale(raw, f"{place}: scales.{name}")
         for name, raw in mapping_at(
@@ -123,15 +128,16 @@ def from_file(
         raise unknown("--scale", scale, scales)
     if "variants" not in content:
         raise UserError(f"{place}: variants: missing; give variants: [LABEL: {{key: value}}, ...]")
-    rows = reader.entries(content["variants"])
+    of_rows = _Reader(place, groups)
+    rows = of_rows.entries(content["variants"])
     whole = reader.scale({k: v for k, v in content.items() if k in SCALE_KEYS}, place)
     scaled = scales[scale] if scale is not None else {}
-    parts = whole | scaled
-    merged = {key: {**whole.get(key, {}), **scaled.get(key, {})} for key in ("analysis", "paper")}
-    if merged["paper"] and "table" not in merged["paper"]:
+    levels = _Levels(place, {f"{place}: ": whole, f"{place}: scales.{scale}.": scaled})
+    parts, paper = levels.parts, levels.merged("paper")
+    if paper and "table" not in paper:
         raise UserError(f"{place}: paper: table: missing; expected {PAPER_FORM}")
     baseline = content.get("baseline")
-    if baseline is None and reader.globbed:
+    if baseline is None and of_rows.globbed:
         raise UserError(
             f"{place}: baseline: missing; rows of glob() have no first one, so give baseline: LABEL"
         )
@@ -142,73 +148,111 @@ def from_file(
         title += f" (scale {scale})"
     columns = parts.get("across", (Item("", {}, place),))
     if line.crossed:
-        columns = cross(line.crossed, columns, rows, merged["paper"].pop("columns", {}))
-    until = declared({"": whole, f"scales.{scale}.": scaled}, place)
+        columns = cross(line.crossed, columns, rows, paper.pop("columns", {}))
+    words = analysis(section_of(line, "analysis"), "analysis")
+    design = levels.design()
     return Sweep(
         place=place,
         title=title,
         rows=distinct(rows, "rows", f"{place}: variants"),
         columns=columns,
-        under=tuple(_under(place, whole, scale, scaled)),
+        under=tuple(levels.under()),
         over=once(word for word in line.settings if not word.swept),
         baseline=None if baseline is None else label_at(baseline, f"{place}: baseline"),
         seeds=seeds_of(line, parts.get("seeds", DEFAULT_SEEDS), f"{place}: seeds"),
-        analysis=Analysis(
-            **{**merged["analysis"], **analysis(section_of(line, "analysis"), "analysis")}
-        ),
+        analysis=Analysis(**{**levels.merged("analysis"), **words}),
         overrides=parts.get("overrides", ()),
         excludes=tuple(reader.excludes(content.get("exclude", []), f"{place}: exclude")),
-        paper=merged["paper"],
+        paper=paper,
         scale=scale,
         own=frozenset(
             ["groups"] * ("groups" in scaled)
             + [f"{part}.{key}" for part in ("analysis", "paper") for key in scaled.get(part, {})]
         ),
-        tune=_tune(parts, whole, scaled, line, place, until),
+        tune=levels.tune(line, design),
         groups=parts.get("groups", ()),
-        until=until,
+        design=design,
         crossed=tuple(word.key for word in line.crossed),
     )
 
 
-def _under(
-    place: str, whole: Mapping[str, Any], scale: str | None, scaled: Mapping[str, Any]
-) -> Iterator[SettingsLayer]:
-    """What holds for every cell: `base` and `from` of the file, those of the scale over them."""
-    for where, level in ((f"{place}: ", whole), (f"{place}: scales.{scale}.", scaled)):
-        check_once({**level.get("base", {}), **level.get("from", {})}, where.rstrip(": ."))
-        for key in ("base", "from"):
-            if key in level:
-                yield SettingsLayer(f"{where}{key}", level[key])
+@dataclass(frozen=True)
+class _Levels:
+    """What a file says, and over it its scale. `levels`: the parts of each, by its place."""
+
+    place: str
+    levels: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        return {key: value for level in self.levels.values() for key, value in level.items()}
+
+    def merged(self, section: str) -> dict[str, Any]:
+        """A section, the keys of the scale over those of the file."""
+        sections = (level.get(section, {}) for level in self.levels.values())
+        return {key: value for each in sections for key, value in each.items()}
+
+    def under(self) -> Iterator[SettingsLayer]:
+        """What holds for every cell: `base` and `from` of each level."""
+        for where, level in self.levels.items():
+            check_once({**level.get("base", {}), **level.get("from", {})}, where.rstrip(": ."))
+            for key in ("base", "from"):
+                if key in level:
+                    yield SettingsLayer(f"{where}{key}", level[key])
+
+    def design(self) -> Design:
+        """Seeds of a scale replace `until`, and it replaces them."""
+        found: Design = Fixed()
+        for where, level in self.levels.items():
+            if "until" in level and "seeds" in level:
+                raise UserError(
+                    f"{where}until: stands without seeds, which its looks give out; remove one"
+                )
+            if "until" in level or "seeds" in level:
+                found = level.get("until", Fixed())
+        return found
+
+    def tune(self, line: CommandLine, design: Design) -> Tune | None:
+        """The searches; `tune=none` leaves them out. As many as the file declares seeds, which the
+        command line's don't change."""
+        place, parts = self.place, self.parts
+        declared = [section for section in TUNE if section in parts]
+        if len(declared) > 1:
+            raise UserError(
+                f"{place}: tune: a sweep has tune or from.tune, not both: it searches settings of "
+                f"its runs, or of their parents; remove one"
+            )
+        words = {section: section_of(line, section) for section in TUNE}
+        for section in TUNE:
+            if section not in declared and (section in line.sweep or words[section]):
+                form = "`tune:` section" if section == "tune" else "`tune:` to its `from:`"
+                raise UserError(f"{section}: {place} declares no such search; add a {form}")
+        if not declared or declared[0] in line.sweep:
+            return None
+        [section] = declared
+        seeds, *_ = design.at or (len(parts.get("seeds", range(DEFAULT_SEEDS))),)
+        return tuning(section, self.merged(section), words[section], place, seeds, design)
 
 
-def _tune(
-    parts: Mapping[str, Any],
-    whole: Mapping[str, Any],
-    scaled: Mapping[str, Any],
-    line: CommandLine,
-    place: str,
-    until: Mapping[str, Any] | None,
-) -> Tune | None:
-    """The searches, the keys of a scale over those of the file; `tune=none` leaves them out. As
-    many as the file declares seeds, which the command line's don't change."""
-    declared = [section for section in TUNE if section in parts]
-    if len(declared) > 1:
-        raise UserError(
-            f"{place}: tune: a sweep has tune or from.tune, not both: it searches settings of its "
-            f"runs, or of their parents; remove one"
-        )
-    words = {section: section_of(line, section) for section in TUNE}
-    for section in TUNE:
-        if section not in declared and (section in line.sweep or words[section]):
-            form = "`tune:` section" if section == "tune" else "`tune:` to its `from:`"
-            raise UserError(f"{section}: {place} declares no such search; add a {form}")
-    if not declared or declared[0] in line.sweep:
-        return None
-    [section] = declared
-    raw = {**whole.get(section, {}), **scaled.get(section, {})}
-    seeds = first_seeds(until, parts)
-    return tuning(section, raw, words[section], place, seeds, looks=until is not None)
+def looks_at(raw: Any, place: str) -> Looks:
+    """Read `until:`. Its margin and spread are `analysis.margin` and `.spread` of a sweep with
+    looks."""
+    readers = {"looks": checked_looks, **field_readers(Analysis, "margin", "spread")}
+    said = parts_at(raw, place, readers, UNTIL_FORM)
+    return Looks(said.pop("looks", DEFAULT), said)
+
+
+def _from_at(raw: Any, place: str) -> dict[str, Any]:
+    """`from:`, and apart from it the search of parents."""
+    content = dict(mapping_at(raw, place, "{recipe: NAME, data: NAME, ...}"))
+    if "tune" not in content:
+        return {"from": parent_at(content, place)}
+    tuned = mapping_at(content.pop("tune"), f"{place}.tune", "{space: ...}")
+    return {"from": parent_at(content, place) if content else {}, "from.tune": tuned}
+
+
+def _tune_at(raw: Any, place: str) -> dict[str, Any]:
+    return mapping_at(raw, place, "{space: ..., trials: ...}")  # see `tuning`
 
 
 @dataclass
@@ -221,43 +265,22 @@ class _Reader:
 
     def scale(self, raw: Any, place: str) -> dict[str, Any]:
         """The parts that a scale may replace; the file itself has the same."""
-        content = mapping_at(raw, place, "{base: ..., across: ..., seeds: ...}")
-        read: dict[str, Any] = {}
-        for key, value in content.items():
-            where = f"{place}: {key}" if place == self.file else f"{place}.{key}"
-            if key == "base":
-                read[key] = settings_at(value, where)
-            elif key == "from":
-                content = dict(mapping_at(value, where, "{recipe: NAME, data: NAME, ...}"))
-                if "tune" in content:
-                    tuned = mapping_at(content.pop("tune"), f"{where}.tune", "{space: ...}")
-                    read["from.tune"] = tuned
-                read[key] = parent_at(content, where) if content or "from.tune" not in read else {}
-            elif key == "across":
-                before = self.globbed
-                read[key] = distinct(self.axes(value, where), "columns", where)
-                self.globbed = before
-            elif key == "seeds":
-                read[key] = seeds(value, where)
-            elif key == "until":
-                read[key] = until_at(value, where)
-            elif key == "overrides":
-                read[key] = tuple(self.overrides(value, where))
-            elif key == "tune":
-                read[key] = mapping_at(value, where, "{space: ..., trials: ...}")
-            elif key == "analysis":
-                read[key] = analysis(mapping_at(value, where, "{key: value}"), where)
-            elif key == "paper":
-                read[key] = read_paper(value, where)
-            elif key == "groups":
-                read[key] = read_groups(value, where)
-            elif key == "title":
-                if not isinstance(value, str):
-                    raise UserError(f"{where}: expected a text, got {value!r}")
-                read[key] = one_line(value, where)
-            else:
-                raise unknown(where, key, SCALE_KEYS, "a key among")
-        return read
+        readers: dict[str, Reader] = {
+            "title": text_at,
+            "base": settings_at,
+            "from": _from_at,
+            "across": lambda raw, place: distinct(self.axes(raw, place), "columns", place),
+            "seeds": seeds,
+            "until": looks_at,
+            "overrides": lambda raw, place: tuple(self.overrides(raw, place)),
+            "tune": _tune_at,
+            "analysis": analysis,
+            "paper": read_paper,
+            "groups": read_groups,
+        }
+        dot = ": " if place == self.file else "."
+        read = parts_at(raw, place, readers, "{base: ..., across: ..., seeds: ...}", dot)
+        return {**read, **read.get("from", {})}
 
     def entries(self, raw: Any) -> list[Item]:
         """The rows."""
@@ -302,7 +325,7 @@ class _Reader:
         if any(key in axes for key in GENERATORS):
             return list(self.generated(axes, place, ("product", "zip")))
         values = {key: self.values(key, value, place) for key, value in axes.items()}
-        return [Item(joined(s.values()), s, place) for s in products(values, f"{place}: ")]
+        return [Item(join(s.values()), s, place) for s in products(values, f"{place}: ")]
 
     def column(self, entry: Any, place: str) -> Item:
         label, settings = self.named(mapping_at(entry, place, "LABEL: {key: value}"), place)
@@ -335,9 +358,8 @@ class _Reader:
                 raise UserError(f"{place}: set: {key} is in {kind} as well; give {key} once")
         template, family = (entry.get(key) for key in ("label", "family"))
         for key, text in (("label", template), ("family", family)):
-            if text is not None and not isinstance(text, str):
-                raise UserError(f"{place}: {key}: expected a text, got {text!r}")
-            one_line(text or "", f"{place}: {key}")
+            if text is not None:
+                text_at(text, f"{place}: {key}")
         excludes = list(self.excludes(entry.get("exclude", []), f"{place}: exclude"))
         matched: set[str] = set()
         for combination, name in combinations(kind, values, place):
@@ -346,11 +368,11 @@ class _Reader:
             matched.update(ex.place for ex in hits)
             if hits:
                 continue
-            label = name if template is None else filled(template, settings, place)
+            label = name if template is None else fill_label(template, settings, place)
             yield Item(label, settings, place, family)
         for ex in excludes:
             if ex.place not in matched:
-                raise UserError(f"{ex.place}: matches nothing: {shown(ex.when)}")
+                raise UserError(f"{ex.place}: matches nothing: {show_settings(ex.when)}")
 
     def values(self, key: Any, raw: Any, place: str) -> tuple[Any, ...]:
         """The values of one key: a list, or one of Hydra's functions that make one."""
@@ -384,3 +406,48 @@ class _Reader:
                 settings_at(entry[key], f"{where}: {key}", empty=False) for key in ("if", "set")
             )
             yield Override(where, when, then)
+
+
+# --- Has the file of a sweep changed since the sweep was planned? -----------------------------
+#
+# A plan keeps two hashes of its file: of its bytes, which are quickly compared, and of what it
+# declares at the plan's scale, so that a comment, or another scale, is no change.
+
+
+def file_hashes(path: Path, scale: str | None) -> dict[str, str]:
+    """Of a sweep file that can be read. Raises UserError for another."""
+    said = {} if scale is None else {"scale": scale}
+    return {"sha256": sha256_of(path), "declares": _declared(path, scale), **said}
+
+
+def _declared(path: Path, scale: str | None) -> str:
+    _, content = load(path)
+    scales = content.get("scales")
+    if isinstance(scales, dict):
+        content = {**content, "scales": {scale: scales.get(scale)}}
+    # In its order, which is that of rows and columns.
+    return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()
+
+
+def edit_notes(plan: Plan, command: Callable[..., str]) -> Iterator[str]:
+    """A line where the file that the plan's words name, if it is in reach, declares another sweep
+    now. `command`: of the plan's store."""
+    if not (plan.file and plan.words):
+        return
+    try:
+        path = find(plan.words[0])
+        sha256 = sha256_of(path)
+    except (UserError, OSError):  # it is not in reach: this may be another folder
+        return
+    if sha256 == plan.file.get("sha256"):
+        return
+    try:
+        if _declared(path, plan.file.get("scale")) == plan.file.get("declares"):
+            return
+    except UserError:
+        pass  # `ablate sweep` will say what is wrong with it
+    yield (
+        f"{place_of(path)} has changed since `{command('sweep', *plan.words)}` planned it: all "
+        f"that is shown is of that plan; the same command trains the file as it is now, "
+        f"`{command('plan', *plan.words)}` shows its runs"
+    )

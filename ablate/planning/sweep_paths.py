@@ -64,7 +64,7 @@ def place_of(path: Path) -> str:
     return f"sweeps/{path.name}" if path.parent == shipped("sweeps") else str(path)
 
 
-def hidden(name: str) -> Iterator[str]:
+def hidden_notes(name: str) -> Iterator[str]:
     """A note where this folder has another sweep file of the name, which `./sweeps` hides."""
     inner, outer = Path("sweeps", f"{name}.yaml"), Path(f"{name}.yaml")
     if inner.is_file() and _is_sweep(outer) and inner.read_bytes() != outer.read_bytes():

@@ -8,29 +8,29 @@ from dataclasses import replace
 from typing import Any
 
 from ablate.planning.cell import ColumnGroup, wide_places
-from ablate.planning.declaration import Item, Sweep, label_at, list_at, mapping_at
-from ablate.shared.coerce import coerce
+from ablate.planning.declaration import (
+    Item,
+    Sweep,
+    label_at,
+    list_at,
+    mapping_at,
+    parts_at,
+    text_at,
+)
 from ablate.shared.errors import UserError, unknown
 
-PAPER_KEYS = ("table", "rows", "columns")
 PAPER_FORM = "{table: NAME, rows: {LABEL: name}}"
 GROUPS_FORM = "{GROUP: [column, ...]}"
 
 
 def read_paper(raw: Any, place: str) -> dict[str, Any]:
-    paper: dict[str, Any] = {}
-    for key, value in mapping_at(raw, place, PAPER_FORM).items():
-        if key == "table":
-            paper[key] = coerce(value, str, f"{place}.table")
-        elif key in PAPER_KEYS:
-            names = mapping_at(value, f"{place}.{key}", "{LABEL: name}")
-            paper[key] = {
-                str(label): coerce(name, str, f"{place}.{key}: {label}")
-                for label, name in names.items()
-            }
-        else:
-            raise unknown(f"{place}: {key}", key, PAPER_KEYS, "a key among")
-    return paper
+    readers = {"table": text_at, "rows": _names_at, "columns": _names_at}
+    return parts_at(raw, place, readers, PAPER_FORM)
+
+
+def _names_at(raw: Any, place: str) -> dict[str, str]:
+    names = mapping_at(raw, place, "{LABEL: name}")
+    return {str(label): text_at(name, f"{place}: {label}") for label, name in names.items()}
 
 
 def read_groups(raw: Any, place: str) -> tuple[ColumnGroup, ...]:

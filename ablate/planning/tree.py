@@ -3,6 +3,7 @@ was read from JSON is of its type; and a name as a file name."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -96,26 +97,45 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}"
 
 
-def fits(value: Any, hint: Any) -> bool:
-    """Is the value, all the way down, what the annotation says? An int is taken for a float."""
-    if hint is Any:
-        return True
+def structured(value: Any, hint: Any) -> Any:
+    """A value of JSON as the annotation says: objects as dataclasses, lists as tuples, keys as the
+    numbers that they are. An int is taken for a float.
+
+    Raises ValueError, TypeError or LookupError for a value of another type.
+    """
     of, args = get_origin(hint), get_args(hint)
     if of in (Union, UnionType):
-        return any(fits(value, option) for option in args)
-    if of is Literal:
-        return any(type(value) is type(option) and value == option for option in args)
-    if of is tuple:
-        return type(value) is tuple and all(fits(part, args[0]) for part in value)
-    if of is Mapping:
-        return isinstance(value, dict) and all(
-            fits(key, args[0]) and fits(part, args[1]) for key, part in value.items()
-        )
-    if is_dataclass(hint):
-        return type(value) is hint and all(
-            fits(getattr(value, name), part) for name, part in hints(type(value)).items()
-        )
-    return is_number(value) if hint in (int, float) and type(value) is int else type(value) is hint
+        for option in args:
+            with contextlib.suppress(ValueError, TypeError, LookupError):
+                return structured(value, option)
+    elif of is tuple and isinstance(value, list | tuple):
+        return tuple(structured(part, args[0]) for part in value)
+    elif of is Mapping and isinstance(value, dict):
+        key, part = args
+        return {
+            int(k) if key is int else structured(k, key): structured(value[k], part) for k in value
+        }
+    elif is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
+        types = hints(hint)
+        return hint(**{name: structured(part, types[name]) for name, part in value.items()})
+    elif of is Literal:
+        if any(type(value) is type(option) and value == option for option in args):
+            return value
+    elif type(value) is int and hint in (int, float):
+        if is_number(value):
+            return value
+    elif hint is Any or type(value) is hint:
+        return value
+    raise ValueError(f"{value!r} is no {hint}")
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Is a value of JSON, all the way down, what the annotation says?"""
+    try:
+        structured(value, hint)
+    except (ValueError, TypeError, LookupError):
+        return False
+    return True
 
 
 def file_name(name: str) -> str:

@@ -10,14 +10,21 @@ from dataclasses import replace
 from typing import Any
 
 from ablate.planning.cell import Tune, TuningStage
-from ablate.planning.declaration import key_at, list_at, mapping_at, plain_at, settings_at
+from ablate.planning.declaration import (
+    check_keys,
+    key_at,
+    list_at,
+    mapping_at,
+    plain_at,
+    settings_at,
+)
+from ablate.planning.design import Design
 from ablate.planning.parents import FROM
 from ablate.shared.build import value_of
 from ablate.shared.coerce import coerce
 from ablate.shared.errors import UserError, unknown
 
 STAGE_KEYS = ("space", "trials", "at")
-MOST_AT_ONCE = 10_000  # trials of a search, a round of which is held in memory
 OWN = ("repeats", "sampler", "pruner", "seed", "round")
 KEYS = (*STAGE_KEYS, "stages", *OWN)
 RANGES = ("log", "uniform", "int")
@@ -33,35 +40,33 @@ def tuning(
     words: Mapping[str, Any],
     place: str,
     seeds: int,
-    looks: bool = False,
+    design: Design,
 ) -> Tune:
     """The searches of a file's `tune` or `from.tune`, the `section`, a scale's already over it,
     under `SECTION.KEY=VALUE` of the command line; `seeds`: how many are declared there;
-    `looks`: do these give out more? Raises UserError for whatever is no search.
+    `design`: does it give out more? Raises UserError for whatever is no search.
 
     A stage's trials are what the declared searches share; of the Tune they are those of one. So
     what a search is depends on nothing but what is declared: more seeds are more such searches.
     """
     place = f"{place}: {section}"
-    for key in raw:
-        if key not in KEYS:
-            raise unknown(f"{place}.{key}", str(key), KEYS, "a key among")
+    check_keys(raw, KEYS, place)
     for key in words:
         if key not in ("trials", *OWN):
             raise unknown(f"{section}.{key}", key, ("trials", *OWN))
-    read = {}
-    for key in OWN:
-        where, value = (
-            (f"{section}.{key}", words[key]) if key in words else (f"{place}.{key}", raw.get(key))
-        )
-        if value is not None:
-            read[key] = value_of(Tune, key, value, where)
-            if key == "round" and read[key] > MOST_AT_ONCE:
-                raise UserError(f"{where}: expected at most {MOST_AT_ONCE:,}, got {read[key]:,}")
+    given = {key: (f"{place}.{key}", raw[key]) for key in OWN if key in raw}
+    given |= {key: (f"{section}.{key}", words[key]) for key in OWN if key in words}
+    read = {
+        key: value_of(Tune, key, value, where)
+        for key, (where, value) in given.items()
+        if value is not None
+    }
     tune = Tune((), **read)
     searches = tune.repeats or max(LEAST_SEARCHES, seeds)
     stage = (
-        _grid if tune.sampler == "grid" else functools.partial(_shared, section, searches, looks)
+        _grid
+        if tune.sampler == "grid"
+        else functools.partial(_shared, section, searches, design.grows)
     )
     if "stages" in raw:
         if both := [key for key in STAGE_KEYS if key in raw]:
@@ -88,14 +93,14 @@ def _of_parents(stage: TuningStage) -> TuningStage:
 
 
 def _shared(
-    section: str, searches: int, looks: bool, raw: Mapping[str, Any], place: str
+    section: str, searches: int, grows: bool, raw: Mapping[str, Any], place: str
 ) -> TuningStage:
     """Sampled: its trials are shared equally by the searches."""
     stage = _stage(raw, place, TRIALS)
     each = stage.trials // searches
     if each < LEAST_TRIALS:
         makes = f"{searches} searches of {each}" if searches > 1 else f"a search of {each}"
-        enough = stage.trials >= LEAST_TRIALS and not looks
+        enough = stage.trials >= LEAST_TRIALS and not grows
         once = f", or {section}.repeats=1" if enough else ""
         raise UserError(
             f"{place}.trials: {stage.trials} make {makes}, and of fewer than {LEAST_TRIALS} luck "
@@ -120,9 +125,7 @@ def _grid(raw: Mapping[str, Any], place: str) -> TuningStage:
 
 
 def _stage(raw: Mapping[str, Any], place: str, default: int) -> TuningStage:
-    for key in raw:
-        if key not in STAGE_KEYS:
-            raise unknown(f"{place}.{key}", str(key), STAGE_KEYS, "a key among")
+    check_keys(raw, STAGE_KEYS, place)
     space = {
         key_at(key, f"{place}.space"): _range(value, f"{place}.space.{key}")
         for key, value in mapping_at(raw.get("space"), f"{place}.space", FORM).items()

@@ -4,29 +4,76 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import JOINT
+from ablate.planning.compose import Composer
 from ablate.planning.declaration import (
     Item,
     Sweep,
     analysis,
     distinct,
-    joined,
+    join,
     label_at,
     products,
     seeds,
 )
 from ablate.planning.overrides import Word, once, parse, show
+from ablate.planning.parents import bare
 from ablate.shared.errors import UserError
 
 DEFAULT_SEEDS = 3
 TUNE = ("tune", "from.tune")  # sections of a search: of runs, of those that they start from
 OWN = ("seeds", "baseline", "analysis", *TUNE)  # the sweep's, not its runs'
 COLUMNS = ("data", "model.arch")  # columns without being told
+VALUED: dict[str, tuple[str, Callable[[str], Any]]] = {  # options with a value
+    "--scale": ("scale", str),
+    "--across": ("across", str),
+    "--as": ("name", str),
+    "--until": ("until", int),
+    "--margin": ("margin", float),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of a command line that declare a sweep: --scale, --as and so on."""
+
+    scale: str | None = None
+    across: tuple[str, ...] = ()
+    each: bool = False
+    name: str | None = None
+    until: int | None = None
+    margin: float | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        given: list[tuple[str, str | float | None]] = [("--scale", self.scale)]
+        given += [("--across", key) for key in self.across]
+        given += [("--each", "")] * self.each + [("--as", self.name)]
+        given += [("--until", self.until), ("--margin", self.margin)]
+        found = list[str]()
+        for option, value in given:
+            if value is not None:
+                found += [option, value if isinstance(value, str) else f"{value:g}"]
+        return [text for text in found if text]
+
+
+def apart(words: Sequence[str]) -> tuple[list[str], Options]:
+    """The words of a plan without its options, and these."""
+    given: dict[str, list[str]] = {name: [] for name in VALUED}
+    rest, own = list(words), list[str]()
+    while rest:
+        word = rest.pop(0)
+        given.get(word, own).append(rest.pop(0) if word in given else word)
+    said = {VALUED[name][0]: VALUED[name][1](*of[:1]) for name, of in given.items() if of}
+    across = tuple(given["--across"])
+    options = Options(**{**said, "across": across, "each": "--each" in own})
+    return [word for word in own if word != "--each"], options
 
 
 @dataclass(frozen=True)
@@ -37,6 +84,32 @@ class CommandLine:
     settings: tuple[Word, ...]
     sweep: Mapping[str, Word]  # seeds, baseline, analysis.KEY, tune.KEY, tune=none, from.tune...
     launcher: Mapping[str, Any]
+    options: Options
+    words: tuple[str, ...]  # as they were written
+
+    @property
+    def texts(self) -> list[str]:
+        """The command line that makes the sweep again, as plans keep it."""
+        return [*self.words, *self.options.texts]
+
+    @property
+    def name(self) -> str:
+        """What the sweep is called without --as: its file, scale, and the words that change its
+        results. Words that cross a file with values extend its sweep, as seeds do."""
+        places = [w for w in self.settings if bare(w.key) == "data.path" and not w.swept]
+        named = [word for word in self.settings if word not in (*places, *self.crossed)]
+        words = sorted(map(_spelled, named))
+        words += [_spelled(self.sweep[key]) for key in ("baseline", *TUNE) if key in self.sweep]
+        words += sorted(f"across={key}" for key in self.options.across)
+        words += ["each"] * self.options.each
+        if self.file is None:
+            return "+".join(words)
+        stem = Path(self.file).stem if self.file.endswith(".yaml") else self.file
+        return "+".join([f"{stem}@{scale}" if (scale := self.options.scale) else stem, *words])
+
+    @property
+    def says_seeds(self) -> bool:
+        return "seeds" in self.sweep or self.options.until is not None
 
     @property
     def crossed(self) -> tuple[Word, ...]:
@@ -44,8 +117,13 @@ class CommandLine:
         return tuple(word for word in self.settings if word.swept) if self.file else ()
 
 
-def read_line(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> CommandLine:
-    """Sort `[NAME] k=v ...`. Raises UserError for words that can't be read or come twice."""
+def read_line(
+    words: Sequence[str], groups: Mapping[str, Sequence[str]], options: Options | None = None
+) -> CommandLine:
+    """Sort `[NAME] k=v ...`; without `options` these are among the words. Raises UserError for
+    words that can't be read or come twice."""
+    if options is None:
+        words, options = apart(words)
     named = bool(words) and "=" not in words[0] and not words[0].startswith("~")
     for word in words[named:]:
         if "=" not in word and not word.startswith("~"):
@@ -69,6 +147,8 @@ def read_line(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Comm
         settings=tuple(word for word in parsed if not about(word)),
         sweep={w.key: w for w in parsed if about(w) in OWN},
         launcher=once(word for word in parsed if about(word) == "launcher"),
+        options=options,
+        words=tuple(words),
     )
 
 
@@ -79,11 +159,22 @@ def analysis_apart(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     return others, section_of(read_line(ours, {}), "analysis") if ours else {}
 
 
-def from_words(line: CommandLine, across: Collection[str], each: bool, title: str) -> Sweep:
+def alike(one: Sequence[str], other: Sequence[str], store: Path) -> bool:
+    """Would plans of these `words` have one name but for `--as`? Then they differ in seeds,
+    launcher, analysis and where their data lies at most. Raises UserError for words that can't be
+    read any more."""
+    if list(one) == list(other):
+        return True
+    groups = Composer(store).groups
+    return read_line(one, groups).name == read_line(other, groups).name
+
+
+def from_words(line: CommandLine, title: str) -> Sweep:
     """Every list of values is a factor of rows; `data`, `model.arch`, `across` are columns."""
     if tuned := [key for section in TUNE for key in line.sweep if key.startswith(section)]:
         raise UserError(f"{tuned[0]}: a search is declared in a sweep file, under `tune:`")
     swept = [word for word in line.settings if word.swept]
+    across = line.options.across
     for key in across:
         if key not in [word.key for word in swept]:
             raise UserError(f"--across {key}: needs values for the columns; give {key}=A,B")
@@ -94,7 +185,7 @@ def from_words(line: CommandLine, across: Collection[str], each: bool, title: st
         raise UserError("baseline: must be named where glob() is used; give baseline=LABEL")
     by_key = {word.key: word.values for word in factors}
     over = once(word for word in line.settings if not word.swept)
-    if each:  # the first values hold for all rows; each other value is a change of one key
+    if line.options.each:  # the first values hold for all rows; each other one changes one key
         first = {key: values[0] for key, values in by_key.items()}
         over |= first
         rows = [Item("base", {}, "")]
@@ -134,7 +225,7 @@ def cross(
     found = []
     for column in columns:
         for settings in products({word.key: word.values for word in words}):
-            label = joined(settings.values())
+            label = join(settings.values())
             if column.label:
                 named = (f"{key}={show(value)}" for key, value in settings.items())
                 label = JOINT.join([column.label, *named])
@@ -146,7 +237,7 @@ def cross(
 
 
 def _item(settings: Mapping[str, Any]) -> Item:
-    return Item(joined(settings.values()), settings, "")
+    return Item(join(settings.values()), settings, "")
 
 
 def section_of(line: CommandLine, section: str) -> dict[str, Any]:
@@ -174,3 +265,12 @@ def _count(word: Word) -> Any:
         right = f"{word.key}=[{','.join(map(show, word.values))}]"
         raise UserError(f"{word.text}: expected a count or a bracketed list; write {right}")
     return word.value
+
+
+def _spelled(word: Word) -> str:
+    """`key=a,b`, the same for every spelling of the same values."""
+    texts = (
+        repr(value) if isinstance(value, str) and "," in value else show(value)
+        for value in word.values
+    )
+    return f"{word.key}={','.join(texts)}"

@@ -32,7 +32,7 @@ class Outlook:
     def lines(self) -> Iterator[str]:
         """Write what `ablate plan` prints."""
         plan = self.plan
-        yield f"until: looks at {', '.join(map(str, plan.until))} seeds{_given(plan)}"
+        yield f"until: {plan.design.spelled(plan.seeds)}{_given(plan)}"
         for case, runs, hours in self.expected:
             yield f"  about {self._runs(round(runs))}{_hours(hours)} {case}"
         yield f"  at most {self._runs(self.most)}{_hours(self.most_hours)}".rstrip(",")
@@ -50,7 +50,7 @@ class Outlook:
         """looks, margin; expected: {case, runs, trials, device_hours}; most: the last three;
         spreads."""
         return {
-            "looks": list(self.plan.until),
+            "looks": list(self.plan.design.at),
             "margin": self.plan.analysis.margin,
             "expected": [
                 {"case": case, "runs": runs, "trials": self._trials(runs), "device_hours": hours}
@@ -95,7 +95,7 @@ def outlook(
             sequential_of(plan, column.label),
             margin=None if margin is None else margin / spread.sd,
         )
-        first, *_, last = plan.until
+        first, *_, last = plan.design.at
         for case, gain in cases.items():  # the baseline alone is judged by no look
             if not variants:
                 took = float(first)

@@ -135,8 +135,7 @@ def planned_runs(plan: Plan) -> str:
     if len(plan.cells) < rows * columns:
         grid = f"{len(plan.cells):,} cells of {grid}"
     runs = sum(len(plan.planned(cell)) for cell in plan.cells)
-    each = f", up to {plan.seeds_said} so far" if plan.until else f" x {plan.seeds_said}"
-    text = f"{grid}{each} = {counted(runs, 'run')}"
+    text = f"{grid}{plan.design.each(plan.seeds_said)} = {counted(runs, 'run')}"
     trials = plan.expected_trials
     text += f", after {counted(trials, 'tuning trial')}" if trials else ""
     parents = sum(len(cell.ids) for cell in plan.parents())

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, get_args
 from ablate.analysis import captions
 from ablate.analysis.course import standing, told_by
 from ablate.planning.cell import PlannedRun
-from ablate.planning.edited import edited
+from ablate.planning.design import Standing
 from ablate.planning.plan import Plan
-from ablate.planning.until import Standing
+from ablate.planning.sweep_file import edit_notes
 from ablate.report.gate import console
 from ablate.report.text import counted, duration
 from ablate.report.workers import rate, standing_cell
@@ -48,7 +48,7 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
         *details(plan, runs, now, store, told),
         *_lost(runs, now, store.results(runs)),
         *(() if now.driven or now.over else (f"to go on: `{again}`",)),
-        *edited(plan, store.command),
+        *edit_notes(plan, store.command),
     ):
         print(line)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.course import GOES_ON
 from ablate.planning.cell import PlannedRun
-from ablate.planning.until import Standing
+from ablate.planning.design import Standing
 from ablate.report.growing import GrowingMetrics
 from ablate.report.text import ASCII_BARS, BARS, duration, sparkline
 from ablate.shared.files import is_number

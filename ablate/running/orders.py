@@ -123,11 +123,11 @@ def check(store: Store, ledger: Ledger, order: str, runs: Mapping[str, str]) -> 
         if refusal := decide(store, ledger, order, run, states[run]).refusal:
             raise UserError(f"{label}: {refusal}")
     for plan in plans(store, ledger, runs.keys()) if order == "skip" else ():
-        trials = {run.id for run in plan.tried()}
-        for run in runs.keys() & (trials if not plan.until else {run.id for run in plan.runs()}):
-            needs = "a look" if plan.until else "its search"
+        needed = plan.design.needed(plan)
+        for run in runs.keys() & needed.keys():
             raise UserError(
-                f"{runs[run]}: {needs} of {plan.name} needs this run; --cancel stops it for now"
+                f"{runs[run]}: {needed[run]} of {plan.name} needs this run; --cancel stops it for "
+                f"now"
             )
 
 

@@ -6,7 +6,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Literal, get_args, get_origin
 
@@ -23,58 +23,32 @@ def coerce(value: Any, hint: Any, place: str) -> Any:
         raise UserError(f"{place}: expected a finite number, got {value!r}")
     if hint is Any:
         return value
-    if get_origin(hint) is Literal:
-        choices = get_args(hint)
-        if value == "pre_post" and "pre+post" in choices:  # a shell-friendly spelling
-            value = "pre+post"
-        if value not in choices or type(value) not in map(type, choices):
-            raise unknown(place, value, choices)
-        return value
-    if hint is int or int in get_args(hint):
-        value = _thousands(value)
-    if isinstance(value, Mapping) and Mapping[str, float] in get_args(hint):
+    options = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    names = [name for each in options if get_origin(each) is Literal for name in get_args(each)]
+    if value == "pre_post" and "pre+post" in names:  # a shell-friendly spelling
+        return "pre+post"
+    if isinstance(value, Mapping) and Mapping[str, float] in options:
         return _factors(value, place)
-    if isinstance(value, Mapping) and Mapping[str, Any] in get_args(hint):
+    if isinstance(value, Mapping) and Mapping[str, Any] in options:
         return dict(value) or None
-    if tuple[str, ...] in get_args(hint) and value is not None:
+    if value is not None and tuple[str, ...] in options:
         return _names(value, place)
+    if int in options:
+        value = _thousands(value)
     if isinstance(value, int) and abs(value) >= 1 << 63:
         raise UserError(f"{place}: expected a number of 63 bits, got {value.bit_length()}")
-    if get_origin(hint) in (typing.Union, types.UnionType):
-        options = get_args(hint)
-        if str in options and (names := _table(options)):
-            if value in names or is_plugin(value):
-                return value
-            raise unknown(place, value, [*names, "module:name"])
-        for option in options:
-            if option is type(None):
-                if value is None:
-                    return None
-            elif get_origin(option) is Literal:
-                if value in get_args(option):
-                    return value
-            elif (
-                get_origin(option) is None
-                and isinstance(value, option)
-                and (option is bool or not isinstance(value, bool))
-            ):
-                return value
-        wide = [option for option in options if option is float]
-        if wide and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
-        *first, last = " or ".join(map(_type_name, options)).split(" or ")
-        expected = " or ".join(filter(None, (", ".join(first), last)))
-        raise UserError(f"{place}: expected {expected}, got {value!r}")
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise UserError(f"{place}: expected {_TYPES[hint]}, got {value!r}")
-    return value
-
-
-def _table(options: Iterable[Any]) -> list[Any]:
-    """The names of a type that takes one of these, or an import path."""
-    return [name for each in options if get_origin(each) is Literal for name in get_args(each)]
+    of_table = str in options and bool(names)  # one of these names, or an import path
+    if (value in names and type(value) in map(type, names)) or (of_table and is_plugin(value)):
+        return value
+    if of_table or (options == (hint,) and names):
+        raise unknown(place, value, [*names, *["module:name"] * of_table])
+    if type(value) in options:
+        return value
+    if float in options and type(value) is int:
+        return float(value)
+    *first, last = " or ".join(map(_type_name, options)).split(" or ")
+    expected = " or ".join(filter(None, (", ".join(first), last)))
+    raise UserError(f"{place}: expected {expected}, got {value!r}")
 
 
 def _names(value: Any, place: str) -> tuple[str, ...] | None:

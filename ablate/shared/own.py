@@ -195,6 +195,8 @@ def _task(name: str, metrics: str) -> TaskChoice:
         keeps="what the trainer gave as predictions",
         examples="examples",
         collapse="ended no better than guessing",
+        untested="tested by their trainer",
+        clock="step",
     )
 
 

@@ -148,7 +148,7 @@ def left_out(plan: Plan, ledger: Ledger) -> Plan:
     with looks as it is: these need every run."""
     states = ledger.states({run.id for run in plan.runs()})
     gone = {run for run, state in states.items() if state.status == "skipped"}
-    if plan.until or not gone:
+    if not gone or gone <= plan.design.needed(plan).keys():
         return plan
     details = ledger.last_detail("skipped")
     skipped = {

@@ -22,7 +22,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ablate.planning.memory import driven_with
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, NotThere, UserError
 from ablate.shared.files import make_folder, read_json, sha256_of, write_whole
@@ -189,7 +188,12 @@ class Ledger(Queries):
 
     def _seal_file(self, plan: Plan, sha256: str, left: Sequence[str]) -> None:
         """Of a plan that nobody has sealed when it was written."""
-        detail = {"sha256": sha256, "with": driven_with(plan), "rebuilt": True, "left": [*left]}
+        detail = {
+            "sha256": sha256,
+            "with": plan.design.driven(plan.seeds),
+            "rebuilt": True,
+            "left": [*left],
+        }
         self._seal([(PLAN_OF + plan.name, PLAN, detail)])
 
     # --- Written by the driver ------------------------------------------------------------------
@@ -223,7 +227,7 @@ class Ledger(Queries):
             same = last == PLAN and detail["sha256"] == sha256 and "rebuilt" not in detail
             if same and not more:
                 return
-        detail = {"sha256": sha256, "with": driven_with(plan), **more}
+        detail = {"sha256": sha256, "with": plan.design.driven(plan.seeds), **more}
         self._seal([(PLAN_OF + plan.name, kind, detail)])
 
     def _plan(self, plan: Plan, driven: float) -> None:

@@ -147,7 +147,7 @@ def peek(plan: Plan, ended: Collection[str]) -> InterimLook:
             row: read if seen[row] else ReadRow(read.spec, {}) for row, read in column.rows.items()
         }
         columns[label] = ReadColumn(len(set.intersection(*seen.values())), rows)
-    planned = plan.until or tuple(sorted({now.n, *plan.analysis.looks}))
+    planned = plan.design.at or tuple(sorted({now.n, *plan.analysis.looks}))
     return InterimLook(now.sweep, now.metric, now.analysis, columns, planned)
 
 
@@ -177,8 +177,7 @@ def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]]) -> InterimLook:
     del analysis["metric"]
     if plan.metric.own:
         analysis[CODE] = plan.metric.own
-    if plan.until:
-        analysis[UNTIL] = plan.until
+    analysis |= plan.design.tree()
     if plan.tune is not None:
         analysis[TUNE] = _hash(asdict(plan.tune))
     if skipped := plan.unevenly_skipped:

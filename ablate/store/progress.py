@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ablate.planning.cell import PlannedRun
+from ablate.planning.design import Standing
 from ablate.planning.plan import Plan
-from ablate.planning.until import Standing
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
 from ablate.store.events import HELD, RunState

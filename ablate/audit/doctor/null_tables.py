@@ -44,7 +44,7 @@ def null_tables(store: Store, names: Sequence[str]) -> Findings:
         ]
     refusals = []
     for plan in plans:
-        columns = [] if plan.one_search or plan.one_parent else [*_of_sweep(plan, store)]
+        columns = [] if plan.conditions else [*_of_sweep(plan, store)]
         yield from columns
         if not any(isinstance(column, JudgedColumn) for column in columns):
             refusals.append(_refusal(plan))
@@ -137,10 +137,10 @@ def _refusal(plan: Plan) -> str:
     """Why there are no such tables of a sweep, and what would make them."""
     from ablate.analysis.stats.null_tables import FEWEST_RUNS
 
-    if plan.one_search or plan.one_parent:
-        shared = "search" if plan.one_search else "parent"
+    for condition in plan.conditions:
+        shared = condition.shared
         return f"{plan.name}: its tables give no verdicts, for all runs of a row share one {shared}"
-    few = len(plan.seeds) < FEWEST_RUNS and not plan.until
+    few = len(plan.seeds) < FEWEST_RUNS and not plan.design.grows
     command = f"`{seeds_command(plan, FEWEST_RUNS)}`" if few else again(plan)
     return (
         f"{plan.name}: a row needs {FEWEST_RUNS} seeds that finished, three for a baseline and "

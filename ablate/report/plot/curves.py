@@ -14,7 +14,6 @@ from ablate.report.plot.form import Form
 from ablate.report.plot.inks import inks
 from ablate.report.plot.measured import Nothing, RunDirs, in_order, named
 from ablate.report.plot.style import Drawing
-from ablate.shared.own import is_own
 
 ACROSS = 3  # columns in a line
 BANDS = 8  # rows at most: of more, bands hide the lines
@@ -28,7 +27,7 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     if not plan.task.trains:
         raise Nothing(f"{plan.name}: its runs take no steps, so they have no curves")
     found: dict[tuple[str, str], dict[float, list[dict[str, Any]]]] = {}
-    first, by = plan.task.metrics[0], _by(plan)
+    first, by = plan.task.metrics[0], plan.task.clock
     for run in in_order(plan, table, form):
         for line in rundir(run.id).read_metrics():
             if by in line and ("train_loss" in line or f"val_{first.key}" in line):
@@ -89,8 +88,3 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
         *([f"Without a validation: {', '.join(absent)}."] if absent else []),
     )
     return sheet
-
-
-def _by(plan: Plan) -> str:
-    """What curves are over: steps, where a trainer of the user's own counts."""
-    return "step" if is_own(plan.cells[0].spec) else "epoch"

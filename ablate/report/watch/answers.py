@@ -89,7 +89,7 @@ class SweepAnswers:
             if self._followed.grew(ledger):
                 self._take()
             now = observe(self._plan, self._runs, self._store, ledger)
-            told = looks.read(self._store.read_looks(), now.sweep) if self._plan.until else []
+            told = looks.read(self._store.read_looks(), now.sweep)
             newest = ledger.newest(10 * NEWEST)
         plan, runs = self._plan, self._runs
         self._done, self._over = now.done, now.over

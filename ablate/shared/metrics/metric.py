@@ -99,6 +99,8 @@ class TaskChoice:
     how: str = ""
     examples: str = "images"  # what a test set is of
     collapse: str = ""  # how a run ends that collapsed, in words; "": by its training loss
+    untested: str = "no test result yet"
+    clock: str = "epoch"  # what its curves are over
     shown: Callable[[Mapping[str, int], int], int] | None = None
     probed: Mapping[str, Probed] = field(default_factory=dict)
     own: Mapping[str, Metric] = field(default_factory=dict)

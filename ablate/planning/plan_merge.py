@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ablate.planning.cell import Cell, PlannedRun
-from ablate.planning.memory import with_seeds_word
 from ablate.planning.plan import Plan
 from ablate.shared.spec import tree_identity
 
@@ -66,7 +65,7 @@ def _declared(plan: Plan, groups: bool) -> dict[str, Any]:
         "paper": plan.paper,
         "tune": plan.tune and asdict(plan.tune),
         "own": own,
-        "until": plan.until,
+        "until": plan.design.at,
         "groups": plan.groups if groups else (),
     }
 
@@ -82,14 +81,11 @@ def _has_cells(whole: Plan, part: Plan) -> bool:
 
 
 def _has_seeds(whole: Plan, part: Plan) -> bool:
-    """Has each of its cells all seeds that it has in the other? Those of a tuned sweep are known
-    once its searches are over, but for those that looks gave it."""
-    if not {*whole.seeds} >= {*part.seeds}:
-        return False
-    if whole.tune is not None and not whole.until:
-        return True
-    has = {(cell.row, cell.column): {*(cell.seeds or cell.ids)} for cell in whole.cells}
-    return all({*(cell.seeds or cell.ids)} <= has[cell.row, cell.column] for cell in part.cells)
+    """Has each of its cells all seeds that it has, or will have, in the other?"""
+    has = {(cell.row, cell.column): {*whole.planned(cell)} for cell in whole.cells}
+    return {*whole.seeds} >= {*part.seeds} and all(
+        {*part.planned(cell)} <= has[cell.row, cell.column] for cell in part.cells
+    )
 
 
 def _cells(plan: Plan) -> Mapping[tuple[str, str], tuple[Any, ...]]:
@@ -117,5 +113,5 @@ def _with_seeds(one: Plan, other: Plan) -> Plan:
         given = tuple(sorted({*cell.seeds, *their.seeds}))
         return replace(cell, ids={s: both[s] for s in seeds if s in both}, seeds=given)
 
-    both = replace(one, seeds=seeds, cells=tuple(map(joined, one.cells)))
-    return both if one.until else replace(both, words=with_seeds_word(one.words, both.seeds))
+    words = one.design.words(one.words, seeds)
+    return replace(one, seeds=seeds, cells=tuple(map(joined, one.cells)), words=words)

@@ -1,0 +1,324 @@
+"""The design of a sweep: which seeds its cells have, and when its gains are judged.
+
+`Fixed` and `Looks` answer the same questions. A plan, its table, its ledger and its messages ask
+its design, and none asks which one it is. `analysis.judges` has the judge of each.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ablate.planning.analysis_keys import Analysis
+from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Tune
+from ablate.shared.build import value_of
+from ablate.shared.errors import UserError
+from ablate.shared.spec import ids_of
+
+if TYPE_CHECKING:  # which have a design
+    from ablate.planning.declaration import Sweep
+    from ablate.planning.plan import Plan
+
+FEWEST = 5  # at the first look: with fewer, a noisy baseline or two noisy rows go unseen
+APART = 2  # seeds between looks, at least: one has no spread
+DEFAULT = (5, 8, 12)
+USUAL = (*DEFAULT, 20, 30)  # looks of --until
+# By row and column: at how many seeds the newest look at it was, and what the look said.
+Standing = Mapping[str, Mapping[str, tuple[int, str]]]
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Every cell has the declared seeds. Gains are judged when every run has a result."""
+
+    at: ClassVar[tuple[int, ...]] = ()  # the numbers of seeds at which it looks
+    analysis: ClassVar[Mapping[str, Any]] = {}  # what it says itself of margin and spread
+    grows = False  # does it ask for seeds after results?
+    # What a table says of it.
+    family = ""
+    on_other_sets = ""  # "": what is said of the run's own test set
+    void = "no verdicts"
+    unfinished = "Gains have no intervals and no verdicts before every run has a result."
+    judges_other_sets = True
+    without_images = "one way"  # how a column is judged that images tell no spread of
+
+    def tree(self) -> dict[str, Any]:
+        """What a plan's file, and the analysis of a look, have of it."""
+        return {}
+
+    def reach(self, seeds: Sequence[int]) -> Sequence[int]:
+        """The seeds that a sweep with these may come to have."""
+        return seeds
+
+    def spelled(self, seeds: Sequence[int]) -> str:
+        """Of a declaration with these seeds: "8"."""
+        return spelled(seeds)
+
+    def driven(self, seeds: Sequence[int]) -> str:
+        """Of a drive: "seeds=8"."""
+        return f"seeds={spelled(seeds)}"
+
+    def each(self, seeds: str) -> str:
+        """Of every cell of a plan: " x 3 seeds"."""
+        return f" x {seeds}"
+
+    def words(self, words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:
+        """The words of a sweep, for these seeds."""
+        if not any(word.startswith("seeds=") for word in words):
+            words = [*words[:1], "seeds=", *words[1:]]
+        said = self.driven(seeds)
+        return tuple(said if other.startswith("seeds=") else other for other in words)
+
+    def other_seeds(self, given: Sequence[int], seeds: Sequence[int]) -> bool:
+        """Are the seeds that words give others than the driven ones?"""
+        return {*given} != {*seeds}
+
+    def planned(self, plan: Plan, cell: Cell) -> tuple[int, ...]:
+        """The seeds that the cell has, or will have."""
+        skipped = plan.gone(cell)
+        return tuple(seed for seed in plan.seeds if seed not in skipped)
+
+    def stored_seeds(self, seeds: tuple[int, ...], tune: Tune | None) -> tuple[int, ...]:
+        """The seeds that a new cell keeps: none, for they are the plan's."""
+        return ()
+
+    def at_most(self, plan: Plan) -> Plan:
+        """The plan with all seeds that it may come to have."""
+        return plan
+
+    def compared(self, plan: Plan) -> Plan:
+        """The plan with the seeds that are compared over all cells."""
+        return plan
+
+    def needed(self, plan: Plan) -> dict[str, str]:
+        """By id of the runs that can't be skipped: what needs them."""
+        return {run.id: "its search" for run in plan.tried()}
+
+    def check_plan(self, plan: Plan, place: str) -> None:
+        """Raises UserError for a plan that it can't have."""
+
+    def check_change(self, plan: Plan, key: str) -> None:
+        """Raises UserError where this key of a driven plan's analysis must stay."""
+
+    def under(self, sweep: Sweep, words: Mapping[str, Any], margin: float | None) -> Sweep:
+        """The sweep as it begins, `margin` being that of --margin. Raises UserError for what the
+        design can't go with. `words`: the sweep's own, by key."""
+        if margin is not None:
+            raise UserError("--margin: needs --until N; of a table it is analysis.margin=POINTS")
+        return sweep
+
+    def recall(self, declared: Sweep, before: Plan, words: Mapping[str, Any]) -> tuple[Sweep, str]:
+        """The declared sweep in this design, that of the plan by which it was driven last; and
+        what of it stays, in words."""
+        n, seeds = len(before.seeds), before.seeds
+        listed = f"{n:,} seed{'s'[: n > 1]}" if _is_count(seeds) else f"seeds {_list(seeds)}"
+        return replace(declared, design=self, seeds=seeds), listed
+
+    def extended(self, last: int) -> Looks:
+        """The design under `--until LAST`."""
+        return Looks(looks_to(last), place="--until")
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Every cell has the seeds of the first look; rows that a look leaves undecided get those of
+    the next. `analysis`: what `until:` itself says of margin and spread; `place`: of errors."""
+
+    at: tuple[int, ...] = DEFAULT
+    analysis: Mapping[str, Any] = field(default_factory=dict)
+    place: str = ""
+
+    grows = True
+    on_other_sets = "without verdicts, for looks are at the run's own test set"
+    void = "no further verdicts"
+    unfinished = "The next look waits until every run of its column has a result."
+    judges_other_sets = False
+    without_images = "paired"
+
+    @property
+    def family(self) -> str:
+        return f" and the looks at {_list(self.at[:-1])} and {self.at[-1]} seeds"
+
+    def tree(self) -> dict[str, Any]:
+        return {"until": self.at}
+
+    def reach(self, seeds: Sequence[int]) -> Sequence[int]:
+        return range(self.at[-1])
+
+    def spelled(self, seeds: Sequence[int] = ()) -> str:
+        return f"looks at {_list(self.at)} seeds"
+
+    driven = spelled
+
+    def each(self, seeds: str) -> str:
+        return f", up to {seeds} so far"
+
+    def words(self, words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:
+        return tuple(words)
+
+    def other_seeds(self, given: Sequence[int], seeds: Sequence[int]) -> bool:
+        return False
+
+    def planned(self, plan: Plan, cell: Cell) -> tuple[int, ...]:
+        return cell.seeds or tuple(cell.ids)
+
+    def stored_seeds(self, seeds: tuple[int, ...], tune: Tune | None) -> tuple[int, ...]:
+        return seeds if tune is not None else ()
+
+    def at_most(self, plan: Plan) -> Plan:
+        """Those of the last look, where a column has rows to judge."""
+        judged = {cell.column for cell in plan.cells if cell.row != plan.baseline}
+        cells = [cell for cell in plan.cells if cell.column in judged]
+        return with_seeds(plan, {(cell.row, cell.column): self.at[-1] for cell in cells})
+
+    def compared(self, plan: Plan) -> Plan:
+        return replace(plan, seeds=plan.shared_seeds)
+
+    def needed(self, plan: Plan) -> dict[str, str]:
+        return {run.id: "a look" for run in plan.runs()}
+
+    def check_plan(self, plan: Plan, place: str) -> None:
+        if ONE_PARENT in plan.conditions:
+            raise UserError(
+                f"{place}from.seed: goes without until, for gains over one parent have no "
+                f"verdicts; leave from.seed away, and each seed has its own parent"
+            )
+
+    def check_change(self, plan: Plan, key: str) -> None:
+        raise UserError(
+            f"analysis.{key}: {plan.name} was driven with another value, by which its looks gave "
+            f"out seeds; leave it away, or drive the sweep with the new value"
+        )
+
+    def under(self, sweep: Sweep, words: Mapping[str, Any], margin: float | None) -> Sweep:
+        """With the seeds of the first look."""
+        place = self.place or f"{sweep.place}: until"
+        said, default = sweep.analysis, Analysis()
+        for key, value in self.analysis.items():
+            if getattr(said, key) not in (getattr(default, key), value):
+                raise UserError(f"{place}: {key}: analysis.{key} says another; give one")
+        analysis = replace(said, **self.analysis)
+        if margin is not None:
+            analysis = replace(analysis, margin=value_of(Analysis, "margin", margin, "--margin"))
+        if "seeds" in words:
+            raise UserError(
+                f"seeds: {place} gives out the seeds, at its looks; leave one of them away"
+            )
+        if sweep.tune is not None and sweep.tune.repeats is not None:
+            section = "from.tune" if sweep.tune.parents else "tune"
+            raise UserError(
+                f"{place}: goes without {section}.repeats: each seed that a look gives out brings "
+                f"a search of its own; leave {section}.repeats away, or give {section}.repeats=null"
+            )
+        for key in ("looks", "diverged"):
+            if getattr(analysis, key) != getattr(default, key):
+                raise UserError(f"{place}: goes without analysis.{key}; leave one of them away")
+        seeds = tuple(range(self.at[0]))
+        return replace(sweep, design=Looks(self.at), seeds=seeds, analysis=analysis)
+
+    def recall(self, declared: Sweep, before: Plan, words: Mapping[str, Any]) -> tuple[Sweep, str]:
+        analysis = declared.analysis
+        if "analysis.margin" not in words:
+            analysis = replace(analysis, margin=before.analysis.margin)
+        said = {k: v for k, v in declared.design.analysis.items() if k == "spread"}
+        looks = replace(self, analysis=said)
+        return looks.under(replace(declared, analysis=analysis), words, None), self.spelled()
+
+    def extended(self, last: int) -> Looks:
+        return replace(self, at=looks_to(last), place="--until")
+
+
+Design = Fixed | Looks
+
+
+def design_of(tree: Mapping[str, Any]) -> Design:
+    """The design that a plan's file has."""
+    return Looks(tuple(tree["until"])) if "until" in tree else Fixed()
+
+
+# --- What is declared ---------------------------------------------------------------------------
+
+
+def checked_looks(raw: Any, place: str) -> tuple[int, ...]:
+    """Read the numbers of seeds of looks. Raises UserError."""
+    form = "two or more increasing numbers of seeds such as [5, 8, 12]"
+    whole = isinstance(raw, list) and all(type(n) is int for n in raw)
+    if not whole or len(raw) < 2 or sorted(raw) != raw:
+        raise UserError(f"{place}: expected {form}, got {raw!r}")
+    if raw[0] < FEWEST:
+        raise UserError(
+            f"{place}: the first look expects at least {FEWEST} seeds, got {raw[0]}: with fewer, a "
+            f"noisy baseline goes unseen"
+        )
+    if any(later - n < APART for n, later in itertools.pairwise(raw)):
+        raise UserError(f"{place}: expected looks at least {APART} seeds apart, got {raw!r}")
+    if raw[-1] > FIRST_TUNING_SEED:
+        raise UserError(f"{place}: expected at most {FIRST_TUNING_SEED} seeds, got {raw[-1]}")
+    return tuple(raw)
+
+
+def looks_to(last: int) -> tuple[int, ...]:
+    """The looks of `--until LAST`: the usual ones that are far enough below it, and it."""
+    if last < FEWEST + APART:
+        raise UserError(
+            f"--until: expected at least {FEWEST + APART} seeds, got {last}: the first look is at "
+            f"{FEWEST}, and looks are {APART} seeds apart; a fixed number is seeds={max(1, last)}"
+        )
+    return checked_looks([*(n for n in USUAL if n + APART <= last), last], "--until")
+
+
+def spelled(seeds: Sequence[int]) -> str:
+    """As `seeds=` takes them: "8", "[3,5,7]"."""
+    return str(len(seeds)) if _is_count(seeds) else f"[{','.join(map(str, seeds))}]"
+
+
+def _is_count(seeds: Sequence[int]) -> bool:
+    return [*seeds] == [*range(len(seeds))]
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+# --- What a plan has ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What all seeds of a row share, so that its gains have intervals and no verdicts."""
+
+    shared: str
+    note: str
+
+
+ONE_SEARCH = Condition(
+    "search",
+    "One search a row: intervals are conditional on the chosen settings and don't compare "
+    "methods, so there are no verdicts; tune.repeats=3 compares methods.",
+)
+ONE_PARENT = Condition(
+    "parent",
+    "One parent a row: intervals are conditional on its weights and leave out how much "
+    "parents differ, so there are no verdicts; without from.seed each seed has its own.",
+)
+
+
+def with_seeds(plan: Plan, counts: Mapping[tuple[str, str], int]) -> Plan:
+    """The plan with so many seeds of each (row, column) at least; where settings are tuned their
+    runs have ids once a search has chosen the settings of each."""
+    cells = []
+    for cell in plan.cells:
+        count = counts.get((cell.row, cell.column), 0)
+        if count > len(plan.planned(cell)):
+            seeds = tuple(range(count))
+            if plan.is_tuned(cell):
+                cell = replace(cell, seeds=seeds)
+            else:
+                cell = replace(cell, ids=ids_of(cell.spec, seeds))
+        cells.append(cell)
+    if tuple(cells) == plan.cells:
+        return plan
+    most = max(len(plan.planned(cell)) for cell in cells)
+    return replace(plan, cells=tuple(cells), seeds=tuple(range(most)))

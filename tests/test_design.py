@@ -1,0 +1,60 @@
+"""The two designs of a sweep answer the same questions, so that nobody asks which one it is."""
+
+import ast
+import inspect
+
+import pytest
+from conftest import REPOSITORY
+
+from ablate.planning.design import Fixed, Looks, design_of
+from ablate.shared.errors import UserError
+
+
+def questions(design: type) -> dict[str, object]:
+    """What a design answers, by name: the parameters of a method, None of a value."""
+    found = {}
+    for name in dir(design()):
+        if not name.startswith("_"):
+            answer = getattr(design(), name)
+            found[name] = [*inspect.signature(answer).parameters] if callable(answer) else None
+    return found
+
+
+def test_both_designs_answer_the_same_questions():
+    own = {"place"}  # of the errors of a declaration
+    fixed, looks = questions(Fixed), questions(Looks)
+    assert fixed == {name: said for name, said in looks.items() if name not in own}
+
+
+def test_few_files_name_a_kind_of_design():
+    """A table, a message or a command that named one would have to be told of the next."""
+    named = set()
+    for path in (REPOSITORY / "ablate").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            imported = node.names if isinstance(node, ast.ImportFrom) else []
+            if {"Fixed", "Looks"} & {alias.name for alias in imported}:
+                named.add(path.relative_to(REPOSITORY / "ablate").as_posix())
+    assert named <= {
+        "analysis/judges.py",
+        "planning/declaration.py",
+        "planning/plan.py",
+        "planning/sweep_file.py",
+    }
+
+
+@pytest.mark.parametrize(
+    ("design", "words", "reach"),
+    [(Fixed(), "seeds=3", [0, 1, 2]), (Looks((5, 9)), "looks at 5, 9 seeds", [*range(9)])],
+)
+def test_a_design_is_read_from_what_it_writes(design, words, reach):
+    assert design_of(design.tree()) == design
+    assert design.driven((0, 1, 2)) == words
+    assert [*design.reach((0, 1, 2))] == reach
+
+
+def test_until_replaces_the_looks_of_a_file_and_keeps_its_margin():
+    said = Looks((5, 8), {"margin": 2.0})
+    assert said.extended(12) == Looks((5, 8, 12), {"margin": 2.0}, "--until")
+    assert Fixed().extended(9).at == (5, 9)
+    with pytest.raises(UserError, match="expected at least 7 seeds, got 6"):
+        Fixed().extended(6)
