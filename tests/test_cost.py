@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from types import SimpleNamespace
@@ -239,3 +240,25 @@ def test_the_tables_of_private_data_are_planned_without_any(name, tmp_path):
         make_plan([sweep], store=tmp_path, scale=scale or None)
     plan, _ = make_plan([sweep], store=tmp_path, scale=scale or None, unseen=True)
     assert any("data=imagenet21k was not seen" in note for note in plan.notes)
+
+
+def test_trials_that_two_columns_share_are_counted_once(shell):
+    """Both columns search at one weight decay: so the second adds its own runs alone."""
+    columns = {"light": "optim.wd: 0.1", "heavy": "optim.wd: 0.3"}
+    searched = (
+        "tune: {sampler: grid, repeats: 2, stages: [{at: {optim.wd: 0.2}, "
+        "space: {optim.lr: {choices: [1e-3, 3e-3]}}}]}\n"
+    )
+
+    def seconds(names, tail=searched):
+        across = ", ".join(f"{name}: {{{columns[name]}}}" for name in names)
+        text = f"base: {{recipe: quick, data: digits}}\nseeds: 3\nacross: [{across}]\n"
+        text += f"variants: [{{pre: {{}}}}, {{post: {{block.mlp: post}}}}]\n{tail}"
+        (shell.folder / "sweeps").mkdir(exist_ok=True)
+        (shell.folder / "sweeps" / "shared.yaml").write_text(text)
+        found = json.loads(shell("plan", "shared", "--on", "h100", "--format", "json").out)
+        return found["left"]["device_seconds"]
+
+    assert seconds(["light", "heavy"]) == pytest.approx(
+        seconds(["light"], tail="") + seconds(["heavy"])
+    )

@@ -57,7 +57,7 @@ def works_of(
 ) -> list[CellWork]:
     """Count the work of the plan's cells and of those that they start from; `answers`: the
     worker's, of each."""
-    works = []
+    works, searched_here = [], set()
     for n, (cell, answer) in enumerate(zip(cells, answers, strict=True)):
         is_parent = n >= len(plan.cells)
         # of seeds whose settings are not chosen yet the runs are to come
@@ -76,14 +76,20 @@ def works_of(
             work.seed = 0.0 if plan.tune is not None and plan.tune.parents else each
         tuned = plan.is_tuned(child)
         if plan.tune is not None and tuned and _has_trials(cell.row, is_parent, plan.tune):
+            trials_of_search = _trial_trees(plan.tune, child)
+            if (same := repr(trials_of_search)) in searched_here:
+                trials_of_search = []  # another cell has the same trials, which train once
+            searched_here.add(same)
             # In trainings of this cell: of one search, and of all trials to come.
-            ratio = _images_of_search(plan.tune, child, examples) / images
+            ratio = (
+                sum(count * _images(tree, examples) for count, tree in trials_of_search) / images
+            )
             searches, seeds = len(plan.searches(child)), len(child.seeds or plan.seeds)
             tried = [t.cell for t in plan.trials if (t.cell.row, t.cell.column) == at]
             trials = [run for trial in tried for run in trial.ids.values()]
             known = plan.tune.parents  # trials that were asked are runs of this cell, left or not
             done = sum(known or states.get(r, RunState()).status in FINAL for r in trials)
-            work.search = 3.0 * images * ratio * searches * size
+            work.search = 3.0 * images * ratio * searches * size if trials_of_search else None
             work.left += ratio * (searches - done / plan.tune.trials_each)
             work.seed = ratio * searches / seeds + 1.0
             if plan.tune.parents:  # and with what they choose a parent for each report
@@ -143,10 +149,11 @@ def _images(tree: Mapping[str, Any], examples: Mapping[str, int]) -> float:
     )
 
 
-def _images_of_search(tune: Tune, child: Cell, examples: Mapping[str, int]) -> float:
-    """Count the images that all trials of one search see, nothing pruned."""
+def _trial_trees(tune: Tune, child: Cell) -> list[tuple[int, dict[str, Any]]]:
+    """Return how many trials each stage of one search has, and the training of one, nothing
+    pruned."""
     trees = [(stage.trials, applied(child.spec, stage.at)) for stage in tune.stages]
-    return sum(n * _images(tree["parent"] if tune.parents else tree, examples) for n, tree in trees)
+    return [(count, tree["parent"] if tune.parents else tree) for count, tree in trees]
 
 
 def _evaluated(tree: Mapping[str, Any], examples: Mapping[str, int]) -> int:
