@@ -258,10 +258,10 @@ def test_table_7_has_its_three_pairs(tmp_path, scale):
 def test_what_is_quoted_as_about_says_so(tmp_path):
     found = paper.beside(real("bnffn_depth", tmp_path), tmp_path)
     assert {key: (theirs.printed, theirs.gain) for key, theirs in found.items()} == {
-        ("ViT", "0.003 · 3"): ("about 91", None),
-        ("ViTBNFFN", "0.003 · 3"): ("about 92, +1.0", 1.0),
-        ("ViT", "0.005 · 3"): ("about 78", None),
-        ("ViTBNFFN", "0.005 · 3"): ("about 90, +12.0", 12.0),
+        ("ViT", "lr=0.003 · depth=3"): ("about 91", None),
+        ("ViTBNFFN", "lr=0.003 · depth=3"): ("about 92, +1.0", 1.0),
+        ("ViT", "lr=0.005 · depth=3"): ("about 78", None),
+        ("ViTBNFFN", "lr=0.005 · depth=3"): ("about 90, +12.0", 12.0),
     }
     assert all(theirs.differs.endswith("is no recipe of ours") for theirs in found.values())
 

@@ -339,7 +339,7 @@ variants:
 """)
     )
     assert labels(planned) == [
-        "0.1 · 0.3",
+        "lr=0.1 · wd=0.3",
         "block.attn=post",
         "pre+post",
         "block.mlp=post",
@@ -354,9 +354,12 @@ variants:
     [
         (
             "{model.depth: [1, 2], model.pool: [tok, gap]}",
-            ["1 · tok", "1 · gap", "2 · tok", "2 · gap"],
+            ["depth=1 · tok", "depth=1 · gap", "depth=2 · tok", "depth=2 · gap"],
         ),
-        ("{zip: {model.depth: [1, 2], model.pool: [tok, gap]}}", ["1 · tok", "2 · gap"]),
+        (
+            "{zip: {model.depth: [1, 2], model.pool: [tok, gap]}}",
+            ["depth=1 · tok", "depth=2 · gap"],
+        ),
         ("{product: {model.depth: [1, 2]}, label: 'depth {model.depth}'}", ["depth 1", "depth 2"]),
         ("[{shallow: {model.depth: 1}}, {8: {model.depth: 8}}]", ["shallow", "8"]),
         ("{model.depth: 'range(1,4)'}", ["1", "2", "3"]),

@@ -345,17 +345,6 @@ def test_a_row_that_always_diverged_has_nothing_but_its_count():
     assert entries(table)["better"].verdict == "helps"
 
 
-def test_a_stored_trend_is_read_and_left_out(tmp_path):
-    words = ["recipe=quick", "data=digits", "stem=none,dpn", "model.depth=1,2"]
-    made, _ = expand(words, across=["model.depth"], store=tmp_path)
-    of = {"across": "model.depth"}
-    both = {"more": {**of, "from": 1, "to": 2}, "old": {**of, "trend": "log2"}}
-    made = dataclasses.replace(made, analysis=dataclasses.replace(made.analysis, contrasts=both))
-    plan = Plan.from_tree(json.loads(made.to_bytes()))
-    table = tabulate(plan, {run.id: finished(0.9) for run in plan.runs()})
-    assert [block.name for block in table.blocks if block.kind == "contrast"] == ["more"]
-
-
 @pytest.mark.parametrize("scored", ["omit", "chance"])
 @pytest.mark.parametrize("fate", ["diverged", "collapsed"])
 def test_an_unstable_baseline_voids_its_column(scored, fate):

@@ -238,8 +238,6 @@ def _contrasts(arrays: Arrays) -> Iterable[Summary]:
 
     plan = arrays.plan
     for name, contrast in plan.analysis.contrasts.items():
-        if "from" not in contrast:  # of an older plan: a trend along the columns
-            continue
         key, ends = contrast["across"], (contrast["from"], contrast["to"])
         pairs = list(_pairs(plan.columns, key, *ends))
         method = arrays.method(len(plan.rows) - 1, len(pairs))

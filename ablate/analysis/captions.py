@@ -143,10 +143,15 @@ def sentence(text: str) -> str:
 
 def with_words(plan: Plan, *said: str) -> str:
     """Return the command that drove the plan, with some words replaced."""
+    return shlex.join(["ablate", "sweep", *other_words(plan, *said)])
+
+
+def other_words(plan: Plan, *said: str) -> list[str]:
+    """Return the words that drove the plan, with some replaced."""
     keys = [word.partition("=")[0] for word in said]
     words = [other for other in plan.words if other.partition("=")[0] not in keys]
     place = next((i for i, other in enumerate(words) if other.startswith("--")), len(words))
-    return shlex.join(["ablate", "sweep", *words[:place], *said, *words[place:]])
+    return [*words[:place], *said, *words[place:]]
 
 
 METHODS = {

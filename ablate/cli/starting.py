@@ -31,7 +31,7 @@ def check_name(words: list[str], store: Store) -> None:
     if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
         return
     if (plan := _driven(name, store)) is not None:
-        from ablate.analysis.captions import with_words
+        from ablate.analysis.captions import other_words
 
         if name == plan.words[0]:
             raise UserError(
@@ -40,7 +40,7 @@ def check_name(words: list[str], store: Store) -> None:
             )
         raise UserError(
             f"{name}: is the name of a driven sweep; to drive the sweep again give its words: "
-            f"`{with_words(plan, *words[1:])}`"
+            f"`{store.command('sweep', *other_words(plan, *words[1:]))}`"
         )
 
 

@@ -218,7 +218,8 @@ def combinations(
         raise UserError(f"{place}: zip: expected lists of one length, but {lengths}")
     steps = zip(*values.values(), strict=True) if kind == "zip" else _tuples(values, f"{place}: ")
     for step in steps:
-        yield dict(zip(values, step, strict=True)), join(step)
+        settings = dict(zip(values, step, strict=True))
+        yield settings, name_settings(settings)
 
 
 def one_at_a_time(values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[dict[str, Any], str]]:
@@ -241,8 +242,17 @@ def _tuples(values: Mapping[str, Sequence[Any]], place: str) -> Iterator[tuple[A
     return itertools.product(*values.values())
 
 
-def join(values: Iterable[Any]) -> str:
-    return JOINT.join(map(show, values))
+def name_settings(settings: Mapping[str, Any]) -> str:
+    """Join the values to a label. Of several keys a number and a truth value say whose they are, by
+    the key's last part where that is enough: "dpn · lr=0.003"."""
+    last = {key: key.rpartition(".")[2] for key in settings}
+    often = Counter(last.values())
+    return JOINT.join(
+        show(value)
+        if len(settings) == 1 or isinstance(value, str)
+        else f"{last[key] if often[last[key]] == 1 else key}={show(value)}"
+        for key, value in settings.items()
+    )
 
 
 def fill_label(template: str, settings: Mapping[str, Any], place: str) -> str:

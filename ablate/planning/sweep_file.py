@@ -25,12 +25,12 @@ from ablate.planning.declaration import (
     distinct,
     field_readers,
     fill_label,
-    join,
     key_at,
     label_at,
     list_at,
     mapping_at,
     matches,
+    name_settings,
     parent_at,
     parts_at,
     plain_at,
@@ -325,7 +325,7 @@ class _Reader:
         if any(key in axes for key in GENERATORS):
             return list(self.generated(axes, place, ("product", "zip")))
         values = {key: self.values(key, value, place) for key, value in axes.items()}
-        return [Item(join(s.values()), s, place) for s in products(values, f"{place}: ")]
+        return [Item(name_settings(s), s, place) for s in products(values, f"{place}: ")]
 
     def column(self, entry: Any, place: str) -> Item:
         label, settings = self.named(mapping_at(entry, place, "LABEL: {key: value}"), place)

@@ -17,8 +17,8 @@ from ablate.planning.declaration import (
     Sweep,
     analysis,
     distinct,
-    join,
     label_at,
+    name_settings,
     products,
     seeds,
 )
@@ -225,7 +225,7 @@ def cross(
     found = []
     for column in columns:
         for settings in products({word.key: word.values for word in words}):
-            label = join(settings.values())
+            label = name_settings(settings)
             if column.label:
                 named = (f"{key}={show(value)}" for key, value in settings.items())
                 label = JOINT.join([column.label, *named])
@@ -237,7 +237,7 @@ def cross(
 
 
 def _item(settings: Mapping[str, Any]) -> Item:
-    return Item(join(settings.values()), settings, "")
+    return Item(name_settings(settings), settings, "")
 
 
 def section_of(line: CommandLine, section: str) -> dict[str, Any]:
