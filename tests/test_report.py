@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import functools
+import hashlib
 import http.server
 import io
 import json
@@ -120,6 +121,7 @@ def wide(root: Path) -> tuple[Plan, dict]:
     for run, result in results.items():
         folder = Store(root).rundir(run)
         folder.path.mkdir(parents=True)
+        result["metrics_sha256"] = hashlib.sha256(curve.encode()).hexdigest()
         folder.result.write_bytes(to_json(result))
         folder.metrics.write_text(curve)
     return plan, results
