@@ -12,7 +12,7 @@ import dataclasses
 import io
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -21,19 +21,17 @@ from typing import Any
 from ablate.analysis.own import with_own
 from ablate.analysis.scores import Results
 from ablate.analysis.tabulate import tabulate
-from ablate.audit.verify_data import check_data
-from ablate.audit.verify_ledger import check_ledger
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.report.formats import render
-from ablate.shared import spec
+from ablate.shared import decoded, spec
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import is_number, read_file, read_json, sha256_of
 from ablate.shared.own import is_own, said_by
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
-from ablate.shared.spec import also_of, classes_of, task_in
-from ablate.store.events import BUNDLED, HELD, History, RunState
+from ablate.shared.spec import also_of, classes_of, datasets_of, task_in
+from ablate.store.events import BUNDLED, HELD, PLANNING, History, RunState
 from ablate.store.ledger import Ledger
 from ablate.store.record import Recorded, folded
 from ablate.store.store import Store
@@ -381,3 +379,111 @@ def _what_lacks(path: Path) -> str:
     if not path.exists():
         return "missing"
     return "torn" if read_json(path) is None else "not what a worker writes"
+
+
+# --- Verifies the decoded datasets of a sweep, and that its runs were trained and tested on them --
+
+# By run: data_sha256 by the name in `eval.also`, "": of its own; one that diverged read no other.
+Read = Mapping[str, Mapping[str, object]]
+
+
+def check_data(runs: Iterable[PlannedRun], store: Store, read: Read) -> tuple[list[str], list[str]]:
+    """Return the findings, and a note on each set that could not be checked. `read`: the hashes of
+    what runs say they read."""
+    findings, notes, runs = [], [], list(runs)
+    told = (data for run in runs for data in datasets_of(run.cell.spec))
+    sets = {data["fingerprint"]: data for data in told}
+    for fingerprint, data in sets.items():
+        name, home = f"data={data['name']}", store.cache / fingerprint
+        if not home.is_dir():
+            notes.append(f"{name} is not decoded here, so it was not checked")
+            continue
+        wrong = decoded.damage(home)
+        if wrong is not None:
+            findings.append(f"{name}: {home}: {wrong}; the same `ablate sweep` decodes it again")
+        elif others := _of_other_bytes(
+            runs, fingerprint, decoded.digest(read_json(home / decoded.META)), read
+        ):
+            findings.append(
+                f"{name}: {len(others):,} runs ({others[0]}, ...) were trained on other bytes than "
+                f"{home} has now: another version of Pillow decoded it"
+            )
+    return findings, notes
+
+
+def _of_other_bytes(
+    runs: Iterable[PlannedRun], fingerprint: str, sha256: str, read: Read
+) -> list[str]:
+    """The runs that read other bytes of the set than it has now."""
+    return [
+        run.id
+        for run in runs
+        for name, data in zip(
+            ("", *(other["name"] for other in also_of(run.cell.spec))),
+            datasets_of(run.cell.spec),
+            strict=True,
+        )
+        if data["fingerprint"] == fingerprint and read.get(run.id, {}).get(name, sha256) != sha256
+    ]
+
+
+# --- Verifies what a ledger says of a sweep as a whole: seals of its events, the plan, the looks --
+
+
+def check_ledger(plan: Plan, store: Store, ledger: Ledger) -> tuple[list[str], list[str]]:
+    """Return the findings, and a note on each fact that could not be checked."""
+    findings = [*_seals(store, ledger), *_looks(store, ledger)]
+    notes: list[str] = []
+    path = store.plan_path(plan.name)
+    announced = False
+    try:
+        told = ledger.plan_events(plan.name)
+    except Failure as error:
+        findings.append(str(error))
+    else:
+        last, detail = told[0] if told else ("", {})
+        announced = last == PLANNING and detail["sha256"] == sha256_of(path)
+        if sha256_of(path) not in [detail["sha256"] for _, detail in told]:
+            findings.append(
+                f"{path.name}: differs from the plan that {store.ledger.name} has sealed; the same "
+                f"`ablate sweep` writes it again"
+            )
+        elif "rebuilt" in told[-1][1]:
+            notes.append(
+                f"{path.name}: was read from its file when the ledger was rebuilt, so "
+                f"an earlier edit can't be found; the same `ablate sweep` seals the plan"
+            )
+    if ledger.planned(plan.name) == list(enumerate(run.id for run in plan.runs())):
+        return findings, notes
+    if announced:
+        notes.append(f"{path.name}: a crash came when it was written; the same command goes on")
+    else:
+        findings.append(
+            f"{store.ledger.name}: its planned runs of {plan.name!r} differ from the runs of {path}"
+        )
+    return findings, notes
+
+
+def _seals(store: Store, ledger: Ledger) -> Iterator[str]:
+    place = store.ledger.name
+    for number in ledger.broken_seals():
+        yield (
+            f"{ledger.about(number) or 'a look'}: {place}: event {number} was changed, or an event "
+            f"before it was removed"
+        )
+    if ledger.lacks_its_end():
+        yield f"{place}: its last events were removed"
+
+
+def _looks(store: Store, ledger: Ledger) -> Iterator[str]:
+    """Check the file of looks against the ledger."""
+    path = store.looks
+    said = path.read_bytes() if path.exists() else b""
+    lines = zip_longest(said.splitlines(True), ledger.looks_text().splitlines(True))
+    wrong = [number for number, (line, known) in enumerate(lines, 1) if line != known]
+    if wrong:
+        where = f"line {wrong[0]}" if path.exists() else "the missing file"
+        yield (
+            f"{path.name}: {where} differs from {store.ledger.name}, which counts; the next look "
+            f"writes the file again"
+        )
