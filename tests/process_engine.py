@@ -24,7 +24,7 @@ pilot.fly(Path(root), settings, job, "host" + job, left)
 
 
 class Processes:
-    """See `ablate.running.launchers.engine.Engine`. `limit`: seconds that a job may take;
+    """See `ablate.running.launchers.pilots.Engine`. `limit`: seconds that a job may take;
     `stale_s`: without a driver, before a pilot takes nothing new."""
 
     def __init__(self, settings: Mapping, root: Path, token: str) -> None:

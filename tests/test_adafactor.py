@@ -8,9 +8,8 @@ import tiny
 import torch
 from torch import nn
 
-from ablate.training.adafactor import AdafactorBV, axes, largest
 from ablate.training.model import build
-from ablate.training.optim import make_optimizer
+from ablate.training.optim import AdafactorBV, axes, largest, make_optimizer
 
 
 def parameters(dtype=torch.float32) -> list[nn.Parameter]:

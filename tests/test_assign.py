@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from ablate.running.assign import assign
+from ablate.running.driver import assign
 from ablate.running.launchers import Slot
 from ablate.running.places import blame, gives_up
 from ablate.store.events import RunState

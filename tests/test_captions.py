@@ -24,9 +24,8 @@ from ablate.store.store import Store
 from ablate.training import answers
 from ablate.training.attempt import TrainingStopped
 from ablate.training.loop import Machine, train
-from ablate.training.task import tokens
-from ablate.training.task.contrastive import Contrastive
-from ablate.training.task.tokens import canonical
+from ablate.training.task import contrastive
+from ablate.training.task.contrastive import Contrastive, canonical
 
 CPU = torch.device("cpu")
 
@@ -219,7 +218,7 @@ def test_a_run_whose_texts_are_other_tokens_now_is_not_gone_on_with(
     with pytest.raises(TrainingStopped):
         trained(stop=True)
     with monkeypatch.context() as patched:
-        patched.setattr(tokens, "UNKNOWN", 0)
+        patched.setattr(contrastive, "UNKNOWN", 0)
         with pytest.raises(
             UserError, match=r"^text\.tokens: .*checkpoint-1.*: was trained with oth"
         ):

@@ -37,8 +37,14 @@ from ablate.training.model.export import timm_arguments
 from ablate.training.model.towers import Towers, normalised, similarities
 from ablate.training.starting_weights import begin
 from ablate.training.task import Predictor, contrastive
-from ablate.training.task.contrastive import Contrastive, floors, pair_losses
-from ablate.training.task.tokens import Tokens, canonical, prompted
+from ablate.training.task.contrastive import (
+    Contrastive,
+    Tokens,
+    canonical,
+    floors,
+    pair_losses,
+    prompted,
+)
 from ablate.training.training import Training
 
 TEXT = tiny.TEXT

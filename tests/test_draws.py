@@ -9,8 +9,7 @@ import torch
 from scipy import stats
 
 from ablate.data import draws as keyed
-from ablate.data.draws import Draws, key, uniform
-from ablate.data.philox import MASK, philox
+from ablate.data.draws import MASK, Draws, key, philox, uniform
 from ablate.training.model.drop import StepKey
 from ablate.training.numerics import device_of
 

@@ -20,9 +20,9 @@ import pytest
 from launcher_contract import BesideContract, end, settings, until
 from test_ledger import small_plan
 
-from ablate.running.launchers import engine as engines
 from ablate.running.launchers import pilots, slurm
-from ablate.running.launchers.node_cache import NodeCache
+from ablate.running.launchers import pilots as engines
+from ablate.running.launchers.pilot import NodeCache
 from ablate.running.launchers.pilots import PilotLauncher
 from ablate.shared import decoded
 from ablate.shared.errors import Failure, UserError

@@ -23,8 +23,8 @@ from process_engine import Processes
 from test_pilots import CPUS, offered
 
 from ablate.planning.compose import resolve
-from ablate.running.launchers import engine as engines
 from ablate.running.launchers import pilots
+from ablate.running.launchers import pilots as engines
 from ablate.running.launchers.inline import Inline
 from ablate.running.launchers.pilots import PilotLauncher
 from ablate.shared.errors import Failure

@@ -24,7 +24,7 @@ from test_kill import freeze, kill, thaw, wait_for, workers
 from ablate.audit.doctor import own_check
 from ablate.planning import compose, expand
 from ablate.running.launchers import Slot, pilots
-from ablate.running.launchers import engine as engines
+from ablate.running.launchers import pilots as engines
 from ablate.shared import own, spec
 from ablate.shared.errors import UserError
 from ablate.shared.own import OwnRun

@@ -26,17 +26,13 @@ from ablate.cli import (  # noqa: E402
     driving,
     keeping,
     looking,
-    merging,
     ordering,
-    preparing,
     publishing,
-    tuning,
 )
 from ablate.cli.mistakes import UsageError, told  # noqa: E402
 from ablate.cli.selection import flat  # noqa: E402
 from ablate.report.gate import gate  # noqa: E402
-from ablate.shared.errors import Failure, UserError  # noqa: E402
-from ablate.shared.printable import printable  # noqa: E402
+from ablate.shared.errors import Failure, UserError, printable  # noqa: E402
 from ablate.version import __version__  # noqa: E402
 
 app = typer.Typer(
@@ -53,9 +49,9 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     ),
     "Look": (
         *(looking.status, looking.watch, looking.show, looking.table, looking.plot),
-        tuning.trials,
+        looking.trials,
     ),
-    "Share": (publishing.report, publishing.export, merging.merge),
+    "Share": (publishing.report, publishing.export, keeping.merge),
     "Keep": (keeping.doctor, keeping.verify, keeping.gc),
 }
 for group, commands in GROUPS.items():
@@ -63,7 +59,7 @@ for group, commands in GROUPS.items():
         name = command.__name__.rstrip("_")
         app.command(name=name, rich_help_panel=group)(flat(command))
 app.add_typer(data, name="data", rich_help_panel="Keep")
-data.command()(flat(preparing.prepare))
+data.command()(flat(choosing.prepare))
 
 
 def _version(asked: bool) -> None:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ablate.cli import completing
 from ablate.cli.mistakes import whole
 from ablate.cli.out import check_out, write_out
-from ablate.cli.pairing import paired, print_pair, refused
 from ablate.cli.printing import (
     Format,
     Rows,
     TableView,
     TextFormat,
+    TrialsFormat,
     print_json,
     print_rendered,
+    print_set,
     print_table,
+    read_table,
 )
 from ablate.cli.selection import RUNS, Selection, StoreDir, planned
 from ablate.shared.errors import NotThere, UserError, unknown
@@ -29,7 +33,9 @@ from ablate.shared.errors import NotThere, UserError, unknown
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
     from ablate.report.plot.form import Form
+    from ablate.store.ledger import Ledger
     from ablate.store.store import Store
+
 
 MAX_PORT = 65535
 AGAIN_S = 0.5  # until a sweep is looked for again
@@ -333,3 +339,87 @@ def _with_rows(form: Form, made: Plan, rows: str | None, highlight: str | None) 
             raise unknown("--highlight", highlight, shown)
         form = replace(form, highlight=label)
     return form
+
+
+# --- Commands that look into searches: trials -----------------------------------------------------
+
+
+def trials(
+    selection: Selection,
+    format: TrialsFormat = None,
+) -> None:
+    """Show the trials of the searches of a sweep: settings, validation scores and winners."""
+    from ablate.report import trials as report
+    from ablate.report.formats.grid import split
+    from ablate.report.formats.markdown import markdown
+    from ablate.report.formats.terminal import rich
+    from ablate.store.ledger import Ledger
+    from ablate.store.store import Store
+
+    kept = Store(selection.store)
+    with Ledger.reading(kept) as ledger:
+        made = planned(kept, ledger, selection)
+        found = report.list_trials(made, ledger.states({run.id for run in made.runs()}))
+    match format:
+        case Format.csv:
+            sys.stdout.write(report.csv(made, found))
+        case Format.json:
+            print_json(report.tree(made, found))
+        case _:
+            sheet = report.sheet(made, found)
+            print_set(format, lambda _: markdown(sheet), lambda width: rich(split(sheet, width)))
+
+
+# --- `ablate table A B`: two sweeps side by side --------------------------------------------------
+
+
+def paired(store: Store, ledger: Ledger, selection: Selection) -> list[Selection]:
+    """A selection for each of two sweeps that the words name, `analysis.KEY=VALUE` in both; [] for
+    other words."""
+    from ablate.planning.words import analysis_apart
+    from ablate.store.find import sweeps
+
+    words, analysis = analysis_apart(selection.words)
+    if len(words) != 2:
+        return []
+    known = sweeps(store, ledger)
+    if any("=" in word and word not in known for word in words):
+        return []
+    both = [word for word in selection.words if word not in words] if analysis else []
+    return [replace(selection, words=[word, *both]) for word in words]
+
+
+def refused(two: Sequence[Selection], **options: Any) -> None:
+    """Raises UserError for an option that is of one sweep alone."""
+    if not two:
+        return
+    a, b = (selection.words[0] for selection in two)
+    if two[0].has_options:
+        raise UserError(f"table {a} {b}: two sweeps are shown as they were driven: names alone")
+    for name, value in options.items():
+        if value:
+            raise UserError(f"--{name}: is of the table of one sweep; leave {b} or --{name} out")
+
+
+def print_pair(plans: Sequence[Plan], store: Store, view: TableView) -> None:
+    """Print two sweeps side by side, one below the other where they share no row, of the first what
+    `view` shows."""
+    from ablate.report.formats import PAIRED, render_pair
+    from ablate.report.formats.tidy import tree
+    from ablate.report.pair import pair
+    from ablate.report.pair import tree as of_pair
+
+    one, other = plans
+    (first, parts), (second, _) = (read_table(plan, store, view) for plan in plans)
+    made = pair((view.of(first, one), second), (one, other))
+    if view.format is Format.json:
+        print_json(of_pair(made, [tree(table) for table in made.tables]))
+        return
+    if not made.rows and view.format is not Format.csv:
+        for table in made.tables:
+            print(end="\n" * (table is not made.tables[0]))
+            print_rendered(table, view, parts)
+        return
+    shown = PAIRED if view.show is None else parts
+    draw = functools.partial(render_pair, made, show=shown, floated=view.floated)
+    print_set(view.format, draw, lambda width: draw(Format.rich, width=width))

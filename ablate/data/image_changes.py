@@ -15,7 +15,6 @@ from ablate.data.augment import (
     colour,
     crop,
     erase,
-    laws,
     layout,
     mnist,
     operate,
@@ -92,7 +91,7 @@ def normalise(images: torch.Tensor, input: str = "range") -> torch.Tensor:
 
 def normal(draws: Draws, step: int, rows: range, values: int) -> torch.Tensor:
     """float32 (rows, values): N(0, 1), `values` for each row of a step's global batch."""
-    return laws.normal(draws.lanes("noise", step, rows, values))
+    return layout.normal(draws.lanes("noise", step, rows, values))
 
 
 Change = Callable[[torch.Tensor, slice], torch.Tensor]  # of images, which are these rows' ones

@@ -18,7 +18,7 @@ from ablate.data.captions import open_captions
 from ablate.data.coloured_digits import counts, open_coloured
 from ablate.data.draws import key
 from ablate.data.labels import by_rule
-from ablate.data.mask_folder import open_masks
+from ablate.data.mask import open_masks
 from ablate.data.picture import Example
 from ablate.data.stored_set import Part, Source, part_of, path_of, slice_of, wanted_splits
 from ablate.data.tables import open_hub, open_parquet, parquet_file, parquet_files

@@ -28,11 +28,10 @@ from ablate.planning.cell import (
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
 from ablate.planning.probing import Spread, check_layer, check_measured, spread_of
 from ablate.planning.tree import structured
-from ablate.shared.errors import UserError, format_of, unknown
+from ablate.shared.errors import UserError, format_of, printable, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 from ablate.shared.metrics.probed import called
 from ablate.shared.own import is_own
-from ablate.shared.printable import printable
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 from ablate.version import FORMAT
 

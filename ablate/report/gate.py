@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ablate.shared.printable import printable
+from ablate.shared.errors import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

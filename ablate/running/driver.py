@@ -7,11 +7,12 @@ command starts, resumes and extends.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,14 +21,13 @@ from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.planning.search import Grower
 from ablate.running import View
-from ablate.running.assign import assign
 from ablate.running.board import ActiveRun, Board, Folders
 from ablate.running.decisions import Decisions, decision_for
 from ablate.running.disk import Disk
 from ablate.running.launchers import Launcher, Slot
 from ablate.running.next_step import is_death, next_step
 from ablate.running.orders import carry_out, decide
-from ablate.running.places import PlaceHealth
+from ablate.running.places import Lost, PlaceHealth
 from ablate.shared.errors import Failure
 from ablate.shared.files import FULL
 from ablate.shared.metrics import Metric
@@ -42,7 +42,7 @@ from ablate.shared.rundir import (
 )
 from ablate.shared.signals import ENDING, noted
 from ablate.store import attempts
-from ablate.store.events import HELD
+from ablate.store.events import HELD, RunState
 from ablate.store.ledger import Ledger, result_detail
 from ablate.store.liveness import Liveness
 from ablate.store.progress import Driver, SweepProgress, Worker, blocked, with_blocked
@@ -446,3 +446,53 @@ def result_line(run: PlannedRun, result: Mapping[str, Any], metric: Metric) -> s
     if not result.get("validation"):
         figure = ", which logged no validation"
     return f"finished: {run.label}{figure}, {result.get('seconds', 0):.0f} s"
+
+
+# --- Chooses the next run and its slot: pure functions, beside `next_step` ------------------------
+
+
+def assign(
+    pending: Sequence[str],
+    working: Mapping[str, Slot | None],
+    slots: Sequence[Slot],
+    states: Mapping[str, RunState],
+    lost: Lost,
+    retired: Collection[str],
+    wanted: Sequence[str] = (),
+) -> tuple[str, Slot] | None:
+    """Return the first run that fits on a slot, and the slot; None if none fits now.
+
+    `pending`: runs in their order, but those that were out of memory come last, each alone on its
+    place. `working`: the slot of every run that has a worker; None: one that `slots` lack, which
+    takes the room of one that they have. A run that lost its device goes elsewhere, if there is
+    somewhere else; on a place in `retired` nothing starts. `wanted`: runs that come before others,
+    in this order.
+    """
+    held = [slot for slot in working.values() if slot is not None]
+    taken = {slot.name for slot in held}
+    busy = {slot.place for slot in held}
+    alone = {slot.place for run, slot in working.items() if slot is not None and states[run].oom}
+    free = [s for s in slots if s.name not in taken and s.place not in {*alone, *retired}]
+    if len(free) <= len(working) - len(held):
+        return None
+    left = {slot.place for slot in slots}.difference(retired)
+
+    def fits(run: str, slot: Slot) -> bool:
+        if _was_out_of_memory(states[run]):
+            return slot.place not in busy
+        return run not in lost.get(slot.place, ()) or left == {slot.place}
+
+    if wanted:
+        place = {run: number for number, run in enumerate(wanted)}
+        pending = sorted(pending, key=lambda run: place.get(run, len(place)))
+    first = (run for run in pending if not _was_out_of_memory(states[run]))
+    last = (run for run in pending if _was_out_of_memory(states[run]))
+    for run in itertools.chain(first, last):
+        for slot in free:
+            if fits(run, slot):
+                return run, slot
+    return None
+
+
+def _was_out_of_memory(state: RunState) -> bool:
+    return state.status == "oom"

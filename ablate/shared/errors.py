@@ -72,3 +72,14 @@ def near(value: object, names: Iterable[str], share: float = 0.6) -> str | None:
     """The nearest of the names, itself if it is one; None where none has this share of it."""
     found = difflib.get_close_matches(value, names, 1, share) if isinstance(value, str) else []
     return found[0] if found else None
+
+
+# --- Text that others wrote (titles, file names, versions, exceptions), as a line may show it -----
+
+
+def printable(text: str) -> str:
+    """The text on one line. What a terminal obeys instead of showing it (line ends, escapes, marks
+    that turn the direction), and half a character, is written as Python writes it: \\x1b."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.parts import OPTIMIZER
+from ablate.shared.parts import OPTIMIZER, Used
 from ablate.shared.recipe import Optim
-from ablate.training.adafactor import AdafactorBV, axes
 from ablate.training.fused import Fused
+from ablate.training.model.attention import Attention
 from ablate.training.model.host import Host
+from ablate.training.model.pool import MAPHead
+from ablate.training.model.stem import Plain
 from ablate.training.model.whole_model import kernel_names
-from ablate.training.plugin import blame
-from ablate.training.torch_optim import Wrapped, as_tensors, construct, from_tensor
+from ablate.training.plugin import blame, load_part, settings_of
 
 
 def decay_names(model: nn.Module) -> set[str]:
@@ -208,3 +210,212 @@ class Average:
                 own = p.clone()
                 p.copy_(average)
                 average.copy_(own)
+
+
+# --- ----------------------------------------------------------------------------------------------
+
+LEAST = 32  # entries that both axes have where a mean square is kept by rows and columns
+EPS = 1e-30  # added to a squared gradient
+
+
+class AdafactorBV(torch.optim.Optimizer):
+    """p <- p - lr (m + wd p), m <- b1 m + (1 - b1) g / sqrt(v), which is kept in bfloat16.
+
+    v <- b v + (1 - b) (g^2 + 1e-30) with b = min(b2, 1 - t^decay) at update t = 1, 2, ...: the
+    first is g^2. Over the two largest axes, where both have at least `LEAST` entries, v is
+    r_i c_j / mean(r), r and c its means by rows and by columns; else it is whole. Shazeer, Stern
+    2018 (arXiv 1804.04235) with the changes of Zhai et al. 2022 (arXiv 2106.04560).
+    """
+
+    def __init__(
+        self,
+        params: Iterable[dict[str, Any]],
+        lr: float,
+        *,
+        b1: float = 0.9,
+        b2: float = 0.999,
+        decay: float = -0.8,
+        views: Mapping[Tensor, tuple[int, ...]] | None = None,
+        moment: torch.dtype = torch.bfloat16,
+    ) -> None:
+        """`views`: the axes of parameters in which several are stored as one, see `axes`.
+        `moment`: in what m is kept; the update is not rounded."""
+        super().__init__(params, {"lr": lr, "weight_decay": 0.0})
+        self._b1, self._b2, self._decay = b1, b2, decay
+        self._views, self._moment = dict(views or {}), moment
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        """Move each parameter that has a gradient."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    update = self._update(p, p.grad)
+                    p.mul_(1 - group["lr"] * group["weight_decay"])
+                    p.sub_(update.view_as(p), alpha=group["lr"])
+
+    def _update(self, p: Tensor, grad: Tensor) -> Tensor:
+        state = self.state[p]
+        g = grad.view(self._views.get(p, grad.shape))
+        two = largest(g.shape)
+        if not state:
+            state["step"] = 0
+            state["m"] = torch.zeros_like(g, dtype=self._moment)
+            if two is None:
+                state["v"] = torch.zeros_like(g)
+            else:
+                state["r"], state["c"] = (g.sum(axis, keepdim=True).zero_() for axis in two)
+        state["step"] += 1
+        share = 1 - min(self._b2, 1 - state["step"] ** self._decay)
+        square = g.square().add_(EPS)
+        if two is None:
+            v = state["v"].lerp_(square, share)
+            u = g * v.rsqrt()
+        else:
+            for key, axis in zip("rc", two, strict=True):
+                state[key].lerp_(square.mean(axis, keepdim=True), share)
+            r, c = state["r"], state["c"]
+            # Two roots: the product of two small means would be 0.
+            u = g * (r / r.mean(two[1], keepdim=True)).rsqrt() * c.rsqrt()
+        m = state["m"].to(u.dtype).lerp_(u, 1 - self._b1)
+        state["m"].copy_(m)
+        return m
+
+
+def largest(shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """The two largest axes, of equal ones the last; None where one has fewer than `LEAST`."""
+    order = sorted(range(len(shape)), key=lambda axis: shape[axis])
+    if len(order) < 2 or shape[order[-2]] < LEAST:
+        return None
+    return order[-1], order[-2]
+
+
+def axes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
+    """Of kernels and biases of attention the axes that flax has: queries, keys and values apart,
+    and each head by itself; (D, H d) would be factored over all heads at once. The kernel of the
+    plain stem is big_vision's of a convolution, (P, P, C, D); other stems are dense there, too."""
+    found: dict[Tensor, tuple[int, ...]] = {}
+    for module in model.modules():
+        if isinstance(module, Attention):
+            into, out = {3: module.qkv}, module.out
+        elif isinstance(module, MAPHead):
+            into, out = {1: module.q, 2: module.kv}, module.proj
+        elif isinstance(module, Plain):
+            side, kernel = module.patches.patch, module.dense.weight
+            found[kernel] = (len(kernel), side, side, module.patches.channels)
+            continue
+        else:
+            continue
+        for parts, layer in into.items():
+            for parameter in layer.parameters():
+                each = parameter.shape[0] // (parts * module.heads)
+                found[parameter] = (parts, module.heads, each, *parameter.shape[1:])
+        width, wide = out.weight.shape
+        found[out.weight] = (width, module.heads, wide // module.heads)
+    return found
+
+
+# --- Optimisers of torch.optim's kind, also by import path, and what one keeps, as tensors --------
+
+_MOVES = {"params", "lr", "scale"}  # of a group: what is set from outside
+
+
+class Wrapped:
+    """An optimiser of torch.optim's, and ours for the parameters that it doesn't take. The first
+    step loads all of torch.compile, which only runs that have asked for such a one pay for."""
+
+    def __init__(self, own: torch.optim.Optimizer, rest: Fused | None = None) -> None:
+        """`own`: its groups have a `scale`, too, as those of `rest` have."""
+        self._own, self._rest = own, rest
+        self.param_groups = [*own.param_groups, *(rest.param_groups if rest else ())]
+        self.state: dict[Tensor, dict[str, Any]] = own.state
+        self._began = deepcopy([_settings(group) for group in own.param_groups])
+        if rest is not None:
+            rest.state = self.state
+
+    def set_rate(self, rate: float) -> None:
+        """See `Fused`."""
+        for group in self._own.param_groups:
+            group["lr"] = rate * group["scale"]
+        if self._rest is not None:
+            self._rest.set_rate(rate)
+
+    def zero_grad(self) -> None:
+        self._own.zero_grad()
+        if self._rest is not None:
+            self._rest.zero_grad()
+
+    def step(self) -> None:
+        """See `Fused`."""
+        self._own.step()
+        if self._rest is not None:
+            self._rest.step()
+
+    def counts(self) -> list[dict[str, Any]]:
+        """By group: what it keeps there that steps have changed."""
+        return [
+            {k: v for k, v in _settings(group).items() if not _equal(v, began.get(k, ...))}
+            for group, began in zip(self._own.param_groups, self._began, strict=True)
+        ]
+
+    def recount(self, counts: Sequence[Mapping[str, Any]]) -> None:
+        """Go on with these `counts`."""
+        for n, (group, began) in enumerate(zip(self._own.param_groups, self._began, strict=True)):
+            for key in group.keys() - began.keys() - _MOVES:
+                del group[key]
+            group.update(deepcopy(began), **(counts[n] if n < len(counts) else {}))
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What an optimiser may change there itself."""
+    return {key: value for key, value in group.items() if key not in _MOVES}
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    return type(one) is type(other) and bool(one == other)
+
+
+def construct(groups: list[dict[str, Any]], optim: Optim, used: Used) -> torch.optim.Optimizer:
+    """The optimiser `module:Class` of these groups, with its settings. Raises UserError where it
+    can't be imported or made, or is no torch.optim.Optimizer."""
+    with blame(used):
+        cls = load_part(used)
+        if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
+            raise UserError(
+                f"{used.key}: {used.name}: is no torch.optim.Optimizer; name a class that is one"
+            )
+        make: Callable[..., torch.optim.Optimizer] = cls
+        return make(groups, lr=optim.lr, **settings_of(used))
+
+
+NUMBERS = {"bool": bool, "int": int, "float": float}
+HOST = "host"  # a tensor that is kept off the GPU of its parameter, such as torch's own `step`
+
+
+def as_tensors(kept: Mapping[str, Any], optim: Optim, device: torch.device) -> dict[str, Tensor]:
+    """What is kept of a parameter or a group on `device`, by names that say what is a number, and
+    what is not on the device; None is left out. Raises UserError for what a checkpoint can't
+    hold."""
+    found = {}
+    for key, value in kept.items():
+        if isinstance(value, Tensor):
+            found[key if value.device == device else f"{key}:{HOST}"] = value
+        elif type(value) in NUMBERS.values():
+            kind = torch.float64 if isinstance(value, float) else None
+            found[f"{key}:{type(value).__name__}"] = torch.tensor(value, dtype=kind)
+        elif value is not None:
+            raise UserError(
+                f"{OPTIMIZER.key}: {optim.name}: keeps {key}, a {type(value).__name__}, which no "
+                f"checkpoint holds; keep tensors and numbers"
+            )
+    return found
+
+
+def from_tensor(key: str, value: Tensor, device: torch.device) -> tuple[str, Any]:
+    """The key and the value that `as_tensors` was given."""
+    name, _, kind = key.partition(":")
+    if kind in NUMBERS:
+        return name, NUMBERS[kind](value.item())
+    return name, value.to("cpu" if kind == HOST else device, copy=True)

@@ -13,7 +13,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ablate.data.augment import laws, layout
+from ablate.data.augment import layout
 from ablate.data.draws import Draws, uniform
 from ablate.shared.errors import UserError
 from ablate.shared.parts import EXTRA, Used, called
@@ -51,7 +51,7 @@ class Chance:
     def normal(self, *shape: int) -> Tensor:
         """float32 (B, *shape): N(0, 1), within +-4.33, of 65,536 values."""
         lanes = self._draws.lanes(self._next(), self._step, range(self._batch), prod(shape))
-        return laws.normal(lanes).reshape(self._batch, *shape)
+        return layout.normal(lanes).reshape(self._batch, *shape)
 
     def _next(self) -> str:
         self._asked += 1

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.data.augment import laws, layout
+from ablate.data.augment import layout
 from ablate.data.augment.layout import constants, count, lines, pixels, planes
 
 INCEPTION = 4  # uniforms that a box takes
@@ -62,7 +62,7 @@ def resized_crop_boxes(
     ratio in range."""
     place = uniform[:2].T
     share = area[0] + uniform[2 : 2 + ATTEMPTS] * (area[1] - area[0])
-    shape = laws.chosen(laws.log_uniform(*ratio, aspect.device), uniform[2 + ATTEMPTS :])
+    shape = layout.chosen(layout.log_uniform(*ratio, aspect.device), uniform[2 + ATTEMPTS :])
     box = torch.stack([share * aspect / shape, share * shape / aspect], -1).sqrt()  # (tries, B, 2)
     fits = (box <= 1).all(-1)
     first = fits.byte().argmax(0)

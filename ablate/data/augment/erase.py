@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ablate.data.augment import laws, layout
+from ablate.data.augment import layout
 from ablate.data.augment.layout import count, lines
 
 ATTEMPTS = 10
@@ -52,7 +52,7 @@ def erase_boxes(
     """
     chance, down, across = uniform[:3]
     share = (area[0] + uniform[3 : 3 + ATTEMPTS] * (area[1] - area[0])) * height * width
-    shape = laws.chosen(laws.log_uniform(*aspect, uniform.device), uniform[3 + ATTEMPTS :])
+    shape = layout.chosen(layout.log_uniform(*aspect, uniform.device), uniform[3 + ATTEMPTS :])
     tall, wide = (share * shape).sqrt().round(), (share / shape).sqrt().round()
     fits = (tall < height) & (wide < width)
     first = fits.byte().argmax(0, keepdim=True)

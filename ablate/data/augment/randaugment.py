@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from ablate.data.augment import colour, colour_tf, laws, layout
+from ablate.data.augment import colour, colour_tf, layout
 from ablate.data.augment.colour import invert, posterize, smooth, solarize, solarize_add
 from ablate.data.augment.erase import cutout
 from ablate.data.augment.operate import (
@@ -135,7 +135,7 @@ def timm_layer(
     `rand-m9-mstd0.5-inc1`: one of 15 operators, applied with `probability`, at
     N(magnitude, deviation) in 0..10."""
     choice, chance, turn, row, column, height = uniform
-    normal = laws.chosen(laws.normals(uniform.device, torch.float64), height)
+    normal = layout.chosen(layout.normals(uniform.device, torch.float64), height)
     magnitudes = (magnitude + deviation * normal).clamp_(0, 10)
     choice = choice.where(chance < probability, 1.0)  # past the last
     return _layer(TIMM, choice, Drawn(magnitudes, sign(turn), row, column), size)

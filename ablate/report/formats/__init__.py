@@ -21,8 +21,7 @@ from ablate.report.formats.layout import UNFINISHED, sheet
 from ablate.report.formats.parts import DEFAULT, SHOW, check_show, state
 from ablate.report.formats.tidy import CSV_FIELDS
 from ablate.report.pair import SweepPair
-from ablate.shared.errors import unknown
-from ablate.shared.printable import printable
+from ablate.shared.errors import printable, unknown
 
 __all__ = [
     "CSV_FIELDS",

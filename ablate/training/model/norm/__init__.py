@@ -4,7 +4,6 @@ What one may say of itself is `traits.NormTraits`. A norm over the batch normali
 as the batch has and says no `group`.
 """
 
-from ablate.training.model.norm.cls import ExcludeCls
 from ablate.training.model.norm.dtn import DTN, DTNPool, DTNVar
 from ablate.training.model.norm.mixing import (
     BatchNorm,
@@ -18,6 +17,7 @@ from ablate.training.model.norm.shape import MakeNorm, Norm, Shape
 from ablate.training.model.norm.tokenwise import (
     Affine,
     DynamicTanh,
+    ExcludeCls,
     Identity,
     LayerNorm,
     RMSNorm,
