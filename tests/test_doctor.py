@@ -190,6 +190,17 @@ def test_one_bit_is_a_difference_and_times_are_none(tmp_path, store):
     assert training.compare(tmp_path / "a", tmp_path / "b")["differing"] == said["differing"] + 1
 
 
+def test_checkpoints_that_can_t_be_read_equal_nothing(tmp_path, store):
+    for name in ("a", "b"):
+        train_leg(tmp_path / name, store, TINY, 2)
+    assert training.compare(tmp_path / "a", tmp_path / "b")["differing"] == 0
+    for name in ("a", "b"):
+        RunDir(tmp_path / name).checkpoints()[0][1].write_bytes(b"torn")
+    found = training.compare(tmp_path / "a", tmp_path / "b")
+    assert found["differing"] == 2
+    assert "which can't be read" in found["first"]
+
+
 RANDOM = """
 import itertools
 from torch import nn

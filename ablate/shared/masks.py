@@ -25,7 +25,7 @@ _OF_IMAGES = {
     "data": ("rule",),
     "augment": (
         *("crop_area", "randaug", "jitter", "rotate", "translate", "zoom_out", "erase"),
-        *("mixup", "cutmix"),
+        *("mixup", "cutmix", "extra"),
     ),
     "eval": ("crop", "augment", "aspect", "also"),
 }

@@ -102,12 +102,13 @@ def compare(straight: Path, resumed: Path) -> dict[str, Any]:
 
 def _state(folder: Path) -> dict[str, Tensor]:
     """Every tensor of the newest checkpoint, and the sums beside them; times are no state."""
-    found = [read_checkpoint(path, step) for step, path in RunDir(folder).checkpoints()[:1]]
-    if not found or found[0] is None:  # it diverged, or its disk rots
-        return {}
-    sums = {key: value for key, value in vars(found[0].state).items() if key != "seconds"}
-    values = {f"progress.{k}": torch.tensor(v, dtype=torch.float64) for k, v in sums.items()}
-    return found[0].tensors | values
+    for step, path in RunDir(folder).checkpoints()[:1]:
+        if (checkpoint := read_checkpoint(path, step)) is None:  # its disk rots: it equals nothing
+            return {f"{path}, which can't be read,": torch.zeros(())}
+        sums = {key: value for key, value in vars(checkpoint.state).items() if key != "seconds"}
+        values = {f"progress.{k}": torch.tensor(v, dtype=torch.float64) for k, v in sums.items()}
+        return checkpoint.tensors | values
+    return {}  # it diverged
 
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:
