@@ -23,6 +23,7 @@ from ablate.planning.own_metric import file_of
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError, cut
 from ablate.shared.files import is_number
+from ablate.shared.own import in_range
 from ablate.shared.spec import also_of, classes_of
 from ablate.store.store import REMEDY, Store
 
@@ -114,8 +115,8 @@ def _called(
         raise UserError(f"{place}: {_line(error)} ({where}); {kept}") from error
     if not is_number(value):
         raise UserError(f"{place}: expected a finite number, got {value!r}; {kept}")
-    least, most = said.get("range") or (None, None)
-    if (least is not None and value < least) or (most is not None and value > most):
+    if not in_range(said, value):
+        least, most = said["range"]
         raise UserError(f"{place}: {value:g} lies outside its range, {least} to {most}; {kept}")
     return float(value)
 

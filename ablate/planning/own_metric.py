@@ -14,25 +14,23 @@ import ast
 import importlib.metadata
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.errors import UserError, expected
-from ablate.shared.files import is_number
+from ablate.shared import own
+from ablate.shared.errors import UserError, expected, unknown
 from ablate.shared.imports import code_hash, module_file
 from ablate.shared.metrics import Metric
 from ablate.shared.metrics.metric import CROSSING
-from ablate.shared.metrics.probed import PROBED, called, no_chance
+from ablate.shared.metrics.probed import PROBED, called
+from ablate.shared.own import ATTRIBUTES, attribute
 from ablate.shared.parts import is_plugin
 
 Said = Mapping[
     str, Any
 ]  # what a plan keeps of a metric: where it lies, its version, its attributes
 
-WORDS = ("name", "short", "unit", "points")
-DIRECTIONS = {"more": 1, "less": -1}
-ATTRIBUTES = (*WORDS, "scale", "decimals", "direction", "range", "chance")
+SAID = [name for name in ATTRIBUTES if name != "how"]  # which only a trainer's say
 
 
 def is_own(name: str) -> bool:
@@ -45,7 +43,7 @@ def read(name: str, folder: Path, place: str) -> dict[str, Any]:
 
     `version`: a hash of its file and of every file of the folder that this imports; of an installed
     package (`folder`: None) that of its distribution. Raises UserError where there is no such
-    function, or an attribute is none of ATTRIBUTES or has no such value.
+    function, or an attribute is none of SAID or has no such value.
     """
     function, file = name.partition(":")[2], file_of(folder, name)
     if file is None:
@@ -60,9 +58,12 @@ def read(name: str, folder: Path, place: str) -> dict[str, Any]:
 
 
 def attributes(said: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What something says of itself as a metric. Raises UserError for what is none of ATTRIBUTES,
-    or has no such value."""
-    return {key: _checked(key, value, where) for key, value in said.items()}
+    """What something says of itself as a metric. Raises UserError for what is none of SAID, or has
+    no such value."""
+    for name in said:
+        if name not in SAID:
+            raise unknown(where, name, SAID, "an attribute among")
+    return {name: attribute(name, value, f"{where}: {name}") for name, value in said.items()}
 
 
 def now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str, Said]:
@@ -81,29 +82,11 @@ def now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str
 
 
 def metric_of(name: str, said: Said) -> Metric:
-    """The metric of this name, from what it says of itself. One without a direction is neutral:
-    rows are told to be higher or lower, not to help."""
-    function, probe = name.partition(":")[2], said.get("probe", "")
-    unit, chance, direction = said.get("unit", ""), said.get("chance"), said.get("direction")
-    scale = said.get("scale", 100.0 if unit == "%" else 1.0)
-    least, most = said.get("range") or (None, None)
-    return Metric(
-        name,
-        said.get("name", function.replace("_", " ")),
-        said.get("short", function),
-        unit,
-        said.get("points", "points" if unit == "%" else unit or "units"),
-        scale,
-        said.get("decimals", 2 if unit == "%" else 4),
-        no_chance if chance is None else _Chance(chance),
-        sign=DIRECTIONS.get(str(direction), 1),
-        most=scale * most if least == 0 and most is not None else None,
-        neutral=direction is None,
-        own=said["version"],
-        probe=probe,
-        on=f"what the probe {probe} kept" if probe else "",
-        how="" if probe else f"{name} is a function of the predictions, code {said['version']}.",
-    )
+    """The metric of this name, from what it says of itself."""
+    probe, version = said.get("probe", ""), said["version"]
+    how = "" if probe else f"{name} is a function of the predictions, code {version}."
+    on = f"what the probe {probe} kept" if probe else ""
+    return own.metric_of(name, {**said, "how": how}, own=version, probe=probe, on=on)
 
 
 def kept(tree: Any) -> dict[str, dict[str, Any]]:
@@ -120,16 +103,6 @@ def kept(tree: Any) -> dict[str, dict[str, Any]]:
         except UserError as error:
             raise ValueError(name) from error
     return dict(tree)
-
-
-@dataclass(frozen=True)
-class _Chance:
-    """What guessing gets, however many classes there are. Equal where the value is."""
-
-    value: float
-
-    def __call__(self, classes: int) -> float:
-        return self.value
 
 
 def file_of(folder: Path, name: str) -> Path | None:
@@ -173,32 +146,6 @@ def _said(tree: ast.Module, function: str, where: str) -> Iterator[tuple[str, An
                         f"{where}, line {node.lineno}: {function}.{target.attr} is to be a plain "
                         f"value, got {ast.unparse(node.value)}"
                     ) from error
-
-
-def _checked(key: str, value: Any, where: str) -> Any:
-    if key not in ATTRIBUTES:
-        raise UserError(f"{where}: {expected(key, ATTRIBUTES, 'an attribute among')}")
-    if key in WORDS:
-        fits, form = isinstance(value, str), "a text"
-    elif key == "direction":
-        fits, form = value in (*DIRECTIONS, None), "'more', 'less' or None"
-    elif key == "range":
-        ends = list(value) if isinstance(value, list | tuple) else []
-        fits, form = _is_range(ends), "(least, most), either of them None"
-    elif key == "decimals":
-        fits, form = type(value) is int and 0 <= value <= 12, "a whole number from 0 to 12"
-    elif key == "chance":
-        fits, form = is_number(value), "a number"
-    else:
-        fits, form = is_number(value) and value > 0, "a number above 0"
-    if not fits:
-        raise UserError(f"{where}: {key}: expected {form}, got {value!r}")
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _is_range(ends: list[Any]) -> bool:
-    numbers = [end for end in ends if end is not None]
-    return len(ends) == 2 and all(map(is_number, numbers)) and sorted(set(numbers)) == numbers
 
 
 def _distribution(name: str, folder: Path, place: str) -> str:
