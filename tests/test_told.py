@@ -148,7 +148,7 @@ def folder(tmp_path, monkeypatch):
 
 def with_own(kind: str, cls: str, changes=None, **settings):
     """A small run with this class of the user's, who works in this folder."""
-    whole = plugin.complete(kind, {"name": f"mine:{cls}", **settings}, Path.cwd())
+    whole = plugin.complete({kind: {"name": f"mine:{cls}", **settings}}, Path.cwd())[kind]
     given = {key: whole.pop(key) for key in ("name", "folder", "version")}
     own = sections.Plugin(given["folder"], given["version"])
     run = tiny.run({"model.depth": 2, **(changes or {})})
@@ -229,7 +229,7 @@ def test_an_environment_in_the_users_folder_is_not_the_users(folder, monkeypatch
 
 def test_an_optimiser_is_tried_on_the_weights_of_the_model(folder):
     own = {"name": "mine:Flat", "lr": 0.1, "wd": 0.0, "settings": None}
-    own = plugin.complete_parts({"optim": own}, Path.cwd())["optim"]
+    own = plugin.complete({"optim": own}, Path.cwd())["optim"]
     run = tiny.run({f"optim.{key}": value for key, value in own.items()})
     said = rf"^optim\.name: mine:Flat: \w+Error: .*mine\.py, line {line('# flat')}\)$"
     with pytest.raises(UserError, match=said), blaming(run):

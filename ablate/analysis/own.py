@@ -19,11 +19,11 @@ from typing import Any
 
 from ablate.analysis.scores import Results
 from ablate.planning.cell import PlannedRun
-from ablate.planning.own_metric import file_of
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError, cut
 from ablate.shared.files import is_number
 from ablate.shared.own import in_range
+from ablate.shared.source import file_of
 from ablate.shared.spec import also_of, classes_of
 from ablate.store.store import REMEDY, Store
 

@@ -11,20 +11,27 @@ metric.
 from __future__ import annotations
 
 import ast
-import importlib.metadata
-import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ablate.shared import own
-from ablate.shared.errors import UserError, expected, unknown
-from ablate.shared.imports import code_hash, module_file
+from ablate.shared.errors import UserError, unknown
 from ablate.shared.metrics import Metric
 from ablate.shared.metrics.metric import CROSSING
-from ablate.shared.metrics.probed import PROBED, called
+from ablate.shared.metrics.probed import PROBED
 from ablate.shared.own import ATTRIBUTES, attribute
-from ablate.shared.parts import is_plugin
+from ablate.shared.parts import PROBE, called, is_plugin
+from ablate.shared.plugin import version_of
+from ablate.shared.source import (
+    code_hash,
+    definition,
+    distribution,
+    file_of,
+    find,
+    missing,
+    parsed,
+)
 
 Said = Mapping[
     str, Any
@@ -45,14 +52,16 @@ def read(name: str, folder: Path, place: str) -> dict[str, Any]:
     package (`folder`: None) that of its distribution. Raises UserError where there is no such
     function, or an attribute is none of SAID or has no such value.
     """
-    function, file = name.partition(":")[2], file_of(folder, name)
+    function, file = called(name), file_of(folder, name)
     if file is None:
-        return {"folder": None, "version": _distribution(name, folder, place)}
+        if (version := distribution(name.partition(":")[0])) is None:
+            raise missing(place, name, folder, ", and no installed package has it")
+        return {"folder": None, "version": version}
     where = f"{place}: {name}: {file}"
-    tree = _parsed(file, where)
+    tree = parsed(file, f"{place}: {name}: ")
     names = dict.fromkeys(_names(tree))
     if function not in names:
-        raise UserError(f"{where}: {expected(function, names, 'a function among')}")
+        raise unknown(where, function, names, "a function among")
     said = attributes(dict(_said(tree, function, where)), where)
     return {"folder": str(folder), "version": code_hash(file, folder), **said}
 
@@ -105,18 +114,6 @@ def kept(tree: Any) -> dict[str, dict[str, Any]]:
     return dict(tree)
 
 
-def file_of(folder: Path, name: str) -> Path | None:
-    """The file of `module:function` in `folder`, None where there is none."""
-    return module_file(folder, name.partition(":")[0].split("."))
-
-
-def _parsed(file: Path, where: str) -> ast.Module:
-    try:
-        return ast.parse(file.read_bytes(), str(file))
-    except (SyntaxError, ValueError) as error:
-        raise UserError(f"{where}: {error}") from error
-
-
 def _names(tree: ast.Module) -> Iterator[str]:
     """What a file calls by a name: functions, what it imports, what it assigns."""
     for node in tree.body:
@@ -148,74 +145,41 @@ def _said(tree: ast.Module, function: str, where: str) -> Iterator[tuple[str, An
                     ) from error
 
 
-def _distribution(name: str, folder: Path, place: str) -> str:
-    """ "torchmetrics 1.2.0": what brings the installed module of a function."""
-    module = name.partition(":")[0]
-    top = module.partition(".")[0]
-    named = importlib.metadata.packages_distributions().get(top, [top])[0]
-    try:
-        return f"{named} {importlib.metadata.version(named).partition('+')[0]}"
-    except importlib.metadata.PackageNotFoundError:
-        raise UserError(
-            f"{place}: {name}: no {module.replace('.', '/')}.py in {folder}, and no installed "
-            f"package has it; start ablate where it lies"
-        ) from None
-
-
 # --- Probes ---------------------------------------------------------------------------------------
 
 
 def complete_probes(names: Iterable[Any], folder: Path) -> dict[str, Any] | None:
     """The section `own_probes` of a run with these probes; None where none is the user's own."""
-    own = {name: _read_probe(name, folder)["version"] for name in names if is_plugin(name)}
+    own = {}
+    for name in filter(is_plugin, names):
+        _numbers(name, folder)
+        own[name] = version_of(PROBE, name, str(folder))
     return {"folder": str(folder), "versions": dict(sorted(own.items()))} if own else None
-
-
-def own_probes(spec: Mapping[str, Any]) -> Iterable[tuple[str, Path]]:
-    """The user's own probes of a run's tree, and the folders of their files."""
-    own = spec.get("own_probes") or {"versions": ()}
-    return [(name, Path(own["folder"] or Path.cwd())) for name in own["versions"]]
 
 
 def number_of(key: str, probe: str, folder: Path, place: str) -> dict[str, Any]:
     """What a probe says of its number `Class:number`, as a plan keeps it. Raises UserError for a
     number that it does not declare, and where its file is not there."""
-    numbers, number = _read_probe(probe, folder)["numbers"], key.partition(":")[2]
+    numbers, number = _numbers(probe, folder), called(key)
     if number not in numbers:
         names = [f"{called(probe)}:{name}" for name in numbers]
-        raise UserError(f"{place}: {expected(key, names, f'a number of {probe}, among')}")
+        raise unknown(place, key, names, f"a number of {probe}, among")
     return {"folder": "", "version": "", "probe": probe, **numbers[number]}
 
 
-def _read_probe(name: str, folder: Path) -> dict[str, Any]:
-    """`version` and `numbers` of a class. Raises UserError where it can't be read."""
-    file, cls = file_of(folder, name), name.partition(":")[2]
-    if file is None:
-        module = name.partition(":")[0].replace(".", "/")
-        raise UserError(f"probe: {name}: no {module}.py in {folder}; start ablate where it lies")
-    where = f"probe: {name}: {file}"
-    tree = _parsed(file, where)
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    if cls not in classes:
-        raise UserError(f"{where}: {expected(cls, classes, 'a class among')}")
-    said = {
-        target.id: node
-        for node in classes[cls].body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    found: dict[str, Any] = {"version": code_hash(file, folder), "numbers": {}}
-    for key in found.keys() & said.keys():
-        try:
-            found[key] = ast.literal_eval(said[key].value)
-        except ValueError as error:
-            line = said[key].lineno
-            raise UserError(f"{where}, line {line}: {key} is to be a plain value") from error
-    numbers = found["numbers"]
+def _numbers(name: str, folder: Path) -> dict[str, dict[str, Any]]:
+    """`numbers` of a class. Raises UserError where it can't be read."""
+    file = find("probe", name, folder)
+    where, numbers = f"probe: {name}: {file}", {}
+    for node in definition("probe", name, file, ast.ClassDef).body:
+        if isinstance(node, ast.Assign) and "numbers" in map(ast.unparse, node.targets):
+            try:
+                numbers = ast.literal_eval(node.value)
+            except ValueError as error:
+                line = f"{where}, line {node.lineno}"
+                raise UserError(f"{line}: numbers is to be a plain value") from error
     if not isinstance(numbers, Mapping) or not all(
         isinstance(key, str) and isinstance(more, Mapping) for key, more in numbers.items()
     ):
         raise UserError(f"{where}: numbers: expected {{NAME: {{attribute: value}}}}")
-    checked = {key: attributes(more, f"{where}: numbers: {key}") for key, more in numbers.items()}
-    return {"version": str(found["version"]), "numbers": checked}
+    return {key: attributes(more, f"{where}: numbers: {key}") for key, more in numbers.items()}

@@ -66,7 +66,7 @@ class Augmentations:
 
     def __init__(self, augment: Augment) -> None:
         """Raises UserError where one can't be made."""
-        self._each = [(used, make_part(used)) for used in EXTRA.used(augment)]
+        self._each = [(used, make_part(used)) for used in EXTRA.of(augment)]
 
     def __bool__(self) -> bool:
         return bool(self._each)
@@ -110,7 +110,7 @@ def check_extra(run: Run) -> None:
     side, channels = run.data.size, run.data.channels
     words = draws.words("tried", 0, range(TRIED), side * side * channels)[0]
     images = (uniform(words).T * 256).to(torch.uint8).view(TRIED, side, side, channels)
-    for used in EXTRA.used(run.augment):
+    for used in EXTRA.of(run.augment):
         with blame(used):
             augmentation = make_part(used)
         shares, name = images.float() / 255, called(used.name)

@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ablate.shared import choices
+from ablate.shared import parts
 from ablate.shared.errors import UserError
-from ablate.shared.parts import EXTRA, OPTIMIZER, PARTS, SCHEDULE, Used, parts_of
-from ablate.shared.plugin import find, version_of
-from ablate.shared.sections import Whole
-from ablate.shared.spec import Run
+from ablate.shared.parts import EXTRA, KINDS, OPTIMIZER, SCHEDULE, Used
+from ablate.shared.plugin import version_of
+from ablate.shared.source import find
+from ablate.shared.spec import Run, to_tree
 
 
 def _unwatched(what: str) -> AbstractContextManager[None]:
@@ -29,13 +29,14 @@ def _unwatched(what: str) -> AbstractContextManager[None]:
 importing: Callable[[str], AbstractContextManager[None]] = _unwatched  # see `answers.answer`
 
 
-def load(key: str, name: str, folder: str | None, version: str) -> Any:
-    """The class or function `module:name` of a file in `folder`; None: of an installed package.
+def load(used: Used) -> Any:
+    """The class or function `module:name` of a file in its folder, or of an installed package.
 
     The folder stands last on the import path: what is installed keeps its name. Raises UserError
     where the file can't be imported, something installed has its name, or the code is of another
-    `version` by now than when the run was planned: what it trains would stand under a wrong id.
+    version by now than when the run was planned: what it trains would stand under a wrong id.
     """
+    key, name, folder = used.key, used.name, used.folder
     module, _, wanted = name.partition(":")
     file = None if folder is None else find(key, name, Path(folder))
     if folder is not None and folder not in sys.path:
@@ -51,18 +52,13 @@ def load(key: str, name: str, folder: str | None, version: str) -> Any:
         raise UserError(
             f"{key}: {name}: {module!r} is {loaded.__file__} already; give {file} another name"
         )
-    part = next((part for part in PARTS if part.key == key), None)
-    if (now := version_of(key, name, folder, part)) != version:  # after the import: it ran that
+    kind = next(kind for kind in KINDS if kind.key == key)
+    if (now := version_of(kind, name, folder)) != used.version:  # after the import: it ran that
         raise UserError(
-            f"{key}: {name}: was planned as version {version} and is {now} by now; "
+            f"{key}: {name}: was planned as version {used.version} and is {now} by now; "
             f"give the command again, which plans it as it is"
         )
     return getattr(loaded, wanted)
-
-
-def load_part(used: Used) -> Any:
-    """The class or function of a part. Raises UserError as `load` does."""
-    return load(used.key, used.name, used.folder, used.version)
 
 
 def settings_of(used: Used) -> dict[str, Any]:
@@ -74,7 +70,7 @@ def make_part(used: Used) -> Callable[..., Any]:
     """A part with its settings: an instance of the class, or the function. Raises UserError as
     `load` does, and where the class can't be made."""
     with blame(used):
-        part, settings = load_part(used), settings_of(used)
+        part, settings = load(used), settings_of(used)
         what: Callable[..., Any] = part(**settings) if isinstance(part, type) else part
         if not callable(what):
             raise UserError(f"{used.key}: {used.name}: can't be called, it is {what!r}")
@@ -98,9 +94,7 @@ def error_text(error: Exception, own: Sequence[Used]) -> str:
     where = own_line(error, [used.folder for used in own if used.folder])
     if where is None:
         begins = [
-            line_of(load_part(used), WORKS_AT.get(used.key, "forward"))
-            for used in own
-            if used.folder
+            line_of(load(used), WORKS_AT.get(used.key, "forward")) for used in own if used.folder
         ]
         last = traceback.extract_tb(error.__traceback__)[-1]
         where = "; ".join(begins) or f"{last.filename}, line {last.lineno}"
@@ -141,18 +135,8 @@ _OURS = Path(__file__).parents[1]
 
 def by_path(run: Run) -> list[Used]:
     """All that a run has by import path, but for models of timm."""
-    found = [
-        Used(kind, part.name, part.settings, part.plugin.version, part.plugin.folder)
-        for kind in choices.CHOICES
-        if (part := getattr(run, kind)) is not None and part.plugin is not None
-    ]
-    if isinstance(run.model, Whole) and run.model.folder is not None:
-        model = run.model
-        found.append(Used("model", model.name, model.settings, model.version, model.folder))
-    if (own := run.own_probes) is not None:
-        versions = dict(own.versions or {})
-        found += [Used("probe", name, {}, versions[name], own.folder) for name in versions]
-    return found + parts_of(run)
+    every = parts.by_path(to_tree(run))
+    return [used for used in every if used.folder or not used.name.startswith(parts.TIMM)]
 
 
 def own_folders(run: Run) -> dict[str, str]:

@@ -13,7 +13,7 @@ from ablate.shared.errors import UserError
 from ablate.shared.parts import OPTIMIZER, Used
 from ablate.shared.recipe import Optim
 from ablate.training.fused import Fused
-from ablate.training.plugin import blame, load_part, settings_of
+from ablate.training.plugin import blame, load, settings_of
 
 _MOVES = {"params", "lr", "scale"}  # of a group: what is set from outside
 
@@ -79,7 +79,7 @@ def construct(groups: list[dict[str, Any]], optim: Optim, used: Used) -> torch.o
     """The optimiser `module:Class` of these groups, with its settings. Raises UserError where it
     can't be imported or made, or is no torch.optim.Optimizer."""
     with blame(used):
-        cls = load_part(used)
+        cls = load(used)
         if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
             raise UserError(
                 f"{used.key}: {used.name}: is no torch.optim.Optimizer; name a class that is one"

@@ -12,7 +12,7 @@ from ablate.shared.spec import ShippedRun
 from ablate.training.model.stem import Patches
 from ablate.training.model.traits import StemTraits, traits
 from ablate.training.model.vit import ViT
-from ablate.training.plugin import line_of, load
+from ablate.training.plugin import by_path, line_of, load
 
 Expected = Callable[[Tensor], tuple[int, ...]]
 
@@ -29,7 +29,7 @@ def hold_to_shapes(model: nn.Module, run: ShippedRun) -> None:
     for kind, remedy in REMEDIES.items():
         chosen = getattr(run, kind)
         if chosen.plugin is not None:
-            cls = load(kind, chosen.name, chosen.plugin.folder, chosen.plugin.version)
+            cls = next(load(used) for used in by_path(run) if used.key == kind)
             place, where = f"{kind}: {chosen.name}: forward", line_of(cls, "forward")
             for module in model.modules():
                 if type(module) is cls:

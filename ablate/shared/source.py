@@ -1,7 +1,7 @@
-"""Which files a file of the user's own is made of: it, and what of its folder it imports.
+"""Python files of the user's own and of installed packages, read as text: nothing of them runs.
 
-Read as text, nothing of it runs. An import by a computed name (`importlib.import_module(name)`) is
-not seen.
+A file of the user's own is made of more than itself: of what of its folder it imports. An import by
+a computed name (`importlib.import_module(name)`) is not seen.
 """
 
 from __future__ import annotations
@@ -11,12 +11,60 @@ import functools
 import hashlib
 import importlib.metadata
 import importlib.util
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ablate.shared.errors import UserError
+from ablate.shared.errors import UserError, unknown
+from ablate.shared.parts import called
+
+Definition = ast.ClassDef | ast.FunctionDef
+
+
+def file_of(folder: Path, name: str) -> Path | None:
+    """The file of `module:name` in `folder`; None where there is none."""
+    return module_file(folder, name.partition(":")[0].split("."))
+
+
+def find(key: str, name: str, folder: Path) -> Path:
+    """`file_of`. Raises UserError where there is none."""
+    if (file := file_of(folder, name)) is None:
+        raise missing(key, name, folder)
+    return file
+
+
+def missing(key: str, name: str, folder: Path, where: str = "", instead: str = "") -> UserError:
+    """The error for a module that is not in `folder`, nor `where` it may be besides."""
+    file = f"{name.partition(':')[0].replace('.', '/')}.py"
+    return UserError(
+        f"{key}: {name}: no {file} in {folder}{where}; start ablate where it lies{instead}"
+    )
+
+
+def parsed(file: Path, place: str = "") -> ast.Module:
+    """The syntax tree of a file. Raises UserError, `place` first, for what is no Python."""
+    try:
+        return _parsed(file.read_bytes(), str(file))
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"{place}{file}: {error}") from error
+
+
+@functools.cache  # by content: a sweep reads the same files thousands of times
+def _parsed(content: bytes, file: str) -> ast.Module:
+    return ast.parse(content, file)
+
+
+def definition(key: str, name: str, file: Path, *kinds: type[Definition]) -> Definition:
+    """The class or function `module:name` of a file. Raises UserError where there is none."""
+    body = parsed(file, f"{key}: {name}: ").body
+    known = {node.name: node for node in body if isinstance(node, kinds)}
+    if called(name) not in known:
+        what = " or ".join(WORDS[kind] for kind in kinds)
+        raise unknown(f"{key}: {name}: {file}", called(name), known, f"a {what} among")
+    return known[called(name)]
+
+
+WORDS = {ast.ClassDef: "class", ast.FunctionDef: "function"}
 
 
 def code_hash(file: Path, folder: Path) -> str:
@@ -54,21 +102,29 @@ def distributions(files: Iterable[Path], folder: Path) -> dict[str, str | None]:
     """{name: version} of what brings the installed modules that these files import, sorted; None
     where it is not installed. Without the build (`+cpu`), which differs between machines."""
     tops = {
-        module[0]
-        for file in files
-        for level, module, _ in _statements(file, file.read_bytes())
-        if not level
+        module[0] for file in files for level, module, _ in _statements(parsed(file)) if not level
     }
-    found: dict[str, str | None] = {}
-    for top in tops - {*sys.stdlib_module_names, "ablate"}:
-        if not _is_elsewhere(top, folder) and module_file(folder, [top]) is not None:
-            continue
-        for name in dict.fromkeys(_brought_by().get(top, [top])):
-            try:
-                found[name] = re.sub(r"\+.*", "", importlib.metadata.version(name))
-            except importlib.metadata.PackageNotFoundError:
-                found[name] = None
-    return dict(sorted(found.items()))
+    names = {
+        name
+        for top in tops - {*sys.stdlib_module_names, "ablate"}
+        if _is_elsewhere(top, folder) or module_file(folder, [top]) is None
+        for name in _brought_by().get(top, [top])
+    }
+    return {name: _version(name) for name in sorted(names)}
+
+
+def distribution(module: str) -> str | None:
+    """ "timm 1.0.31": what brings an installed module; None: nothing does."""
+    top = module.partition(".")[0]
+    name = _brought_by().get(top, [top])[0]
+    return (version := _version(name)) and f"{name} {version}"
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name).partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 @functools.cache  # it reads the list of files of every distribution
@@ -87,7 +143,7 @@ def module_file(folder: Path, parts: Sequence[str]) -> Path | None:
 def _imported(file: Path, folder: Path) -> Iterator[Path]:
     """The files of the folder that the statements of one file run. A package runs with each of its
     modules."""
-    for level, module, names in _statements(file, file.read_bytes()):
+    for level, module, names in _statements(parsed(file)):
         package: tuple[str, ...] = ()
         if level:
             inside = file.relative_to(folder).parts
@@ -102,15 +158,9 @@ def _imported(file: Path, folder: Path) -> Iterator[Path]:
                 yield other
 
 
-@functools.cache  # by content: a sweep reads the same files thousands of times
-def _statements(
-    file: Path, content: bytes
-) -> tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...]:
+@functools.cache
+def _statements(tree: ast.Module) -> tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...]:
     """Of each import in a file: its dots, the module's parts, the names taken from it."""
-    try:
-        tree = ast.parse(content, str(file))
-    except (SyntaxError, ValueError) as error:
-        raise UserError(f"{file}: {error}") from error
     found: list[tuple[int, tuple[str, ...], tuple[str, ...]]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
