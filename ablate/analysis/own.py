@@ -23,7 +23,7 @@ from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError, cut
 from ablate.shared.files import is_number
 from ablate.shared.own import in_range
-from ablate.shared.source import file_of
+from ablate.shared.source import file_of, own_line
 from ablate.shared.spec import also_of, classes_of
 from ablate.store.store import REMEDY, Store
 
@@ -134,10 +134,8 @@ def _line(error: BaseException) -> str:
 
 def _where(error: BaseException, folder: str | None) -> str:
     """The last place of the user's in a traceback: "mymetrics.py, line 7"."""
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if folder and Path(f.filename).is_relative_to(folder)]
-    last = (theirs or frames)[-1]
-    return f"{last.filename}, line {last.lineno}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return own_line(error, [folder] if folder else []) or f"{last.filename}, line {last.lineno}"
 
 
 def _load(name: str, said: Mapping[str, Any]) -> Callable[..., Any]:

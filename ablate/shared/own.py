@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -243,19 +243,21 @@ def _not_made_again(table: Any, classes: int) -> dict[str, float]:
 # --- What its result says -----------------------------------------------------------------------
 
 
+def validated(keys: Iterable[str], lines: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """The last values on validation."""
+    return {key: line[f"val_{key}"] for line in lines for key in keys if f"val_{key}" in line}
+
+
 def said_by(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What of a finished run's result its `metrics.jsonl` says: the last values on validation, the
     test, whether it collapsed. The last line is that of the test."""
     keys = [said["key"] for said in tree["metrics"]]
     last = lines[-1] if lines else {}
-    validation: dict[str, float] = {}
-    for line in lines[:-1]:
-        validation |= {key: line[f"val_{key}"] for key in keys if f"val_{key}" in line}
     test = {key: last[f"test_{key}"] for key in ("n", *keys) if f"test_{key}" in last}
     judged = tree["metrics"][0]
     return {
         "step": last.get("step"),
-        "validation": validation,
+        "validation": validated(keys, lines[:-1]),
         "test": test,
         "collapsed": no_better_than_chance(judged, test.get(keys[0], math.nan)),
     }

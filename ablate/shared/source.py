@@ -12,6 +12,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -186,3 +187,31 @@ def _is_elsewhere(top: str, folder: Path) -> bool:
     places = [found.origin, *(found.submodule_search_locations or ())]
     home = folder.resolve()
     return not any(Path(place).resolve().is_relative_to(home) for place in places if place)
+
+
+# --- Where it went wrong ------------------------------------------------------------------------
+
+
+def own_frame(error: BaseException, folders: Iterable[str]) -> traceback.FrameSummary | None:
+    """The last line of the user's own that an error came through; None: there is none."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if any(is_own_file(Path(frame.filename), Path(folder)) for folder in folders):
+            return frame
+    return None
+
+
+def own_line(error: BaseException, folders: Iterable[str]) -> str | None:
+    """ "FILE, line 7": that of `own_frame`."""
+    frame = own_frame(error, folders)
+    return frame and f"{frame.filename}, line {frame.lineno}"
+
+
+def is_own_file(file: Path, folder: Path) -> bool:
+    """Is it the user's? What an environment in the same folder has is not, nor is what is ours."""
+    if not file.is_relative_to(folder) or file.is_relative_to(_OURS):
+        return False
+    inside = file.relative_to(folder).parts
+    return "site-packages" not in inside and not inside[0].startswith(".")
+
+
+_OURS = Path(__file__).parents[1]

@@ -8,7 +8,7 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from ablate.shared import parts
 from ablate.shared.errors import UserError
 from ablate.shared.parts import EXTRA, KINDS, OPTIMIZER, SCHEDULE, Used
 from ablate.shared.plugin import version_of
-from ablate.shared.source import find
+from ablate.shared.source import find, is_own_file, own_line
 from ablate.shared.spec import Run, to_tree
 
 
@@ -78,14 +78,18 @@ def make_part(used: Used) -> Callable[..., Any]:
 
 
 @contextmanager
-def blame(used: Used) -> Iterator[None]:
-    """What goes wrong in a part by import path is told in its file and line."""
+def blame(*own: Used) -> Iterator[None]:
+    """What goes wrong in parts by import path is the user's to mend: told in their file and line;
+    where the error came through none, in those that the parts begin to work at."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{used.key}: {used.name}: {error_text(error, [used])}") from error
+        if not own:
+            raise
+        named = ", ".join(f"{used.key}: {used.name}" for used in own)
+        raise UserError(f"{named}: {error_text(error, own)}") from error
 
 
 def error_text(error: Exception, own: Sequence[Used]) -> str:
@@ -104,15 +108,6 @@ def error_text(error: Exception, own: Sequence[Used]) -> str:
 WORKS_AT = {OPTIMIZER.key: "step", SCHEDULE.key: "__call__", EXTRA.key: "__call__"}
 
 
-def own_line(error: BaseException, folders: Iterable[str]) -> str | None:
-    """ "FILE, line 7": the last line of the user's own that an error came through; None: there is
-    none."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if any(_is_own(Path(frame.filename), Path(folder)) for folder in folders):
-            return f"{frame.filename}, line {frame.lineno}"
-    return None
-
-
 def line_of(part: Any, method: str) -> str:
     """ "FILE, line 7": where a method of a class begins, or a function; "FILE" where it isn't of
     Python."""
@@ -122,21 +117,10 @@ def line_of(part: Any, method: str) -> str:
     return f"{code.co_filename}, line {code.co_firstlineno}"
 
 
-def _is_own(file: Path, folder: Path) -> bool:
-    """Is it the user's? What an environment in the same folder has is not, nor is what is ours."""
-    if not file.is_relative_to(folder) or file.is_relative_to(_OURS):
-        return False
-    inside = file.relative_to(folder).parts
-    return "site-packages" not in inside and not inside[0].startswith(".")
-
-
-_OURS = Path(__file__).parents[1]
-
-
 def by_path(run: Run) -> list[Used]:
     """All that a run has by import path, but for models of timm."""
     every = parts.by_path(to_tree(run))
-    return [used for used in every if used.folder or not used.name.startswith(parts.TIMM)]
+    return [used for used in every if used.folder or used.key != parts.MODEL.key]
 
 
 def own_folders(run: Run) -> dict[str, str]:
@@ -158,8 +142,6 @@ def digest(folder: Path) -> str:
     text = hashlib.sha256()
     for name, module in sorted(sys.modules.items()):
         file = Path(getattr(module, "__file__", None) or "/")
-        if file.is_relative_to(folder):
-            inside = file.relative_to(folder).parts
-            if "site-packages" not in inside and not inside[0].startswith("."):
-                text.update(name.encode() + b"\0" + file.read_bytes())
+        if is_own_file(file, folder):
+            text.update(name.encode() + b"\0" + file.read_bytes())
     return text.hexdigest()[:16]
