@@ -31,6 +31,7 @@ from ablate.shared.source import (
     find,
     missing,
     parsed,
+    plain,
 )
 
 Said = Mapping[
@@ -127,22 +128,11 @@ def _names(tree: ast.Module) -> Iterator[str]:
 
 def _said(tree: ast.Module, function: str, where: str) -> Iterator[tuple[str, Any]]:
     """`function.attribute = value` of a file."""
-    for node in tree.body:
-        if not isinstance(node, ast.Assign):
-            continue
+    for node in (each for each in tree.body if isinstance(each, ast.Assign)):
         for target in node.targets:
-            if (
-                isinstance(target, ast.Attribute)
-                and isinstance(target.value, ast.Name)
-                and target.value.id == function
-            ):
-                try:
-                    yield target.attr, ast.literal_eval(node.value)
-                except ValueError as error:
-                    raise UserError(
-                        f"{where}, line {node.lineno}: {function}.{target.attr} is to be a plain "
-                        f"value, got {ast.unparse(node.value)}"
-                    ) from error
+            of, _, key = ast.unparse(target).rpartition(".")
+            if of == function:
+                yield key, plain(node.value, f"{where}, line {node.lineno}: {of}.{key}")
 
 
 # --- Probes ---------------------------------------------------------------------------------------
@@ -173,11 +163,7 @@ def _numbers(name: str, folder: Path) -> dict[str, dict[str, Any]]:
     where, numbers = f"probe: {name}: {file}", {}
     for node in definition("probe", name, file, ast.ClassDef).body:
         if isinstance(node, ast.Assign) and "numbers" in map(ast.unparse, node.targets):
-            try:
-                numbers = ast.literal_eval(node.value)
-            except ValueError as error:
-                line = f"{where}, line {node.lineno}"
-                raise UserError(f"{line}: numbers is to be a plain value") from error
+            numbers = plain(node.value, f"{where}, line {node.lineno}: numbers")
     if not isinstance(numbers, Mapping) or not all(
         isinstance(key, str) and isinstance(more, Mapping) for key, more in numbers.items()
     ):

@@ -39,6 +39,7 @@ from ablate.shared.source import (
     missing,
     module_file,
     parsed,
+    plain,
 )
 
 _TYPES = {"float": float, "int": int, "bool": bool, "str": str, "None": None}
@@ -139,8 +140,8 @@ def _fields(kind: Kind, section: Mapping[str, Any], folder: Path) -> dict[str, A
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """As JSON has them, without those that are left to the code; None: there are none."""
-    plain = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items() if v is not ...}
-    return plain or None
+    found = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items() if v is not ...}
+    return found or None
 
 
 def _completed(
@@ -293,23 +294,21 @@ def _params(
     is `...`, left to the code."""
     said = list(zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True))
     if skipped is not None:
-        plain, defaults = function.args.args, function.args.defaults
-        none: list[ast.expr | None] = [None] * (len(plain) - len(defaults))
+        args, defaults = function.args.args, function.args.defaults
+        none: list[ast.expr | None] = [None] * (len(args) - len(defaults))
         first = max(0, skipped - len(function.args.posonlyargs))
-        said = [*zip(plain, [*none, *defaults[-len(plain) :]], strict=False)][first:] + said
+        said = [*zip(args, [*none, *defaults[-len(args) :]], strict=False)][first:] + said
     for parameter, default in said:
         value: Any = "???"
         if default is not None:
             try:
-                value = ast.literal_eval(default)
-            except ValueError as error:
-                if skipped is not None:
-                    yield parameter.arg, Param(Any, ..., "")
-                    continue
-                raise UserError(
-                    f"{place}: line {default.lineno}: the default of {parameter.arg} is to be a "
-                    f"plain value, got {ast.unparse(default)}"
-                ) from error
+                line = f"{place}: line {default.lineno}"
+                value = plain(default, f"{line}: the default of {parameter.arg}")
+            except UserError:
+                if skipped is None:
+                    raise
+                yield parameter.arg, Param(Any, ..., "")
+                continue
         yield parameter.arg, Param(_type(parameter.annotation), value, "")
 
 

@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.parts import called
@@ -63,6 +64,14 @@ def definition(key: str, name: str, file: Path, *kinds: type[Definition]) -> Def
         what = " or ".join(WORDS[kind] for kind in kinds)
         raise unknown(f"{key}: {name}: {file}", called(name), known, f"a {what} among")
     return known[called(name)]
+
+
+def plain(node: ast.expr, what: str) -> Any:
+    """The value that stands there. Raises UserError, `what` first, for one that has to be run."""
+    try:
+        return ast.literal_eval(node)
+    except ValueError as error:
+        raise UserError(f"{what} is to be a plain value, got {ast.unparse(node)}") from error
 
 
 WORDS = {ast.ClassDef: "class", ast.FunctionDef: "function"}

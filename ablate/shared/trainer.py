@@ -28,6 +28,7 @@ from ablate.shared.spec import Run
 FIELDS = ("name", "keys", "metrics", "fork_safe")
 KEY_FIELDS = ("default", "type", "choices", "nullable")
 TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list}
+EXAMPLE = "metrics: {accuracy: {direction: more, unit: '%', range: [0, 1]}}"
 FORM = "{default: VALUE, type: int|float|bool|str|list, choices: [...], nullable: true}"
 
 
@@ -84,7 +85,10 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
         keys[key], defaults[key] = _key(key, said)
     metrics = _mapping(section.get("metrics", {}), "metrics")
     if not metrics:
-        raise UserError(f"{TRAINER}.metrics: {_needs(name)}")
+        raise UserError(
+            f"{TRAINER}.metrics: missing; conf/trainer/{name}.yaml has to declare what is "
+            f"measured, such as {EXAMPLE}"
+        )
     if "accuracy" in [*metrics][1:]:  # as --show calls the first one
         raise UserError(f"{TRAINER}.metrics.accuracy: goes first, or is called otherwise")
     for key in given:
@@ -106,15 +110,7 @@ def undeclared(name: str) -> UserError:
     stem = name.partition(":")[0].rpartition(".")[2]
     return UserError(
         f"{TRAINER}: {name}: has to be declared: write `name: {name}`, `keys: {{...}}` and "
-        f"`metrics: {{accuracy: {{direction: more, unit: '%', range: [0, 1]}}}}` into "
-        f"conf/trainer/{stem}.yaml, and give trainer={stem}"
-    )
-
-
-def _needs(name: str) -> str:
-    return (
-        f"missing; conf/trainer/{name}.yaml has to declare what is measured, such as "
-        f"metrics: {{accuracy: {{direction: more, unit: '%', range: [0, 1]}}}}"
+        f"`{EXAMPLE}` into conf/trainer/{stem}.yaml, and give trainer={stem}"
     )
 
 
