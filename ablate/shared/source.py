@@ -201,7 +201,7 @@ def _is_elsewhere(top: str, folder: Path) -> bool:
 # --- Where it went wrong ------------------------------------------------------------------------
 
 
-def own_frame(error: BaseException, folders: Iterable[str]) -> traceback.FrameSummary | None:
+def own_frame(error: BaseException, folders: Sequence[str]) -> traceback.FrameSummary | None:
     """The last line of the user's own that an error came through; None: there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if any(is_own_file(Path(frame.filename), Path(folder)) for folder in folders):
@@ -209,10 +209,16 @@ def own_frame(error: BaseException, folders: Iterable[str]) -> traceback.FrameSu
     return None
 
 
-def own_line(error: BaseException, folders: Iterable[str]) -> str | None:
+def own_line(error: BaseException, folders: Sequence[str]) -> str | None:
     """ "FILE, line 7": that of `own_frame`."""
     frame = own_frame(error, folders)
     return frame and f"{frame.filename}, line {frame.lineno}"
+
+
+def last_line(error: BaseException) -> str:
+    """ "FILE, line 7": where it was raised."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{last.filename}, line {last.lineno}"
 
 
 def is_own_file(file: Path, folder: Path) -> bool:

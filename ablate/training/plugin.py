@@ -7,7 +7,6 @@ import hashlib
 import importlib
 import inspect
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -18,7 +17,7 @@ from ablate.shared import parts
 from ablate.shared.errors import UserError
 from ablate.shared.parts import EXTRA, KINDS, OPTIMIZER, SCHEDULE, Used
 from ablate.shared.plugin import version_of
-from ablate.shared.source import find, is_own_file, own_line
+from ablate.shared.source import find, is_own_file, last_line, own_line
 from ablate.shared.spec import Run, to_tree
 
 
@@ -100,8 +99,7 @@ def error_text(error: Exception, own: Sequence[Used]) -> str:
         begins = [
             line_of(load(used), WORKS_AT.get(used.key, "forward")) for used in own if used.folder
         ]
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = "; ".join(begins) or f"{last.filename}, line {last.lineno}"
+        where = "; ".join(begins) or last_line(error)
     return f"{type(error).__name__}: {' '.join(str(error).split())} ({where})"
 
 
