@@ -20,7 +20,7 @@ def is_plugin(name: Any) -> TypeGuard[str]:
 
 
 @dataclass(frozen=True)
-class Kind:
+class PartKind:
     """`key`: under which it is named. `beside`: how the names of the three fields beside begin.
     `given`: with how many arguments a function of that name is called, whose other parameters are
     settings; None: only a class will do. To make a class takes `making` arguments, whose others are
@@ -98,12 +98,12 @@ def called(name: str) -> str:
     return name.partition(":")[2]
 
 
-NORM, STEM, BLOCK, MODEL, PROBE = map(Kind, ("norm", "stem", "block", "model", "probe"))
-OPTIMIZER = Kind("optim.name", making=1)
-SCHEDULE = Kind("optim.schedule", "schedule_", given=2, making=0)
-LOSS = Kind("train.loss", "loss_", given=2, making=0)
-ACT = Kind("model.act", "act_", given=1, making=0)
-EXTRA = Kind("augment.extra", "extra_", given=2, making=0, several=True)
+NORM, STEM, BLOCK, MODEL, PROBE = map(PartKind, ("norm", "stem", "block", "model", "probe"))
+OPTIMIZER = PartKind("optim.name", making=1)
+SCHEDULE = PartKind("optim.schedule", "schedule_", given=2, making=0)
+LOSS = PartKind("train.loss", "loss_", given=2, making=0)
+ACT = PartKind("model.act", "act_", given=1, making=0)
+EXTRA = PartKind("augment.extra", "extra_", given=2, making=0, several=True)
 PARTS = (OPTIMIZER, SCHEDULE, LOSS, ACT, EXTRA)
 KINDS = (NORM, STEM, BLOCK, MODEL, PROBE, *PARTS)
 

@@ -24,7 +24,7 @@ from ablate.shared.parts import (
     MODEL,
     OPTIMIZER,
     TIMM,
-    Kind,
+    PartKind,
     by_path,
     called,
     is_plugin,
@@ -82,7 +82,7 @@ def complete(tree: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]
     return made
 
 
-def _section(kind: Kind, section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def _section(kind: PartKind, section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A section that says its settings itself. Of a model of timm's only timm knows them: they are
     checked where it is built."""
     name, own = section["name"], ("name", *["input"] * (kind is MODEL))
@@ -102,13 +102,13 @@ def _section(kind: Kind, section: Mapping[str, Any], folder: Path) -> dict[str, 
     return {**{key: section[key] for key in own}, "folder": place, "version": version, **given}
 
 
-def _is_used(kind: Kind, value: Any) -> bool:
+def _is_used(kind: PartKind, value: Any) -> bool:
     if kind.several:
         return isinstance(value, list) and bool(value) and all(map(is_plugin, value))
     return is_whole_name(value) if kind is MODEL else is_plugin(value)
 
 
-def _fields(kind: Kind, section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def _fields(kind: PartKind, section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A section, and in it the three fields beside a part."""
     value, place = section[kind.field], f"{kind.section}.{kind.settings}"
     for key in kind.computed:
@@ -145,7 +145,7 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _completed(
-    kind: Kind, name: str, given: Any, place: str, section: Mapping[str, Any], folder: Path
+    kind: PartKind, name: str, given: Any, place: str, section: Mapping[str, Any], folder: Path
 ) -> tuple[dict[str, Any], str, str | None]:
     """The settings of one import path, its version, its folder."""
     file, defined, origin = _located(kind, name, folder)
@@ -159,7 +159,7 @@ def _completed(
     return settings_of(place, params, whole), version_of(kind, name, origin), origin
 
 
-def _located(kind: Kind, name: str, folder: Path) -> tuple[Path, str, str | None]:
+def _located(kind: PartKind, name: str, folder: Path) -> tuple[Path, str, str | None]:
     """The file in which it is defined, its import path there, its folder; None: it is installed."""
     if kind.making is None or file_of(folder, name):
         return find(kind.key, name, folder), name, str(folder)
@@ -183,7 +183,7 @@ def _without_rates(
             raise UserError(f"optim.{ours}: {name} takes no {key}" + "; give 0" * (ours == "wd"))
 
 
-def version_of(kind: Kind, name: str, folder: str | None) -> str:
+def version_of(kind: PartKind, name: str, folder: str | None) -> str:
     """The version that stands for the code of an import path, as its files are now. `folder`: None
     of an installed package. Raises UserError as `complete` does."""
     if folder is not None:
@@ -239,7 +239,7 @@ def _defined(file: Path, name: str, seen: set[tuple[Path, str]]) -> tuple[Path, 
     return None
 
 
-def read(kind: Kind, name: str, file: Path) -> tuple[dict[str, Param], str | None]:
+def read(kind: PartKind, name: str, file: Path) -> tuple[dict[str, Param], str | None]:
     """The settings and the version, if any, that a class or function says. Raises UserError as
     `complete` does."""
     place = f"{kind.key}: {name}"
