@@ -101,8 +101,11 @@ def test_attributes_say_how_it_is_printed_and_judged(tmp_path):
         ),
         ("def f(): ...\nf.scale = -1", "scale: expected a number above 0, got -1"),
         ("def f(): ...\nf.decimals = 2.0", "decimals: expected a whole number from 0 to 12"),
-        ("def f(): ...\nf.range = (1, 0)", "range: expected (least, most), either of them None"),
-        ("def f(): ...\nf.unit = 3", "unit: expected a text, got 3"),
+        (
+            "def f(): ...\nf.range = (1, 0)",
+            "range: expected [least, most], either of them null or None",
+        ),
+        ("def f(): ...\nf.unit = 3", "unit: expected a text of one line, got 3"),
         ("def f(): ...\nf.chance = 1 / 10", "line 2: f.chance is to be a plain value, got 1 / 10"),
     ],
 )

@@ -96,7 +96,7 @@ def folder(tmp_path, monkeypatch):
 
 def completed(name: str, settings: Any = None, **changes: Any) -> dict[str, Any]:
     given = {"name": name, "lr": 0.1, "wd": 0.1, "settings": settings, **changes}
-    return plugin.complete_parts({"optim": given}, Path.cwd())["optim"]
+    return plugin.complete({"optim": given}, Path.cwd())["optim"]
 
 
 def run(name: str, settings: Any = None, **changes: Any) -> Run:

@@ -128,7 +128,7 @@ def run(**changes: Any) -> Run:
     for key, value in said.items():
         section, _, field = key.partition(".")
         tree.setdefault(section, {})[field] = value
-    for section, fields in plugin.complete_parts(tree, Path.cwd()).items():
+    for section, fields in plugin.complete(tree, Path.cwd()).items():
         said |= {f"{section}.{field}": value for field, value in fields.items()}
     return tiny.run(said)
 

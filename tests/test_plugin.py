@@ -15,7 +15,7 @@ from ablate.planning import compose
 from ablate.shared import plugin, sections
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
-from ablate.shared.parts import is_plugin
+from ablate.shared.parts import Used, is_plugin
 from ablate.training.model import build
 from ablate.training.plugin import digests, load
 
@@ -87,7 +87,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def complete(cls, here, **settings):
-    return plugin.complete("norm", {"name": f"package.own_norms:{cls}", **settings}, here)
+    return plugin.complete({"norm": {"name": f"package.own_norms:{cls}", **settings}}, here)["norm"]
 
 
 def resolved(*words):
@@ -139,10 +139,10 @@ def test_what_the_class_does_not_take_is_refused_before_torch_is_loaded(
 
 def test_a_file_that_is_not_there_or_not_python_is_named(folder):
     with pytest.raises(UserError, match=rf"norm: other:Class: no other.py in {folder}"):
-        plugin.complete("norm", {"name": "other:Class"}, folder)
+        plugin.complete({"norm": {"name": "other:Class"}}, folder)
     (folder / "torn.py").write_text("class A(:\n")
     with pytest.raises(UserError, match=r"stem: torn:A: .*torn.py: invalid syntax .*line 1"):
-        plugin.complete("stem", {"name": "torn:A"}, folder)
+        plugin.complete({"stem": {"name": "torn:A"}}, folder)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_composing_runs_nothing_of_the_users(folder):
 def test_what_is_installed_keeps_its_name(folder):
     (folder / "json.py").write_text("class A:\n    pass\n")
     with pytest.raises(UserError, match=r"'json' is .* already; give .*json.py another name"):
-        load("norm", "json:A", str(folder), "1")
+        load(Used("norm", "json:A", {}, "1", str(folder)))
 
 
 def test_torchs_own_layers_start_by_seed_and_place(folder):
@@ -228,7 +228,7 @@ def test_the_digest_is_of_the_code_that_was_loaded(folder):
     run = tiny.run()
     assert digests(run) == {}
     run = dataclasses.replace(run, norm=chosen)
-    load("norm", chosen.name, str(folder), "1")
+    load(Used("norm", chosen.name, {}, "1", str(folder)))
     before = digests(run)
     assert before.keys() == {"norm"}
     (folder / "package" / "unused.py").write_text("TWO = 2\n")

@@ -17,11 +17,12 @@ from ablate.planning import expand
 from ablate.running import rehearse as rehearsals
 from ablate.shared import plugin, sections
 from ablate.shared.errors import UserError
+from ablate.shared.source import own_line
 from ablate.store.store import Store
-from ablate.training.answers import answer_rehearse, blaming
+from ablate.training.answers import answer_rehearse
 from ablate.training.model import build
 from ablate.training.model.count import describe
-from ablate.training.plugin import own_line
+from ablate.training.plugin import blame, by_path
 from ablate.training.probes.attention import AttentionDistance
 from ablate.training.probes.tokens import TokenNorms
 from ablate.training.rehearsal import compare_rows, rehearse
@@ -148,7 +149,7 @@ def folder(tmp_path, monkeypatch):
 
 def with_own(kind: str, cls: str, changes=None, **settings):
     """A small run with this class of the user's, who works in this folder."""
-    whole = plugin.complete(kind, {"name": f"mine:{cls}", **settings}, Path.cwd())
+    whole = plugin.complete({kind: {"name": f"mine:{cls}", **settings}}, Path.cwd())[kind]
     given = {key: whole.pop(key) for key in ("name", "folder", "version")}
     own = sections.Plugin(given["folder"], given["version"])
     run = tiny.run({"model.depth": 2, **(changes or {})})
@@ -206,7 +207,7 @@ def test_an_error_of_the_backward_pass_names_the_users_file(folder):
     place = f"{folder / 'mine.py'}, line {begins}"
     with (
         pytest.raises(UserError, match=rf"^norm: mine:InPlace: RuntimeError: .*\({place}\)$"),
-        blaming(run),
+        blame(*by_path(run)),
     ):
         rehearse(run, 0, NOWHERE, CPU)
 
@@ -229,10 +230,10 @@ def test_an_environment_in_the_users_folder_is_not_the_users(folder, monkeypatch
 
 def test_an_optimiser_is_tried_on_the_weights_of_the_model(folder):
     own = {"name": "mine:Flat", "lr": 0.1, "wd": 0.0, "settings": None}
-    own = plugin.complete_parts({"optim": own}, Path.cwd())["optim"]
+    own = plugin.complete({"optim": own}, Path.cwd())["optim"]
     run = tiny.run({f"optim.{key}": value for key, value in own.items()})
     said = rf"^optim\.name: mine:Flat: \w+Error: .*mine\.py, line {line('# flat')}\)$"
-    with pytest.raises(UserError, match=said), blaming(run):
+    with pytest.raises(UserError, match=said), blame(*by_path(run)):
         rehearse(run, 0, NOWHERE, CPU)
 
 

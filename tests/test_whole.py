@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 import sys
 from dataclasses import replace
@@ -227,11 +228,11 @@ def test_a_name_that_is_none_is_told(folder, words, said):
 
 
 def test_a_timm_that_is_missing_is_told_with_the_remedy(monkeypatch):
-    found = compose.complete_model.__globals__["importlib"].metadata.version
+    found = importlib.metadata.version
 
     def version(name: str) -> str:
         if name == "timm":
-            raise compose.complete_model.__globals__["importlib"].metadata.PackageNotFoundError
+            raise importlib.metadata.PackageNotFoundError
         return found(name)
 
     monkeypatch.setattr("importlib.metadata.version", version)

@@ -12,17 +12,17 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ablate.analysis.scores import Results
 from ablate.planning.cell import PlannedRun
-from ablate.planning.own_metric import file_of
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError, cut
 from ablate.shared.files import is_number
+from ablate.shared.own import in_range
+from ablate.shared.source import file_of, last_line, own_line
 from ablate.shared.spec import also_of, classes_of
 from ablate.store.store import REMEDY, Store
 
@@ -105,17 +105,13 @@ def _called(
     fields = table.dtype.names or ()
     kept = f"predictions.npy has {', '.join(fields)}"
     more = {"classes": classes} if "classes" in _parameters(function) else {}
-    try:
-        with contextlib.redirect_stdout(sys.stderr):  # never into a table
-            value = function(table, **more)
-            value = value.item() if hasattr(value, "item") else value
-    except (Exception, SystemExit) as error:
-        where = _where(error, said["folder"])
-        raise UserError(f"{place}: {_line(error)} ({where}); {kept}") from error
+    with _blamed(place, said, f"; {kept}"):
+        value = function(table, **more)
+        value = value.item() if hasattr(value, "item") else value
     if not is_number(value):
         raise UserError(f"{place}: expected a finite number, got {value!r}; {kept}")
-    least, most = said.get("range") or (None, None)
-    if (least is not None and value < least) or (most is not None and value > most):
+    if not in_range(said, value):
+        least, most = said["range"]
         raise UserError(f"{place}: {value:g} lies outside its range, {least} to {most}; {kept}")
     return float(value)
 
@@ -127,16 +123,17 @@ def _parameters(function: Callable[..., Any]) -> Iterable[str]:
         return ()
 
 
-def _line(error: BaseException) -> str:
-    return cut(f"{type(error).__name__}: {' '.join(str(error).split())}")
-
-
-def _where(error: BaseException, folder: str | None) -> str:
-    """The last place of the user's in a traceback: "mymetrics.py, line 7"."""
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [f for f in frames if folder and Path(f.filename).is_relative_to(folder)]
-    last = (theirs or frames)[-1]
-    return f"{last.filename}, line {last.lineno}"
+@contextlib.contextmanager
+def _blamed(place: str, said: Mapping[str, Any], more: str = "") -> Iterator[None]:
+    """What the user's code raises is told with its file and line; what it prints is never in a
+    table."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except (Exception, SystemExit) as error:
+        where = own_line(error, [said["folder"]] if said["folder"] else []) or last_line(error)
+        line = cut(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        raise UserError(f"{place}: {line} ({where}){more}") from error
 
 
 def _load(name: str, said: Mapping[str, Any]) -> Callable[..., Any]:
@@ -148,12 +145,8 @@ def _load(name: str, said: Mapping[str, Any]) -> Callable[..., Any]:
             f"{name}: no {module.replace('.', '/')}.py in {said['folder'] or 'this folder'} any "
             f"more; start ablate where it lies, or give another analysis.metric"
         )
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            loaded = getattr(_imported(module, file, said["version"]), function)
-    except (Exception, SystemExit) as error:
-        where = _where(error, said["folder"])
-        raise UserError(f"{name}: {_line(error)} ({where})") from error
+    with _blamed(name, said):
+        loaded = getattr(_imported(module, file, said["version"]), function)
     if not callable(loaded):
         raise UserError(f"{name}: is no function, but {loaded!r}")
     found: Callable[..., Any] = loaded

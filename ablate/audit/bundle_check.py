@@ -15,11 +15,12 @@ from ablate.analysis.scores import Results
 from ablate.audit.bundle import Bundle, is_regular, sha256_of
 from ablate.audit.export import EXTENSIONS, RAW, computing_versions, derived_files
 from ablate.audit.verify import Verified, remake
-from ablate.planning.own_metric import file_of, read
+from ablate.planning.own_metric import read
 from ablate.planning.plan import Plan
 from ablate.report.formats import FORMATS
 from ablate.shared.errors import Failure
 from ablate.shared.files import read_json
+from ablate.shared.source import file_of
 
 NUMBERS = ("table.csv", "runs.csv", "curves.parquet")  # that every version makes alike
 

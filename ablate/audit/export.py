@@ -24,7 +24,6 @@ from ablate.analysis.own import functions, measure
 from ablate.analysis.reading import read
 from ablate.analysis.scores import Results
 from ablate.planning.cell import Cell
-from ablate.planning.own_metric import file_of
 from ablate.planning.plan import Plan
 from ablate.report.formats import FORMATS, render
 from ablate.report.formats.tidy import inert
@@ -35,8 +34,8 @@ from ablate.report.show import provenance
 from ablate.shared import spec
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import read_json, to_json
-from ablate.shared.imports import local_files
 from ablate.shared.rundir import RunDir
+from ablate.shared.source import file_of, local_files
 from ablate.store.events import History
 from ablate.store.record import load_records
 from ablate.store.store import Store

@@ -48,7 +48,6 @@ from ablate.shared.files import sha256_of
 from ablate.shared.metrics import TASKS
 from ablate.shared.own import TRAINER, OwnRun, is_own, name_of
 from ablate.shared.parts import is_plugin
-from ablate.shared.whole import complete_model
 
 if TYPE_CHECKING:
     from hydra.core.object_type import ObjectType
@@ -246,13 +245,7 @@ class Composer:
         run = {**tree, "data": self._of_files(tree.get("data"))}
         if also := value_at(tree, "eval.also"):
             run["eval"] = {**tree["eval"], "also": self._tested(also, run["data"])}
-        for kind in CHOICES:
-            chosen = tree.get(kind)
-            if isinstance(chosen, Mapping) and is_plugin(chosen.get("name")):
-                run[kind] = plugin.complete(kind, chosen, Path.cwd())
-        if is_whole(tree.get("model")):
-            run["model"] = complete_model(tree["model"], Path.cwd())
-        run |= plugin.complete_parts(run, Path.cwd())
+        run |= plugin.complete(run, Path.cwd())
         if "own_probes" in tree:
             raise UserError("own_probes: is read from the files of probes; leave it out")
         probes = tree.get("probe")

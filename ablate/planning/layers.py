@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ablate.shared.build import none_chosen
 from ablate.shared.choices import ARCHS, CHOICES
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.whole import is_whole_name
+from ablate.shared.plugin import is_whole_name
 
 
 class SettingsLayer(NamedTuple):

@@ -11,28 +11,34 @@ metric.
 from __future__ import annotations
 
 import ast
-import importlib.metadata
-import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.errors import UserError, expected
-from ablate.shared.files import is_number
-from ablate.shared.imports import code_hash, module_file
+from ablate.shared import own
+from ablate.shared.errors import UserError, unknown
 from ablate.shared.metrics import Metric
 from ablate.shared.metrics.metric import CROSSING
-from ablate.shared.metrics.probed import PROBED, called, no_chance
-from ablate.shared.parts import is_plugin
+from ablate.shared.metrics.probed import PROBED
+from ablate.shared.own import ATTRIBUTES, attribute
+from ablate.shared.parts import PROBE, called, is_plugin
+from ablate.shared.plugin import version_of
+from ablate.shared.source import (
+    code_hash,
+    definition,
+    distribution,
+    file_of,
+    find,
+    missing,
+    parsed,
+    plain,
+)
 
 Said = Mapping[
     str, Any
 ]  # what a plan keeps of a metric: where it lies, its version, its attributes
 
-WORDS = ("name", "short", "unit", "points")
-DIRECTIONS = {"more": 1, "less": -1}
-ATTRIBUTES = (*WORDS, "scale", "decimals", "direction", "range", "chance")
+SAID = [name for name in ATTRIBUTES if name != "how"]  # which only a trainer's say
 
 
 def is_own(name: str) -> bool:
@@ -45,24 +51,29 @@ def read(name: str, folder: Path, place: str) -> dict[str, Any]:
 
     `version`: a hash of its file and of every file of the folder that this imports; of an installed
     package (`folder`: None) that of its distribution. Raises UserError where there is no such
-    function, or an attribute is none of ATTRIBUTES or has no such value.
+    function, or an attribute is none of SAID or has no such value.
     """
-    function, file = name.partition(":")[2], file_of(folder, name)
+    function, file = called(name), file_of(folder, name)
     if file is None:
-        return {"folder": None, "version": _distribution(name, folder, place)}
+        if (version := distribution(name.partition(":")[0])) is None:
+            raise missing(place, name, folder, ", and no installed package has it")
+        return {"folder": None, "version": version}
     where = f"{place}: {name}: {file}"
-    tree = _parsed(file, where)
+    tree = parsed(file, f"{place}: {name}: ")
     names = dict.fromkeys(_names(tree))
     if function not in names:
-        raise UserError(f"{where}: {expected(function, names, 'a function among')}")
+        raise unknown(where, function, names, "a function among")
     said = attributes(dict(_said(tree, function, where)), where)
     return {"folder": str(folder), "version": code_hash(file, folder), **said}
 
 
 def attributes(said: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What something says of itself as a metric. Raises UserError for what is none of ATTRIBUTES,
-    or has no such value."""
-    return {key: _checked(key, value, where) for key, value in said.items()}
+    """What something says of itself as a metric. Raises UserError for what is none of SAID, or has
+    no such value."""
+    for name in said:
+        if name not in SAID:
+            raise unknown(where, name, SAID, "an attribute among")
+    return {name: attribute(name, value, f"{where}: {name}") for name, value in said.items()}
 
 
 def now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str, Said]:
@@ -81,29 +92,11 @@ def now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str
 
 
 def metric_of(name: str, said: Said) -> Metric:
-    """The metric of this name, from what it says of itself. One without a direction is neutral:
-    rows are told to be higher or lower, not to help."""
-    function, probe = name.partition(":")[2], said.get("probe", "")
-    unit, chance, direction = said.get("unit", ""), said.get("chance"), said.get("direction")
-    scale = said.get("scale", 100.0 if unit == "%" else 1.0)
-    least, most = said.get("range") or (None, None)
-    return Metric(
-        name,
-        said.get("name", function.replace("_", " ")),
-        said.get("short", function),
-        unit,
-        said.get("points", "points" if unit == "%" else unit or "units"),
-        scale,
-        said.get("decimals", 2 if unit == "%" else 4),
-        no_chance if chance is None else _Chance(chance),
-        sign=DIRECTIONS.get(str(direction), 1),
-        most=scale * most if least == 0 and most is not None else None,
-        neutral=direction is None,
-        own=said["version"],
-        probe=probe,
-        on=f"what the probe {probe} kept" if probe else "",
-        how="" if probe else f"{name} is a function of the predictions, code {said['version']}.",
-    )
+    """The metric of this name, from what it says of itself."""
+    probe, version = said.get("probe", ""), said["version"]
+    how = "" if probe else f"{name} is a function of the predictions, code {version}."
+    on = f"what the probe {probe} kept" if probe else ""
+    return own.metric_of(name, {**said, "how": how}, own=version, probe=probe, on=on)
 
 
 def kept(tree: Any) -> dict[str, dict[str, Any]]:
@@ -122,28 +115,6 @@ def kept(tree: Any) -> dict[str, dict[str, Any]]:
     return dict(tree)
 
 
-@dataclass(frozen=True)
-class _Chance:
-    """What guessing gets, however many classes there are. Equal where the value is."""
-
-    value: float
-
-    def __call__(self, classes: int) -> float:
-        return self.value
-
-
-def file_of(folder: Path, name: str) -> Path | None:
-    """The file of `module:function` in `folder`, None where there is none."""
-    return module_file(folder, name.partition(":")[0].split("."))
-
-
-def _parsed(file: Path, where: str) -> ast.Module:
-    try:
-        return ast.parse(file.read_bytes(), str(file))
-    except (SyntaxError, ValueError) as error:
-        raise UserError(f"{where}: {error}") from error
-
-
 def _names(tree: ast.Module) -> Iterator[str]:
     """What a file calls by a name: functions, what it imports, what it assigns."""
     for node in tree.body:
@@ -157,62 +128,11 @@ def _names(tree: ast.Module) -> Iterator[str]:
 
 def _said(tree: ast.Module, function: str, where: str) -> Iterator[tuple[str, Any]]:
     """`function.attribute = value` of a file."""
-    for node in tree.body:
-        if not isinstance(node, ast.Assign):
-            continue
+    for node in (each for each in tree.body if isinstance(each, ast.Assign)):
         for target in node.targets:
-            if (
-                isinstance(target, ast.Attribute)
-                and isinstance(target.value, ast.Name)
-                and target.value.id == function
-            ):
-                try:
-                    yield target.attr, ast.literal_eval(node.value)
-                except ValueError as error:
-                    raise UserError(
-                        f"{where}, line {node.lineno}: {function}.{target.attr} is to be a plain "
-                        f"value, got {ast.unparse(node.value)}"
-                    ) from error
-
-
-def _checked(key: str, value: Any, where: str) -> Any:
-    if key not in ATTRIBUTES:
-        raise UserError(f"{where}: {expected(key, ATTRIBUTES, 'an attribute among')}")
-    if key in WORDS:
-        fits, form = isinstance(value, str), "a text"
-    elif key == "direction":
-        fits, form = value in (*DIRECTIONS, None), "'more', 'less' or None"
-    elif key == "range":
-        ends = list(value) if isinstance(value, list | tuple) else []
-        fits, form = _is_range(ends), "(least, most), either of them None"
-    elif key == "decimals":
-        fits, form = type(value) is int and 0 <= value <= 12, "a whole number from 0 to 12"
-    elif key == "chance":
-        fits, form = is_number(value), "a number"
-    else:
-        fits, form = is_number(value) and value > 0, "a number above 0"
-    if not fits:
-        raise UserError(f"{where}: {key}: expected {form}, got {value!r}")
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _is_range(ends: list[Any]) -> bool:
-    numbers = [end for end in ends if end is not None]
-    return len(ends) == 2 and all(map(is_number, numbers)) and sorted(set(numbers)) == numbers
-
-
-def _distribution(name: str, folder: Path, place: str) -> str:
-    """ "torchmetrics 1.2.0": what brings the installed module of a function."""
-    module = name.partition(":")[0]
-    top = module.partition(".")[0]
-    named = importlib.metadata.packages_distributions().get(top, [top])[0]
-    try:
-        return f"{named} {importlib.metadata.version(named).partition('+')[0]}"
-    except importlib.metadata.PackageNotFoundError:
-        raise UserError(
-            f"{place}: {name}: no {module.replace('.', '/')}.py in {folder}, and no installed "
-            f"package has it; start ablate where it lies"
-        ) from None
+            of, _, key = ast.unparse(target).rpartition(".")
+            if of == function:
+                yield key, plain(node.value, f"{where}, line {node.lineno}: {of}.{key}")
 
 
 # --- Probes ---------------------------------------------------------------------------------------
@@ -220,55 +140,32 @@ def _distribution(name: str, folder: Path, place: str) -> str:
 
 def complete_probes(names: Iterable[Any], folder: Path) -> dict[str, Any] | None:
     """The section `own_probes` of a run with these probes; None where none is the user's own."""
-    own = {name: _read_probe(name, folder)["version"] for name in names if is_plugin(name)}
+    own = {}
+    for name in filter(is_plugin, names):
+        _numbers(name, folder)
+        own[name] = version_of(PROBE, name, str(folder))
     return {"folder": str(folder), "versions": dict(sorted(own.items()))} if own else None
-
-
-def own_probes(spec: Mapping[str, Any]) -> Iterable[tuple[str, Path]]:
-    """The user's own probes of a run's tree, and the folders of their files."""
-    own = spec.get("own_probes") or {"versions": ()}
-    return [(name, Path(own["folder"] or Path.cwd())) for name in own["versions"]]
 
 
 def number_of(key: str, probe: str, folder: Path, place: str) -> dict[str, Any]:
     """What a probe says of its number `Class:number`, as a plan keeps it. Raises UserError for a
     number that it does not declare, and where its file is not there."""
-    numbers, number = _read_probe(probe, folder)["numbers"], key.partition(":")[2]
+    numbers, number = _numbers(probe, folder), called(key)
     if number not in numbers:
         names = [f"{called(probe)}:{name}" for name in numbers]
-        raise UserError(f"{place}: {expected(key, names, f'a number of {probe}, among')}")
+        raise unknown(place, key, names, f"a number of {probe}, among")
     return {"folder": "", "version": "", "probe": probe, **numbers[number]}
 
 
-def _read_probe(name: str, folder: Path) -> dict[str, Any]:
-    """`version` and `numbers` of a class. Raises UserError where it can't be read."""
-    file, cls = file_of(folder, name), name.partition(":")[2]
-    if file is None:
-        module = name.partition(":")[0].replace(".", "/")
-        raise UserError(f"probe: {name}: no {module}.py in {folder}; start ablate where it lies")
-    where = f"probe: {name}: {file}"
-    tree = _parsed(file, where)
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    if cls not in classes:
-        raise UserError(f"{where}: {expected(cls, classes, 'a class among')}")
-    said = {
-        target.id: node
-        for node in classes[cls].body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    found: dict[str, Any] = {"version": code_hash(file, folder), "numbers": {}}
-    for key in found.keys() & said.keys():
-        try:
-            found[key] = ast.literal_eval(said[key].value)
-        except ValueError as error:
-            line = said[key].lineno
-            raise UserError(f"{where}, line {line}: {key} is to be a plain value") from error
-    numbers = found["numbers"]
+def _numbers(name: str, folder: Path) -> dict[str, dict[str, Any]]:
+    """`numbers` of a class. Raises UserError where it can't be read."""
+    file = find("probe", name, folder)
+    where, numbers = f"probe: {name}: {file}", {}
+    for node in definition("probe", name, file, ast.ClassDef).body:
+        if isinstance(node, ast.Assign) and "numbers" in map(ast.unparse, node.targets):
+            numbers = plain(node.value, f"{where}, line {node.lineno}: numbers")
     if not isinstance(numbers, Mapping) or not all(
         isinstance(key, str) and isinstance(more, Mapping) for key, more in numbers.items()
     ):
         raise UserError(f"{where}: numbers: expected {{NAME: {{attribute: value}}}}")
-    checked = {key: attributes(more, f"{where}: numbers: {key}") for key, more in numbers.items()}
-    return {"version": str(found["version"]), "numbers": checked}
+    return {key: attributes(more, f"{where}: numbers: {key}") for key, more in numbers.items()}

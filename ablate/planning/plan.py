@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from ablate.planning import own_metric
@@ -32,6 +33,7 @@ from ablate.shared.errors import UserError, format_of, printable, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 from ablate.shared.metrics.probed import called
 from ablate.shared.own import is_own
+from ablate.shared.parts import PROBE
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 from ablate.version import FORMAT
 
@@ -145,7 +147,9 @@ class Plan:
         is not."""
         own, asked = dict(self.own), [self.analysis.metric, *names]
         probes = {
-            called(p): (p, f) for cell in self.cells for p, f in own_metric.own_probes(cell.spec)
+            called(probe.name): (probe.name, Path(probe.folder or Path.cwd()))
+            for cell in self.cells
+            for probe in PROBE.used(cell.spec)
         }
         for name in [name for name in asked if name.partition(":")[0] in probes]:
             if name not in own:

@@ -23,7 +23,8 @@ from ablate.running.launchers import Launcher
 from ablate.shared import spec
 from ablate.shared.files import is_number
 from ablate.shared.own import is_own
-from ablate.shared.plugin import by_path, own_code
+from ablate.shared.parts import by_path
+from ablate.shared.plugin import own_code
 from ablate.store.store import Store
 from ablate.version import __version__
 

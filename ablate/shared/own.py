@@ -7,11 +7,10 @@ of the user's.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,17 +81,45 @@ TAKEN = (
 )
 
 
-def metric_said(key: Any, said: Any) -> dict[str, Any]:
-    """A metric as a yaml declares it, every field given. Raises UserError, one line."""
-    place = f"{TRAINER}.metrics.{key}"
-    if not (isinstance(key, str) and key.isidentifier()) or key in TAKEN:
-        raise UserError(f"{place}: expected a name such as accuracy, got {key!r}")
-    if not isinstance(said, Mapping):
-        raise UserError(f"{place}: expected {{direction: more|less, ...}}, got {said!r}")
-    unit = said.get("unit", "")
+def _is_line(value: Any) -> bool:
+    return isinstance(value, str) and "\n" not in value
+
+
+def _is_range(value: Any) -> bool:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        return False
+    numbers = [end for end in value if end is not None]
+    return all(map(is_number, numbers)) and sorted(set(numbers)) == numbers
+
+
+# What a metric of the user's own may say of itself: by attribute, which values fit, and in words.
+ATTRIBUTES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    **dict.fromkeys(("name", "short", "unit", "points", "how"), (_is_line, "a text of one line")),
+    "scale": (lambda value: is_number(value) and value > 0, "a number above 0"),
+    "decimals": (
+        lambda value: type(value) is int and 0 <= value <= 12,
+        "a whole number from 0 to 12",
+    ),
+    "direction": (lambda value: value in (*DIRECTIONS, None), "'more', 'less' or None"),
+    "range": (_is_range, "[least, most], either of them null or None"),
+    "chance": (is_number, "a number"),
+}
+PRINTED = ("name", "short", "unit", "points", "scale", "decimals", "how")
+
+
+def attribute(name: str, value: Any, place: str) -> Any:
+    """The value of an attribute, as JSON has it. Raises UserError for one that doesn't fit."""
+    fits, form = ATTRIBUTES[name]
+    if not fits(value):
+        raise UserError(f"{place}: expected {form}, got {value!r}")
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _unsaid(key: str, unit: Any) -> dict[str, Any]:
+    """What holds of a metric that says its unit and no more."""
     percent = unit == "%"
-    whole = {
-        "name": key.replace("_", " "),
+    return {
+        "name": key.rpartition(":")[2].replace("_", " "),
         "unit": unit,
         "points": "points" if percent else unit or "units",
         "direction": None,
@@ -102,51 +129,66 @@ def metric_said(key: Any, said: Any) -> dict[str, Any]:
         "decimals": 2 if percent else 4,
         "how": "",
     }
+
+
+@dataclass(frozen=True)
+class _Chance:
+    """What guessing gets, however many classes there are. Equal where the value is."""
+
+    value: float | None
+
+    def __call__(self, classes: int) -> float | None:
+        return self.value
+
+
+def metric_of(key: str, said: Mapping[str, Any], **more: Any) -> Metric:
+    """The metric of this name, from what it says of itself; `more`: other fields. One without a
+    direction is neutral: rows are told to be higher or lower, not to help."""
+    known = {**_unsaid(key, said.get("unit", "")), "short": key.rpartition(":")[2], **said}
+    least, most = known["range"] or (None, None)
+    return Metric(
+        key=key,
+        chance=_Chance(known["chance"]),
+        sign=DIRECTIONS.get(known["direction"], 1),
+        most=known["scale"] * most if least == 0 and most is not None else None,
+        neutral=known["direction"] is None,
+        **{name: known[name] for name in PRINTED},
+        **more,
+    )
+
+
+def metric_said(key: Any, said: Any) -> dict[str, Any]:
+    """A metric as a yaml declares it, every field given. Raises UserError, one line."""
+    place = f"{TRAINER}.metrics.{key}"
+    if not (isinstance(key, str) and key.isidentifier()) or key in TAKEN:
+        raise UserError(f"{place}: expected a name such as accuracy, got {key!r}")
+    if not isinstance(said, Mapping):
+        raise UserError(f"{place}: expected {{direction: more|less, ...}}, got {said!r}")
+    known = _unsaid(key, said.get("unit", ""))
     for name in said:
-        if name not in whole:
-            raise unknown(f"{place}.{name}", name, whole, "a key among")
-    whole |= said
-    for name in ("name", "unit", "points", "how"):
-        if not isinstance(whole[name], str) or "\n" in whole[name]:
-            raise UserError(f"{place}.{name}: expected a text of one line, got {whole[name]!r}")
-    if whole["direction"] not in DIRECTIONS:
-        if whole["direction"] is None:
-            raise UserError(f"{place}.direction: missing; which values are better: more or less?")
-        raise unknown(f"{place}.direction", whole["direction"], DIRECTIONS)
+        if name not in known:
+            raise unknown(f"{place}.{name}", name, known, "a key among")
+    if (direction := said.get("direction")) is None:
+        raise UserError(f"{place}.direction: missing; which values are better: more or less?")
+    if direction not in DIRECTIONS:
+        raise unknown(f"{place}.direction", direction, DIRECTIONS)
+    known |= {
+        name: attribute(name, value, f"{place}.{name}")
+        for name, value in said.items()
+        if value is not None or known[name] is not None
+    }
     for name in ("scale", "chance"):
-        if whole[name] is not None or name == "scale":
-            whole[name] = _number(whole[name], f"{place}.{name}")
-    if not whole["scale"] > 0:
-        raise UserError(f"{place}.scale: must be more than 0, got {whole['scale']:g}")
-    decimals = whole["decimals"]
-    if not isinstance(decimals, int) or isinstance(decimals, bool) or not 0 <= decimals <= 9:
-        raise UserError(f"{place}.decimals: expected a whole number from 0 to 9, got {decimals!r}")
-    whole["range"] = _range(whole["range"], f"{place}.range")
-    if whole["chance"] is not None and not in_range(whole, whole["chance"]):
-        raise UserError(f"{place}.chance: {whole['chance']:g} lies outside its range")
-    return {"key": key, **whole}
-
-
-def _number(value: Any, place: str) -> float:
-    if not is_number(value):
-        raise UserError(f"{place}: expected a number, got {value!r}")
-    return float(value)
-
-
-def _range(said: Any, place: str) -> list[float | None] | None:
-    if said is None:
-        return None
-    if not isinstance(said, list | tuple) or len(said) != 2:
-        raise UserError(f"{place}: expected [least, most], either of them null, got {said!r}")
-    low, high = (None if end is None else _number(end, place) for end in said)
-    if low is not None and high is not None and not low < high:
-        raise UserError(f"{place}: expected [least, most], got [{low:g}, {high:g}]")
-    return [low, high]
+        known[name] = None if known[name] is None else float(known[name])
+    if known["range"] is not None:
+        known["range"] = [None if end is None else float(end) for end in known["range"]]
+    if known["chance"] is not None and not in_range(known, known["chance"]):
+        raise UserError(f"{place}.chance: {known['chance']:g} lies outside its range")
+    return {"key": key, **known}
 
 
 def in_range(said: Mapping[str, Any], value: float) -> bool:
     """Does a raw value lie where the metric says that all do?"""
-    low, high = said["range"] or (None, None)
+    low, high = said.get("range") or (None, None)
     return (low is None or value >= low) and (high is None or value <= high)
 
 
@@ -161,11 +203,8 @@ def worst_of(tree: Mapping[str, Any], key: str) -> float | None:
     range; None where neither is declared."""
     said = next(said for said in tree["metrics"] if said["key"] == key)
     low, high = said["range"] or (None, None)
-    return said["chance"] if said["chance"] is not None else low if _is_more(said) else high
-
-
-def _is_more(said: Mapping[str, Any]) -> bool:
-    return DIRECTIONS[said["direction"]] > 0
+    worse = low if said["direction"] == "more" else high
+    return worse if said["chance"] is None else said["chance"]
 
 
 # --- Its task -----------------------------------------------------------------------------------
@@ -180,15 +219,12 @@ def task_name(tree: Mapping[str, Any]) -> str:
 
 def task(tree: Mapping[str, Any]) -> TaskChoice:
     """The task that the tree declares. Raises as reading a malformed tree does."""
-    return _task(name_of(tree), json.dumps(tree["metrics"]))
-
-
-@functools.cache  # so that a metric of it equals itself
-def _task(name: str, metrics: str) -> TaskChoice:
     return TaskChoice(
-        line=f"what {name} declares",
-        path=name,
-        metrics=tuple(map(_metric, json.loads(metrics))),
+        line=f"what {name_of(tree)} declares",
+        path=name_of(tree),
+        metrics=tuple(
+            metric_of(said["key"], {"short": said["name"], **said}) for said in tree["metrics"]
+        ),
         score=_not_made_again,
         outputs=lambda classes: classes,
         prior="guessing",
@@ -204,24 +240,12 @@ def _not_made_again(table: Any, classes: int) -> dict[str, float]:
     raise NotImplementedError("only its trainer knows what its predictions say")
 
 
-def _metric(said: Mapping[str, Any]) -> Metric:
-    low, high = said["range"] or (None, None)
-    return Metric(
-        key=said["key"],
-        name=said["name"],
-        short=said["name"],
-        unit=said["unit"],
-        points=said["points"],
-        scale=said["scale"],
-        decimals=said["decimals"],
-        chance=lambda classes: said["chance"],
-        sign=DIRECTIONS[said["direction"]],
-        most=said["scale"] * high if low == 0 and high is not None else None,
-        how=said["how"],
-    )
-
-
 # --- What its result says -----------------------------------------------------------------------
+
+
+def validated(keys: Iterable[str], lines: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """The last values on validation."""
+    return {key: line[f"val_{key}"] for line in lines for key in keys if f"val_{key}" in line}
 
 
 def said_by(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -229,14 +253,11 @@ def said_by(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict
     test, whether it collapsed. The last line is that of the test."""
     keys = [said["key"] for said in tree["metrics"]]
     last = lines[-1] if lines else {}
-    validation: dict[str, float] = {}
-    for line in lines[:-1]:
-        validation |= {key: line[f"val_{key}"] for key in keys if f"val_{key}" in line}
     test = {key: last[f"test_{key}"] for key in ("n", *keys) if f"test_{key}" in last}
     judged = tree["metrics"][0]
     return {
         "step": last.get("step"),
-        "validation": validation,
+        "validation": validated(keys, lines[:-1]),
         "test": test,
         "collapsed": no_better_than_chance(judged, test.get(keys[0], math.nan)),
     }

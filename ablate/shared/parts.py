@@ -1,7 +1,7 @@
-"""Keys whose value may be an import path, `module:name`: a part of the training of one's own.
+"""What of a run may be the user's own, by import path `module:name`: a row of `KINDS` each.
 
-A norm, stem or block is a section of its own (`choices.CHOICES`); these are fields, and what a part
-is made of stands in three fields beside: its settings, the version of its code, and its folder.
+A norm, stem, block or whole model is a section, which says its settings, version and folder itself.
+Of others the value of a key is the import path, and these three stand in fields beside it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ def is_plugin(name: Any) -> TypeGuard[str]:
 
 
 @dataclass(frozen=True)
-class PartKey:
-    """A field of a section. `beside`: how the names of the three fields begin. `given`: with how
-    many arguments a function of that name is called, whose other parameters are settings; to make a
-    class takes `making` arguments. `several`: the field is a list, the three are by name."""
+class PartKind:
+    """`key`: under which it is named. `beside`: how the names of the three fields beside begin.
+    `given`: with how many arguments a function of that name is called, whose other parameters are
+    settings; None: only a class will do. To make a class takes `making` arguments, whose others are
+    settings; None: only keyword-only ones are. `several`: the field is a list, the three are by
+    name."""
 
     key: str
-    beside: str
-    given: int
-    making: int = 0
+    beside: str = ""
+    given: int | None = None
+    making: int | None = None
     several: bool = False
 
     @property
@@ -37,7 +39,7 @@ class PartKey:
 
     @property
     def field(self) -> str:
-        return self.key.partition(".")[2]
+        return self.key.partition(".")[2] or "name"
 
     @property
     def computed(self) -> tuple[str, str]:
@@ -48,24 +50,33 @@ class PartKey:
     def settings(self) -> str:
         return f"{self.beside}settings"
 
-    def one(self, section: Any) -> Used | None:
-        """`used`, of a field that is no list."""
-        return next(iter(self.used(section)), None)
+    def of(self, section: Any) -> list[Used]:
+        """`used`, of a section of a run, checked."""
+        return self.used({self.section: vars(section)})
 
-    def used(self, section: Any) -> list[Used]:
-        """What a section of a run, checked, has by import path; a whole model's has no fields."""
-        if not hasattr(section, self.field):
+    def one(self, section: Any) -> Used | None:
+        """`of`, of a field that is no list."""
+        return next(iter(self.of(section)), None)
+
+    def used(self, tree: Mapping[str, Any]) -> list[Used]:
+        """What the completed plain tree of a run has by import path."""
+        if self is PROBE:
+            own = tree.get("own_probes") or {"versions": {}}
+            return [
+                Used(self.key, name, {}, of, own["folder"]) for name, of in own["versions"].items()
+            ]
+        section = tree.get(self.section) or {}
+        version, folder = (section.get(key) for key in self.computed)
+        if version is None:
             return []
-        named, version, folder, settings = (
-            getattr(section, name) for name in (self.field, *self.computed, self.settings)
-        )
+        named, settings = section[self.field], section.get(self.settings) or {}
+        if self.making is None:
+            beside = (self.field, *self.computed, *["input"] * (self is MODEL))
+            settings = {key: section[key] for key in section if key not in beside}
         if not self.several:
-            plain = version is None
-            return [] if plain else [Used(self.key, named, settings or {}, version, folder)]
+            return [Used(self.key, named, settings, version, folder)]
         return [
-            Used(
-                self.key, name, (settings or {}).get(own, {}), version[own], (folder or {}).get(own)
-            )
+            Used(self.key, name, settings.get(own, {}), version[own], (folder or {}).get(own))
             for name in named or ()
             for own in [called(name)]
         ]
@@ -87,14 +98,19 @@ def called(name: str) -> str:
     return name.partition(":")[2]
 
 
-OPTIMIZER = PartKey("optim.name", "", given=1, making=1)
-SCHEDULE = PartKey("optim.schedule", "schedule_", given=2)
-LOSS = PartKey("train.loss", "loss_", given=2)
-ACT = PartKey("model.act", "act_", given=1)
-EXTRA = PartKey("augment.extra", "extra_", given=2, several=True)
+NORM, STEM, BLOCK, MODEL, PROBE = map(PartKind, ("norm", "stem", "block", "model", "probe"))
+OPTIMIZER = PartKind("optim.name", making=1)
+SCHEDULE = PartKind("optim.schedule", "schedule_", given=2, making=0)
+LOSS = PartKind("train.loss", "loss_", given=2, making=0)
+ACT = PartKind("model.act", "act_", given=1, making=0)
+EXTRA = PartKind("augment.extra", "extra_", given=2, making=0, several=True)
 PARTS = (OPTIMIZER, SCHEDULE, LOSS, ACT, EXTRA)
+KINDS = (NORM, STEM, BLOCK, MODEL, PROBE, *PARTS)
 
 
-def parts_of(run: Any) -> list[Used]:
-    """All that a run has by import path but norm, stem and block."""
-    return [used for part in PARTS for used in part.used(getattr(run, part.section))]
+TIMM = "timm:"  # how whole models of timm's begin, which are no import paths
+
+
+def by_path(tree: Mapping[str, Any]) -> list[Used]:
+    """All that the completed plain tree of a run has by import path, models of timm, too."""
+    return [used for kind in KINDS for used in kind.used(tree)]

@@ -1,183 +1,175 @@
 """What a run has by import path, `module:name`, read as text: nothing of it runs here.
 
 The file is looked for in the folder that the user works in; that of a part (`parts.PARTS`) among
-installed packages, too. Its settings are the keyword-only parameters of a norm, stem or block; of a
-part, all that ablate doesn't give itself. So they are checked before torch is loaded.
+installed packages, too. Its settings are the keyword-only parameters of a norm, stem, block or
+whole model; of a part, all that ablate doesn't give itself. So they are checked before torch is
+loaded.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-import importlib.metadata
 import importlib.util
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from ablate.shared.build import PLUGIN_KEYS, same_keys, settings_of
-from ablate.shared.choices import CHOICES, Param
+from ablate.shared.choices import Param
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.imports import code_hash, module_file
-from ablate.shared.parts import OPTIMIZER, PARTS, PartKey, called, is_plugin
+from ablate.shared.packages import installing
+from ablate.shared.parts import (
+    KINDS,
+    MODEL,
+    OPTIMIZER,
+    TIMM,
+    PartKind,
+    by_path,
+    called,
+    is_plugin,
+)
+from ablate.shared.source import (
+    Definition,
+    code_hash,
+    definition,
+    distribution,
+    file_of,
+    find,
+    missing,
+    module_file,
+    parsed,
+    plain,
+)
 
 _TYPES = {"float": float, "int": int, "bool": bool, "str": str, "None": None}
+# What the constructor of a model of timm's is given by the run, and by `from.weights`.
+GIVEN = {
+    "num_classes": "is the number of classes of the data",
+    "in_chans": "is data.channels",
+    "img_size": "is data.size",
+    "pretrained": "weights come from a file, by from.weights=FILE",
+    "checkpoint_path": "weights come from a file, by from.weights=FILE",
+}
 
 
-@dataclass(frozen=True)
-class Declared:
-    """What a class or function says of itself: its settings, its version; None: it says none."""
-
-    params: Mapping[str, Param]
-    version: str | None
-
-
-def find(kind: str, name: str, folder: Path) -> Path:
-    """The file of `module` in `folder`. Raises UserError where there is none."""
-    module = name.partition(":")[0]
-    if (file := module_file(folder, module.split("."))) is not None:
-        return file
-    raise UserError(
-        f"{kind}: {name}: no {module.replace('.', '/')}.py in {folder}; start ablate where it lies"
-    )
-
-
-def by_path(tree: Mapping[str, Any]) -> Iterator[tuple[str, str | None]]:
-    """What the completed plain tree of a run names by import path: (path, folder), None of an
-    installed package."""
-    for kind in (*CHOICES, "model"):
-        chosen: Mapping[str, Any] = tree.get(kind) or {}
-        if is_plugin(chosen.get("name")):
-            yield chosen["name"], chosen.get("folder")
-    probes: Mapping[str, Any] = tree.get("own_probes") or {}
-    for name in probes.get("versions") or ():
-        yield name, probes["folder"]
-    for part in PARTS:
-        section: Mapping[str, Any] = tree.get(part.section) or {}
-        value: Any = section.get(part.field)
-        folder: Any = section.get(part.computed[1])
-        if _is_used(part, value):
-            for name in value if part.several else [value]:
-                yield name, (folder or {}).get(called(name)) if part.several else folder
+def is_whole_name(name: Any) -> bool:
+    """Does `model=NAME` name a whole model, and no size of the shipped one?"""
+    return isinstance(name, str) and (name.startswith(TIMM) or is_plugin(name))
 
 
 def own_code(tree: Mapping[str, Any]) -> str:
     """A hash of the files of the user's own that the completed plain tree of a run names: a class
     may declare its version, and what it imports has none. "" where there are none."""
-    own = [(name, Path(folder)) for name, folder in by_path(tree) if folder]
+    own = [(used.name, Path(used.folder)) for used in by_path(tree) if used.folder]
     return "+".join(code_hash(find("", name, folder), folder) for name, folder in own)
 
 
-def complete(kind: str, section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The section of a class of the user's own, every setting given, its version and folder.
+def complete(tree: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
+    """The sections of a run that have something by import path, with its settings, version, folder.
 
-    The version is what the class declares (`version = "2"`), or a hash of its file and of what that
-    imports of the folder, where it declares none: then every edit makes new runs. Raises UserError
-    for a file or class that is not there or can't be read, and for settings that the class does not
-    take.
-    """
-    name = section["name"]
-    for key in PLUGIN_KEYS:
-        if key in section:
-            raise UserError(f"{kind}.{key}: is read from {name}; leave it out")
-    file = find(kind, name, folder)
-    declared = read(kind, name, file)
-    defaults = {key: param.default for key, param in declared.params.items()}
-    whole = {**defaults, **{key: value for key, value in section.items() if key != "name"}}
-    same_keys(kind, whole, declared.params)
-    settings = settings_of(kind, declared.params, whole)
-    version = version_of(kind, name, str(folder))
-    return {"name": name, "folder": str(folder), "version": version, **settings}
-
-
-def complete_parts(tree: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
-    """The sections of a run that have a part by import path, with its settings, version and folder.
-
-    Of a class or a function of the user's own the version is as `complete` has it; of an installed
-    package, that of the distribution. Raises UserError as `complete` does.
+    The version is what a class declares (`version = "2"`), or a hash of its file and of what that
+    imports of the folder, where it declares none: then every edit makes new runs; of an installed
+    package, that of the distribution. Raises UserError for a file or class that is not there or
+    can't be read, and for settings that it does not take.
     """
     made: dict[str, dict[str, Any]] = {}
-    for part in PARTS:
-        section = made.get(part.section, tree.get(part.section))
-        if isinstance(section, Mapping) and _is_used(part, section.get(part.field)):
-            made[part.section] = {**section, **_completed(part, section, folder)}
+    for kind in KINDS:
+        section = made.get(kind.section, tree.get(kind.section))
+        if isinstance(section, Mapping) and _is_used(kind, section.get(kind.field)):
+            completed = _section if kind.making is None else _fields
+            made[kind.section] = completed(kind, section, folder)
     return made
 
 
-def _is_used(part: PartKey, value: Any) -> bool:
-    if part.several:
+def _section(kind: PartKind, section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A section that says its settings itself. Of a model of timm's only timm knows them: they are
+    checked where it is built."""
+    name, own = section["name"], ("name", *["input"] * (kind is MODEL))
+    given = {key: value for key, value in section.items() if key not in own}
+    timm = kind is MODEL and name.startswith(TIMM)
+    for key in given:
+        if key in PLUGIN_KEYS:
+            raise UserError(f"{kind.key}.{key}: is read from {name}; leave it out")
+        if timm and key in GIVEN:
+            raise UserError(f"model.{key}: {GIVEN[key]}; leave it out")
+    if not timm:
+        given, version, place = _completed(kind, name, given, kind.key, section, folder)
+    elif (version := distribution("timm") or "") == "":
+        raise UserError(f"model: {name}: timm is not installed; {installing('timm')}")
+    else:
+        place = None
+    return {**{key: section[key] for key in own}, "folder": place, "version": version, **given}
+
+
+def _is_used(kind: PartKind, value: Any) -> bool:
+    if kind.several:
         return isinstance(value, list) and bool(value) and all(map(is_plugin, value))
-    return is_plugin(value)
+    return is_whole_name(value) if kind is MODEL else is_plugin(value)
 
 
-def _completed(part: PartKey, section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """The three fields beside a part."""
-    value, place = section[part.field], f"{part.section}.{part.settings}"
-    for key in part.computed:
+def _fields(kind: PartKind, section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A section, and in it the three fields beside a part."""
+    value, place = section[kind.field], f"{kind.section}.{kind.settings}"
+    for key in kind.computed:
         if section.get(key) is not None:
-            shown = f"[{', '.join(value)}]" if part.several else value
-            raise UserError(f"{part.section}.{key}: is read from {shown}; leave it out")
-    given = section.get(part.settings) or {}
+            shown = f"[{', '.join(value)}]" if kind.several else value
+            raise UserError(f"{kind.section}.{key}: is read from {shown}; leave it out")
+    beside, given = (kind.settings, *kind.computed), section.get(kind.settings) or {}
     if not isinstance(given, Mapping):
         raise UserError(f"{place}: expected settings (key: value), got {given!r}")
-    if not part.several:
-        fields = _beside(part, value, given, place, section, folder)
-        return dict(zip((part.settings, *part.computed), fields, strict=True))
+    if not kind.several:
+        settings, *code = _completed(kind, value, given, place, section, folder)
+        return {**section, **dict(zip(beside, (_plain(settings), *code), strict=True))}
     names = [called(name) for name in value]
     for name in names:
         if names.count(name) > 1:
-            raise UserError(f"{part.key}: two are called {name!r}; rename one of them")
+            raise UserError(f"{kind.key}: two are called {name!r}; rename one of them")
     for name in given:
         if name not in names:
             raise unknown(f"{place}.{name}", name, names, "a name among")
-    each = {
-        own: _beside(part, name, given.get(own) or {}, f"{place}.{own}", section, folder)
-        for own, name in zip(names, value, strict=True)
-    }
-    settings, versions, folders = (
-        {own: fields[n] for own, fields in each.items() if fields[n] is not None} for n in range(3)
-    )
-    return {
-        part.settings: settings or None,
-        part.computed[0]: versions,
-        part.computed[1]: folders or None,
-    }
-
-
-def _beside(
-    part: PartKey,
-    name: str,
-    given: Any,
-    place: str,
-    section: Mapping[str, Any],
-    folder: Path,
-) -> tuple[dict[str, Any] | None, str, str | None]:
-    """The settings of one import path, its version, its folder."""
-    module, _, attribute = name.partition(":")
-    own = module_file(folder, module.split("."))
-    file = own or _installed(module)
-    if file is None:
-        raise UserError(
-            f"{part.key}: {name}: no {module.replace('.', '/')}.py in {folder}, and no installed "
-            f"package has its Python source; start ablate where it lies, install it, or call it in "
-            f"a function of a file there"
+    each: list[dict[str, Any]] = [{}, {}, {}]
+    for own, name in zip(names, value, strict=True):
+        settings, *code = _completed(
+            kind, name, given.get(own) or {}, f"{place}.{own}", section, folder
         )
-    if own is None:
-        file, attribute = _home(file, attribute)
-    params = dict(read(part.key, f"{module}:{attribute}", file, part).params)
+        for found, of in zip(each, (_plain(settings), *code), strict=True):
+            found |= {} if of is None else {own: of}
+    return {**section, **{key: found or None for key, found in zip(beside, each, strict=True)}}
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any] | None:
+    """As JSON has them, without those that are left to the code; None: there are none."""
+    found = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items() if v is not ...}
+    return found or None
+
+
+def _completed(
+    kind: PartKind, name: str, given: Any, place: str, section: Mapping[str, Any], folder: Path
+) -> tuple[dict[str, Any], str, str | None]:
+    """The settings of one import path, its version, its folder."""
+    file, defined, origin = _located(kind, name, folder)
+    params, _ = read(kind, defined, file)
     if not isinstance(given, Mapping):
         raise UserError(f"{place}: expected settings (key: value), got {given!r}")
-    if part is OPTIMIZER:
+    if kind is OPTIMIZER:
         _without_rates(name, params, given, section)
     whole = {key: param.default for key, param in params.items()} | dict(given)
     same_keys(place, whole, params)
-    checked = settings_of(place, params, whole)
-    settings = {
-        k: list(v) if isinstance(v, tuple) else v for k, v in checked.items() if v is not ...
-    }
-    origin = None if own is None else str(folder)
-    return settings or None, version_of(part.key, name, origin, part), origin
+    return settings_of(place, params, whole), version_of(kind, name, origin), origin
+
+
+def _located(kind: PartKind, name: str, folder: Path) -> tuple[Path, str, str | None]:
+    """The file in which it is defined, its import path there, its folder; None: it is installed."""
+    if kind.making is None or file_of(folder, name):
+        return find(kind.key, name, folder), name, str(folder)
+    module, _, attribute = name.partition(":")
+    if (file := _installed(module)) is None:
+        source = ", and no installed package has its Python source"
+        instead = ", install it, or call it in a function of a file there"
+        raise missing(kind.key, name, folder, source, instead)
+    file, attribute = _home(file, attribute)
+    return file, f"{module}:{attribute}", None
 
 
 def _without_rates(
@@ -191,13 +183,16 @@ def _without_rates(
             raise UserError(f"optim.{ours}: {name} takes no {key}" + "; give 0" * (ours == "wd"))
 
 
-def version_of(key: str, name: str, folder: str | None, part: PartKey | None = None) -> str:
+def version_of(kind: PartKind, name: str, folder: str | None) -> str:
     """The version that stands for the code of an import path, as its files are now. `folder`: None
     of an installed package. Raises UserError as `complete` does."""
-    if folder is None:
-        return _distribution(key, name.partition(":")[0])
-    file = find(key, name, Path(folder))
-    return read(key, name, file, part).version or code_hash(file, Path(folder))
+    if folder is not None:
+        file = find(kind.key, name, Path(folder))
+        return read(kind, name, file)[1] or code_hash(file, Path(folder))
+    module = name.partition(":")[0]
+    if (version := distribution(module)) is None:
+        raise UserError(f"{kind.key}: {module}: is of no installed distribution")
+    return version
 
 
 def _installed(module: str) -> Path | None:
@@ -227,8 +222,8 @@ def _defined(file: Path, name: str, seen: set[tuple[Path, str]]) -> tuple[Path, 
     if (file, name) in seen:
         return None
     seen.add((file, name))
-    tree = ast.parse(file.read_bytes())
-    if any(isinstance(node, _CALLED) and node.name == name for node in tree.body):
+    tree = parsed(file)
+    if any(isinstance(node, Definition) and node.name == name for node in tree.body):
         return file, name
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):
@@ -244,42 +239,15 @@ def _defined(file: Path, name: str, seen: set[tuple[Path, str]]) -> tuple[Path, 
     return None
 
 
-@functools.cache  # it reads what every distribution brings
-def _distribution(key: str, module: str) -> str:
-    """ "timm 1.0.31": what brings an installed module; without the build, which differs."""
-    top = module.partition(".")[0]
-    named = importlib.metadata.packages_distributions().get(top, [top])[0]
-    try:
-        return f"{named} {importlib.metadata.version(named).partition('+')[0]}"
-    except importlib.metadata.PackageNotFoundError:
-        raise UserError(f"{key}: {module}: is of no installed distribution") from None
-
-
-def read(key: str, name: str, file: Path, part: PartKey | None = None) -> Declared:
-    """What the class or, of a part, the function says of itself. Raises UserError as `complete`."""
-    return _read(key, name, file, part, file.read_bytes())
-
-
-_CALLED = (ast.ClassDef, ast.FunctionDef)
-
-
-@functools.cache  # by content: a sweep reads the same class thousands of times
-def _read(key: str, name: str, file: Path, part: PartKey | None, content: bytes) -> Declared:
-    place = f"{key}: {name}"
-    try:
-        tree = ast.parse(content, str(file))
-    except (SyntaxError, ValueError) as error:
-        raise UserError(f"{place}: {file}: {error}") from error
-    kinds = ast.ClassDef if part in (None, OPTIMIZER) else _CALLED
-    known = {node.name: node for node in tree.body if isinstance(node, kinds)}
-    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    if called(name) not in known:
-        what = "a class" if kinds is ast.ClassDef else "a class or function"
-        raise unknown(f"{place}: {file}", called(name), known, f"{what} among")
-    wanted = known[called(name)]
+def read(kind: PartKind, name: str, file: Path) -> tuple[dict[str, Param], str | None]:
+    """The settings and the version, if any, that a class or function says. Raises UserError as
+    `complete` does."""
+    place = f"{kind.key}: {name}"
+    either = (ast.ClassDef,) if kind.given is None else (ast.ClassDef, ast.FunctionDef)
+    wanted = definition(kind.key, name, file, *either)
     if isinstance(wanted, ast.FunctionDef):
-        assert part is not None
-        return Declared(dict(_params(wanted, place, part.given)), None)
+        return dict(_params(wanted, place, kind.given)), None
+    classes = {node.name: node for node in parsed(file).body if isinstance(node, ast.ClassDef)}
     lineage = list(_lineage(wanted, classes))
     version: object = None
     for node in reversed(lineage):
@@ -290,12 +258,13 @@ def _read(key: str, name: str, file: Path, part: PartKey | None, content: bytes)
         for item in node.body
         if isinstance(item, ast.FunctionDef) and item.name == "__init__"
     ]
-    skipped = None if part is None else 1 + part.making
+    skipped = None if kind.making is None else 1 + kind.making
     params = dict(_params(inits[0], place, skipped)) if inits else {}
-    for reserved in ("name", *PLUGIN_KEYS) if part is None else ():
-        if reserved in params:
-            raise UserError(f"{place}: a setting can't be called {reserved!r}; rename it")
-    return Declared(params, None if version is None else str(version))
+    reserved = ("name", *PLUGIN_KEYS, *["input"] * (kind is MODEL)) if skipped is None else ()
+    for key in reserved:
+        if key in params:
+            raise UserError(f"{place}: a setting can't be called {key!r}; rename it")
+    return params, None if version is None else str(version)
 
 
 def _lineage(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Iterator[ast.ClassDef]:
@@ -325,23 +294,21 @@ def _params(
     is `...`, left to the code."""
     said = list(zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True))
     if skipped is not None:
-        plain, defaults = function.args.args, function.args.defaults
-        none: list[ast.expr | None] = [None] * (len(plain) - len(defaults))
+        args, defaults = function.args.args, function.args.defaults
+        none: list[ast.expr | None] = [None] * (len(args) - len(defaults))
         first = max(0, skipped - len(function.args.posonlyargs))
-        said = [*zip(plain, [*none, *defaults[-len(plain) :]], strict=False)][first:] + said
+        said = [*zip(args, [*none, *defaults[-len(args) :]], strict=False)][first:] + said
     for parameter, default in said:
         value: Any = "???"
         if default is not None:
             try:
-                value = ast.literal_eval(default)
-            except ValueError as error:
-                if skipped is not None:
-                    yield parameter.arg, Param(Any, ..., "")
-                    continue
-                raise UserError(
-                    f"{place}: line {default.lineno}: the default of {parameter.arg} is to be a "
-                    f"plain value, got {ast.unparse(default)}"
-                ) from error
+                line = f"{place}: line {default.lineno}"
+                value = plain(default, f"{line}: the default of {parameter.arg}")
+            except UserError:
+                if skipped is None:
+                    raise
+                yield parameter.arg, Param(Any, ..., "")
+                continue
         yield parameter.arg, Param(_type(parameter.annotation), value, "")
 
 

@@ -92,6 +92,12 @@ class Metrics:
         }
 
 
+def sealed_part(content: bytes, seal: Mapping[str, Any]) -> bytes | None:
+    """What of a `metrics.jsonl` a `Metrics.seal` is of; None where that is damaged."""
+    part = content[: seal["bytes"]]
+    return part if hashlib.sha256(part).hexdigest() == seal["sha256"] else None
+
+
 def parse_lines(content: bytes | bytearray) -> list[dict[str, Any]]:
     """Every line that is a JSON object; a torn last one is none."""
     lines = []

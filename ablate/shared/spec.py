@@ -16,7 +16,7 @@ from typing import Annotated, Any, cast
 from ablate.shared import metrics, own
 from ablate.shared.choices import CHOICES, OPTIMIZERS
 from ablate.shared.keys import Key, added, hints
-from ablate.shared.parts import PARTS
+from ablate.shared.parts import KINDS, PROBE
 from ablate.shared.recipe import Augment, Optim, Train
 from ablate.shared.sections import (
     Chosen,
@@ -24,7 +24,6 @@ from ablate.shared.sections import (
     Eval,
     Model,
     OwnProbes,
-    Plugin,
     Text,
     Weights,
     Whole,
@@ -97,8 +96,6 @@ LEFT_OUT = ("task", "parent", "weights", "own_probes", "text", "inferred", "not_
 # What composition makes of other words: nobody types them.
 UNTYPED = ("parent", "weights", "own_probes", "inferred", "not_followed")
 
-PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
-
 # Where a thing lies, and names for what other fields say in full, are not what a run is.
 NOT_IDENTITY = {
     ("data", "path"),
@@ -106,8 +103,7 @@ NOT_IDENTITY = {
     ("data", "overlap"),
     ("model", "arch"),
     ("own_probes", "folder"),
-    *((kind, "folder") for kind in (*CHOICES, "model")),
-    *((part.section, part.computed[1]) for part in PARTS),
+    *((kind.section, kind.computed[1]) for kind in KINDS if kind is not PROBE),
 }
 
 

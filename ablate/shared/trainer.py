@@ -20,15 +20,15 @@ from typing import Any, Literal
 from ablate.shared.build import build_run, same_keys
 from ablate.shared.coerce import coerce
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.imports import distributions, local_files
 from ablate.shared.own import TRAINER, OwnRun, hashed, is_own, metric_said
 from ablate.shared.parts import is_plugin
-from ablate.shared.plugin import find
+from ablate.shared.source import definition, distributions, find, local_files
 from ablate.shared.spec import Run
 
 FIELDS = ("name", "keys", "metrics", "fork_safe")
 KEY_FIELDS = ("default", "type", "choices", "nullable")
 TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list}
+EXAMPLE = "metrics: {accuracy: {direction: more, unit: '%', range: [0, 1]}}"
 FORM = "{default: VALUE, type: int|float|bool|str|list, choices: [...], nullable: true}"
 
 
@@ -85,7 +85,10 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
         keys[key], defaults[key] = _key(key, said)
     metrics = _mapping(section.get("metrics", {}), "metrics")
     if not metrics:
-        raise UserError(f"{TRAINER}.metrics: {_needs(name)}")
+        raise UserError(
+            f"{TRAINER}.metrics: missing; conf/trainer/{name}.yaml has to declare what is "
+            f"measured, such as {EXAMPLE}"
+        )
     if "accuracy" in [*metrics][1:]:  # as --show calls the first one
         raise UserError(f"{TRAINER}.metrics.accuracy: goes first, or is called otherwise")
     for key in given:
@@ -107,15 +110,7 @@ def undeclared(name: str) -> UserError:
     stem = name.partition(":")[0].rpartition(".")[2]
     return UserError(
         f"{TRAINER}: {name}: has to be declared: write `name: {name}`, `keys: {{...}}` and "
-        f"`metrics: {{accuracy: {{direction: more, unit: '%', range: [0, 1]}}}}` into "
-        f"conf/trainer/{stem}.yaml, and give trainer={stem}"
-    )
-
-
-def _needs(name: str) -> str:
-    return (
-        f"missing; conf/trainer/{name}.yaml has to declare what is measured, such as "
-        f"metrics: {{accuracy: {{direction: more, unit: '%', range: [0, 1]}}}}"
+        f"`{EXAMPLE}` into conf/trainer/{stem}.yaml, and give trainer={stem}"
     )
 
 
@@ -160,7 +155,7 @@ def code_of(name: str, folder: Path) -> dict[str, Any]:
     UserError where there is no such file or function, and for a file that is no Python."""
     first = find(TRAINER, name, folder)
     files = local_files(first, folder)
-    _check_function(ast.parse(first.read_bytes(), str(first)), name, first)
+    _check_function(name, first)
     hashes = {file.relative_to(folder).as_posix(): hashed(file.read_bytes()) for file in files}
     return {
         "files": dict(sorted(hashes.items())),
@@ -169,14 +164,12 @@ def code_of(name: str, folder: Path) -> dict[str, Any]:
     }
 
 
-def _check_function(tree: ast.Module, name: str, file: Path) -> None:
-    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
-    wanted = name.partition(":")[2]
-    if wanted not in functions:
-        raise unknown(f"{TRAINER}: {name}: {file}", wanted, functions, "a function among")
-    args = functions[wanted].args
+def _check_function(name: str, file: Path) -> None:
+    function = definition(TRAINER, name, file, ast.FunctionDef)
+    assert isinstance(function, ast.FunctionDef)
+    args = function.args
     if len(args.posonlyargs + args.args) != 2 or any(d is None for d in args.kw_defaults):
         raise UserError(
-            f"{TRAINER}: {name}: {file}:{functions[wanted].lineno}: expected "
-            f"def {wanted}(settings, run)"
+            f"{TRAINER}: {name}: {file}:{function.lineno}: expected "
+            f"def {function.name}(settings, run)"
         )

@@ -14,8 +14,8 @@ import os
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ from ablate.training.model.whole_model import initial
 from ablate.training.optim import check_optimizer, factors
 from ablate.training.own.compare import compare
 from ablate.training.own_augment import check_extra
-from ablate.training.plugin import by_path, error_text
+from ablate.training.plugin import blame, by_path
 from ablate.training.probes import class_of
 from ablate.training.rehearsal import Rehearsal, compare_rows, rehearse
 from ablate.training.schedule import check_schedule, lengths
@@ -80,7 +80,7 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
             )
         if device.type == "cpu" or torch.cuda.is_available():  # else it is of other hardware
             numerics.check(run, device)
-        with blaming(run):
+        with blame(*by_path(run)):
             check_start(run)
             check_compile(run, device)
             if run.optim.lr_mult:
@@ -131,22 +131,6 @@ def unnamed(run: spec.Run, cache: Path) -> list[str]:
     return [line for other, known, names in each if known for line in check_names(other, names)]
 
 
-@contextmanager
-def blaming(run: spec.Run) -> Iterator[None]:
-    """What goes wrong in a run with a class of the user's own is the user's to mend: told in their
-    file and line; where the error came through none, in those that the class begins to work at."""
-    own = by_path(run)
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:
-        if not own:
-            raise
-        named = ", ".join(f"{used.key}: {used.name}" for used in own)
-        raise UserError(f"{named}: {error_text(error, own)}") from error
-
-
 def answer_rehearse(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """{"baseline": row, "rows": {key: row}, "cache", "device"}, a row {"spec", "multiply_adds"} ->
     {key: what `rehearsal.compare_rows` says of it and the baseline}; null: it could not be tried,
@@ -158,7 +142,7 @@ def answer_rehearse(question: dict[str, Any], progress: Progress) -> dict[str, A
     def tried(row: dict[str, Any]) -> Rehearsal | None:
         run = build_run(row["spec"])
         try:
-            with blaming(run):
+            with blame(*by_path(run)):
                 return rehearse(run, row["multiply_adds"], Path(question["cache"]), device)
         except UserError:
             raise
@@ -221,7 +205,7 @@ def answer_check_resume(question: dict[str, Any], progress: Progress) -> dict[st
     then stopped at half its steps; `against`: "compared", what `resume_check.compare` says."""
     run, device = build_run(question["spec"]), resume_check.set_up(question["device"])
     folder, cache = Path(question["folder"]), Path(question["cache"])
-    with blaming(run):
+    with blame(*by_path(run)):
         answer = resume_check.leg(run, folder, cache, device, question["until"])
         if question["halfway"] is not None:
             resume_check.leg(run, Path(question["halfway"]), cache, device, answer["step"] // 2)

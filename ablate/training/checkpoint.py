@@ -18,7 +18,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ablate.shared.files import write_whole
-from ablate.shared.rundir import Metrics, RunDir
+from ablate.shared.rundir import Metrics, RunDir, sealed_part
 from ablate.training import sealed_file
 from ablate.training.training import Training, TrainState
 
@@ -55,7 +55,7 @@ def load_checkpoint(rundir: RunDir, training: Training) -> bytes:
     content = rundir.metrics_content()
     for step, path in rundir.checkpoints():
         found = read_checkpoint(path, step)
-        metrics = found.metrics(content) if found is not None else None
+        metrics = sealed_part(content, found.seal) if found is not None else None
         if found is None or metrics is None:
             continue
         training.task.check_notes(found.notes, training.train, path)
@@ -73,12 +73,6 @@ class Checkpoint:
     state: TrainState
     seal: dict[str, Any]  # see Metrics.seal
     notes: dict[str, str]  # see Task
-
-    def metrics(self, content: bytes) -> bytes | None:
-        """What `metrics.jsonl` had by then, of what it has now; None where that is damaged."""
-        content = content[: self.seal["bytes"]]
-        whole = hashlib.sha256(content).hexdigest() == self.seal["sha256"]
-        return content if whole else None
 
 
 def read_checkpoint(path: Path, step: int) -> Checkpoint | None:

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import torch
 
-from ablate.shared import choices
 from ablate.shared.errors import UserError
-from ablate.shared.parts import parts_of
+from ablate.shared.parts import PROBE
 from ablate.shared.sections import Whole
 from ablate.shared.spec import Run
 from ablate.training import faults
+from ablate.training.plugin import by_path
 from ablate.training.training import Training
 
 FOLDER = "compiled"  # in the store's cache
@@ -53,8 +53,7 @@ def repays(run: Run, steps: int, multiply_adds: int, device: torch.device) -> bo
     in short steps, where it gained in one measurement and lost in another (benchmarks/results/
     compiled.txt); nor on a GPU, where nobody has measured it. Never with a whole model or
     classes of the user's own, which may do what can't be captured."""
-    chosen = [getattr(run, kind) for kind in choices.CHOICES]
-    own = bool(parts_of(run)) or any(part is None or part.plugin is not None for part in chosen)
+    own = any(used.key != PROBE.key for used in by_path(run))
     each = 3 * multiply_adds * run.train.batch
     if own or isinstance(run.model, Whole):
         return False

@@ -20,7 +20,7 @@ from ablate.training.model.host import Host
 from ablate.training.model.pool import MAPHead
 from ablate.training.model.stem import Plain
 from ablate.training.model.whole_model import kernel_names
-from ablate.training.plugin import blame, load_part, settings_of
+from ablate.training.plugin import blame, load, settings_of
 
 
 def decay_names(model: nn.Module) -> set[str]:
@@ -381,7 +381,7 @@ def construct(groups: list[dict[str, Any]], optim: Optim, used: Used) -> torch.o
     """The optimiser `module:Class` of these groups, with its settings. Raises UserError where it
     can't be imported or made, or is no torch.optim.Optimizer."""
     with blame(used):
-        cls = load_part(used)
+        cls = load(used)
         if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
             raise UserError(
                 f"{used.key}: {used.name}: is no torch.optim.Optimizer; name a class that is one"

@@ -66,7 +66,7 @@ class Augmentations:
 
     def __init__(self, augment: Augment) -> None:
         """Raises UserError where one can't be made."""
-        self._each = [(used, make_part(used)) for used in EXTRA.used(augment)]
+        self._each = [(used, make_part(used)) for used in EXTRA.of(augment)]
 
     def __bool__(self) -> bool:
         return bool(self._each)
@@ -78,16 +78,17 @@ class Augmentations:
         levels = layout.constants((255.0,), images.device)
         shares = images.to(torch.float32).div_(levels)
         for used, augmentation in self._each:
-            chance = Chance(draws, called(used.name), step, len(images))
-            with blame(used):
-                changed = augmentation(shares.clone(), chance)
-            _check(used, shares, changed)
-            shares = changed
+            shares = _applied(used, augmentation, shares, draws, step)
         return shares * levels
 
 
-def _check(used: Used, before: Tensor, after: Tensor) -> None:
-    """UserError for what can't stand in the place of the images."""
+def _applied(
+    used: Used, augmentation: Augmentation, before: Tensor, draws: Draws, step: int
+) -> Tensor:
+    """What it makes of the images. Raises UserError for what can't stand in their place."""
+    with blame(used):
+        chance = Chance(draws, called(used.name), step, len(before))
+        after = augmentation(before.clone(), chance)
     if not (isinstance(after, Tensor) and after.shape == before.shape):
         got = list(after.shape) if isinstance(after, Tensor) else type(after).__name__
         raise UserError(
@@ -98,6 +99,7 @@ def _check(used: Used, before: Tensor, after: Tensor) -> None:
             f"{used.key}: {used.name}: expected {before.dtype} on {before.device}, got "
             f"{after.dtype} on {after.device}"
         )
+    return after
 
 
 TRIED = 4  # images
@@ -110,16 +112,11 @@ def check_extra(run: Run) -> None:
     side, channels = run.data.size, run.data.channels
     words = draws.words("tried", 0, range(TRIED), side * side * channels)[0]
     images = (uniform(words).T * 256).to(torch.uint8).view(TRIED, side, side, channels)
-    for used in EXTRA.used(run.augment):
-        with blame(used):
-            augmentation = make_part(used)
-        shares, name = images.float() / 255, called(used.name)
-        results = []
-        for _ in range(2):
-            with blame(used), torch.no_grad():
-                results.append(augmentation(shares.clone(), Chance(draws, name, 0, TRIED)))
-            _check(used, shares, results[-1])
-        if not torch.equal(*results):
+    for used in EXTRA.of(run.augment):
+        augmentation, shares = make_part(used), images.float() / 255
+        with torch.no_grad():
+            one, other = (_applied(used, augmentation, shares, draws, 0) for _ in range(2))
+        if not torch.equal(one, other):
             raise UserError(
                 f"{used.key}: {used.name}: gives other images for the same ones and the same "
                 f"numbers; take all random numbers from draw.uniform(...) and draw.normal(...)"

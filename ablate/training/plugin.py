@@ -7,19 +7,18 @@ import hashlib
 import importlib
 import inspect
 import sys
-import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ablate.shared import choices
+from ablate.shared import parts
 from ablate.shared.errors import UserError
-from ablate.shared.parts import EXTRA, OPTIMIZER, PARTS, SCHEDULE, Used, parts_of
-from ablate.shared.plugin import find, version_of
-from ablate.shared.sections import Whole
-from ablate.shared.spec import Run
+from ablate.shared.parts import EXTRA, KINDS, OPTIMIZER, SCHEDULE, Used
+from ablate.shared.plugin import version_of
+from ablate.shared.source import find, is_own_file, last_line, own_line
+from ablate.shared.spec import Run, to_tree
 
 
 def _unwatched(what: str) -> AbstractContextManager[None]:
@@ -29,13 +28,14 @@ def _unwatched(what: str) -> AbstractContextManager[None]:
 importing: Callable[[str], AbstractContextManager[None]] = _unwatched  # see `answers.answer`
 
 
-def load(key: str, name: str, folder: str | None, version: str) -> Any:
-    """The class or function `module:name` of a file in `folder`; None: of an installed package.
+def load(used: Used) -> Any:
+    """The class or function `module:name` of a file in its folder, or of an installed package.
 
     The folder stands last on the import path: what is installed keeps its name. Raises UserError
     where the file can't be imported, something installed has its name, or the code is of another
-    `version` by now than when the run was planned: what it trains would stand under a wrong id.
+    version by now than when the run was planned: what it trains would stand under a wrong id.
     """
+    key, name, folder = used.key, used.name, used.folder
     module, _, wanted = name.partition(":")
     file = None if folder is None else find(key, name, Path(folder))
     if folder is not None and folder not in sys.path:
@@ -51,18 +51,13 @@ def load(key: str, name: str, folder: str | None, version: str) -> Any:
         raise UserError(
             f"{key}: {name}: {module!r} is {loaded.__file__} already; give {file} another name"
         )
-    part = next((part for part in PARTS if part.key == key), None)
-    if (now := version_of(key, name, folder, part)) != version:  # after the import: it ran that
+    kind = next(kind for kind in KINDS if kind.key == key)
+    if (now := version_of(kind, name, folder)) != used.version:  # after the import: it ran that
         raise UserError(
-            f"{key}: {name}: was planned as version {version} and is {now} by now; "
+            f"{key}: {name}: was planned as version {used.version} and is {now} by now; "
             f"give the command again, which plans it as it is"
         )
     return getattr(loaded, wanted)
-
-
-def load_part(used: Used) -> Any:
-    """The class or function of a part. Raises UserError as `load` does."""
-    return load(used.key, used.name, used.folder, used.version)
 
 
 def settings_of(used: Used) -> dict[str, Any]:
@@ -74,7 +69,7 @@ def make_part(used: Used) -> Callable[..., Any]:
     """A part with its settings: an instance of the class, or the function. Raises UserError as
     `load` does, and where the class can't be made."""
     with blame(used):
-        part, settings = load_part(used), settings_of(used)
+        part, settings = load(used), settings_of(used)
         what: Callable[..., Any] = part(**settings) if isinstance(part, type) else part
         if not callable(what):
             raise UserError(f"{used.key}: {used.name}: can't be called, it is {what!r}")
@@ -82,14 +77,18 @@ def make_part(used: Used) -> Callable[..., Any]:
 
 
 @contextmanager
-def blame(used: Used) -> Iterator[None]:
-    """What goes wrong in a part by import path is told in its file and line."""
+def blame(*own: Used) -> Iterator[None]:
+    """What goes wrong in parts by import path is the user's to mend: told in their file and line;
+    where the error came through none, in those that the parts begin to work at."""
     try:
         yield
     except UserError:
         raise
     except Exception as error:
-        raise UserError(f"{used.key}: {used.name}: {error_text(error, [used])}") from error
+        if not own:
+            raise
+        named = ", ".join(f"{used.key}: {used.name}" for used in own)
+        raise UserError(f"{named}: {error_text(error, own)}") from error
 
 
 def error_text(error: Exception, own: Sequence[Used]) -> str:
@@ -98,25 +97,13 @@ def error_text(error: Exception, own: Sequence[Used]) -> str:
     where = own_line(error, [used.folder for used in own if used.folder])
     if where is None:
         begins = [
-            line_of(load_part(used), WORKS_AT.get(used.key, "forward"))
-            for used in own
-            if used.folder
+            line_of(load(used), WORKS_AT.get(used.key, "forward")) for used in own if used.folder
         ]
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        where = "; ".join(begins) or f"{last.filename}, line {last.lineno}"
+        where = "; ".join(begins) or last_line(error)
     return f"{type(error).__name__}: {' '.join(str(error).split())} ({where})"
 
 
 WORKS_AT = {OPTIMIZER.key: "step", SCHEDULE.key: "__call__", EXTRA.key: "__call__"}
-
-
-def own_line(error: BaseException, folders: Iterable[str]) -> str | None:
-    """ "FILE, line 7": the last line of the user's own that an error came through; None: there is
-    none."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if any(_is_own(Path(frame.filename), Path(folder)) for folder in folders):
-            return f"{frame.filename}, line {frame.lineno}"
-    return None
 
 
 def line_of(part: Any, method: str) -> str:
@@ -128,31 +115,10 @@ def line_of(part: Any, method: str) -> str:
     return f"{code.co_filename}, line {code.co_firstlineno}"
 
 
-def _is_own(file: Path, folder: Path) -> bool:
-    """Is it the user's? What an environment in the same folder has is not, nor is what is ours."""
-    if not file.is_relative_to(folder) or file.is_relative_to(_OURS):
-        return False
-    inside = file.relative_to(folder).parts
-    return "site-packages" not in inside and not inside[0].startswith(".")
-
-
-_OURS = Path(__file__).parents[1]
-
-
 def by_path(run: Run) -> list[Used]:
     """All that a run has by import path, but for models of timm."""
-    found = [
-        Used(kind, part.name, part.settings, part.plugin.version, part.plugin.folder)
-        for kind in choices.CHOICES
-        if (part := getattr(run, kind)) is not None and part.plugin is not None
-    ]
-    if isinstance(run.model, Whole) and run.model.folder is not None:
-        model = run.model
-        found.append(Used("model", model.name, model.settings, model.version, model.folder))
-    if (own := run.own_probes) is not None:
-        versions = dict(own.versions or {})
-        found += [Used("probe", name, {}, versions[name], own.folder) for name in versions]
-    return found + parts_of(run)
+    every = parts.by_path(to_tree(run))
+    return [used for used in every if used.folder or used.key != parts.MODEL.key]
 
 
 def own_folders(run: Run) -> dict[str, str]:
@@ -174,8 +140,6 @@ def digest(folder: Path) -> str:
     text = hashlib.sha256()
     for name, module in sorted(sys.modules.items()):
         file = Path(getattr(module, "__file__", None) or "/")
-        if file.is_relative_to(folder):
-            inside = file.relative_to(folder).parts
-            if "site-packages" not in inside and not inside[0].startswith("."):
-                text.update(name.encode() + b"\0" + file.read_bytes())
+        if is_own_file(file, folder):
+            text.update(name.encode() + b"\0" + file.read_bytes())
     return text.hexdigest()[:16]

@@ -16,6 +16,7 @@ from torch import nn
 from ablate.shared import choices, sections, spec
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
+from ablate.shared.parts import Used
 from ablate.training.model.constructor_values import remember
 from ablate.training.model.host import Host
 from ablate.training.model.init import initialise
@@ -102,7 +103,7 @@ HOSTS = {"vit": vit, "mlp": mlp}
 def _constructor(kind: str, chosen: sections.Chosen) -> partial[Any]:
     """The class behind a choice, its settings filled in; the host gives the rest."""
     if (own := chosen.plugin) is not None:
-        cls = load(kind, chosen.name, own.folder, own.version)
-        return partial(remember, cls, chosen.settings)
+        used = Used(kind, chosen.name, chosen.settings, own.version, own.folder)
+        return partial(remember, load(used), chosen.settings)
     module, _, name = choices.CHOICES[kind][chosen.name].path.partition(":")
     return partial(getattr(importlib.import_module(module), name), **chosen.settings)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ablate.shared import sections
 from ablate.shared.parts import ACT
 from ablate.training.model.constructor_values import remember
-from ablate.training.plugin import blame, load_part, settings_of
+from ablate.training.plugin import blame, load, settings_of
 
 
 class Activation(nn.Module):
@@ -93,7 +93,7 @@ def activations(model: sections.Model) -> MakeActivation:
     imported or made."""
     if (used := ACT.one(model)) is None:
         return partial(activation, model.act, model.gelu)
-    part, settings = load_part(used), settings_of(used)
+    part, settings = load(used), settings_of(used)
     frame = Gated if getattr(part, "gated", False) else Activation
 
     def make() -> Activation:

@@ -21,7 +21,7 @@ from ablate.training.model.stem import Patches
 from ablate.training.model.traits import StemTraits, Traits, traits
 from ablate.training.model.vit import ViT
 from ablate.training.model.whole_model import check_outputs, features, of_timm
-from ablate.training.plugin import line_of, load
+from ablate.training.plugin import by_path, line_of, load
 
 aten = torch.ops.aten
 
@@ -228,7 +228,7 @@ def hold_to_shapes(model: nn.Module, run: ShippedRun) -> None:
     for kind, remedy in REMEDIES.items():
         chosen = getattr(run, kind)
         if chosen.plugin is not None:
-            cls = load(kind, chosen.name, chosen.plugin.folder, chosen.plugin.version)
+            cls = next(load(used) for used in by_path(run) if used.key == kind)
             place, where = f"{kind}: {chosen.name}: forward", line_of(cls, "forward")
             for module in model.modules():
                 if type(module) is cls:

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from ablate.data.draws import key
 from ablate.shared.errors import UserError, nearest, unknown
 from ablate.shared.packages import installing
+from ablate.shared.parts import TIMM, Used
 from ablate.shared.sections import Data, Whole
-from ablate.shared.whole import TIMM
 from ablate.training.model.host import Host
 from ablate.training.plugin import load
 
@@ -46,7 +46,7 @@ def build_whole(model: Whole, images: Images, outputs: int, seed: int) -> nn.Mod
         if model.folder is None:
             net = _of_timm(model, images, outputs)
         else:
-            cls = load("model", model.name, model.folder, model.version)
+            cls = load(Used("model", model.name, model.settings, model.version, model.folder))
             net = cls(images, outputs, **model.settings)
     if not isinstance(net, nn.Module):
         raise UserError(f"model: {model.name}: is no torch.nn.Module")

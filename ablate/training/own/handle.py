@@ -19,8 +19,8 @@ import numpy as np
 
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import is_number, write_whole
-from ablate.shared.own import OwnRun, in_range
-from ablate.shared.rundir import Metrics, RunDir
+from ablate.shared.own import OwnRun, in_range, validated
+from ablate.shared.rundir import Metrics, RunDir, sealed_part
 from ablate.training import sealed_file
 from ablate.training.own import state as states
 
@@ -181,8 +181,7 @@ class Handle:
             try:
                 arrays, told = sealed_file.read_arrays(path)
                 about, seal = json.loads(told["about"]), json.loads(told["metrics"])
-                known = content[: seal["bytes"]]
-                if hashlib.sha256(known).hexdigest() != seal["sha256"]:
+                if (known := sealed_part(content, seal)) is None:
                     raise ValueError("metrics.jsonl is not what it was")
                 state = states.decode(told["state"], arrays)
             except (sealed_file.Rotten, OSError, ValueError, KeyError, TypeError):
@@ -281,10 +280,7 @@ class Handle:
         return self._metrics
 
     def _validation(self) -> dict[str, Any]:
-        found: dict[str, float] = {}
-        for line in self._written().lines():
-            found |= {k: line[f"val_{k}"] for k in self._declared if f"val_{k}" in line}
-        return {"validation": found}
+        return {"validation": validated(self._declared, self._written().lines())}
 
     def _beat(self) -> None:
         now = time.monotonic()

@@ -10,7 +10,6 @@ import resource
 import shutil
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from typing import Any
 from ablate.shared.errors import UserError, cut
 from ablate.shared.own import OwnRun, is_own, name_of, said_by
 from ablate.shared.rundir import RunDir
+from ablate.shared.source import own_frame
 from ablate.shared.spec import to_tree
 from ablate.shared.trainer import build_own
 from ablate.training import faults
@@ -76,18 +76,11 @@ def told(error: BaseException, path: str) -> str:
     tree = tree_of(path) or {}
     folder = Path(tree.get("code", {}).get("folder", "/"))
     errors = [error, *([error.__cause__] if error.__cause__ else [])]
-    own = [
-        frame
-        for one in errors
-        for frame in traceback.extract_tb(one.__traceback__)
-        if Path(frame.filename).is_relative_to(folder) and "site-packages" not in frame.filename
-    ]
-    ours = Path(__file__).parents[2]
-    own = [frame for frame in own if not Path(frame.filename).is_relative_to(ours)]
+    frames = [frame for one in errors if (frame := own_frame(one, [str(folder)])) is not None]
     line = cut(str(error)) if isinstance(error, UserError) else faults.line(error)
-    if not own:
+    if not frames:
         return line
-    return f"{Path(own[-1].filename).relative_to(folder)}:{own[-1].lineno}: {line}"
+    return f"{Path(frames[-1].filename).relative_to(folder)}:{frames[-1].lineno}: {line}"
 
 
 def _train(

@@ -22,7 +22,7 @@ from ablate.shared.errors import UserError
 from ablate.shared.files import write_whole
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
-from ablate.training.plugin import load
+from ablate.training.plugin import by_path, load
 from ablate.training.probes.probe import Probe
 
 IMAGES = 500  # of validation, at least, that probes at the end look at
@@ -90,10 +90,7 @@ def class_of(name: str, run: Run) -> Callable[..., Probe]:
         module, _, of = PROBES[name].path.partition(":")
         cls = getattr(importlib.import_module(module), of)
     else:
-        own = run.own_probes
-        assert own is not None
-        assert own.versions is not None
-        cls = load("probe", name, own.folder, own.versions[name])
+        cls = next(load(used) for used in by_path(run) if (used.key, used.name) == ("probe", name))
         if not (isinstance(cls, type) and issubclass(cls, Probe)):
             raise UserError(f"probe: {name}: is no subclass of {Probe.__module__}:Probe")
     found: Callable[..., Probe] = cls

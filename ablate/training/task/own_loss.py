@@ -31,21 +31,18 @@ def own_loss(train: Train) -> OwnLoss | None:
     given = make_part(used)
     if isinstance(given, nn.Module) and [*given.parameters()]:
         raise UserError(f"{used.key}: {used.name}: has parameters, which nothing would train")
-    place = given.to if isinstance(given, nn.Module) and [*given.buffers()] else _anywhere
+    module = given if isinstance(given, nn.Module) and [*given.buffers()] else None
 
     def loss(logits: Tensor, target: Tensor) -> Tensor:
         if logits.dtype in (torch.bfloat16, torch.float16):
             logits = logits.float()
-        place(logits.device)
+        if module is not None:
+            module.to(logits.device)
         kind = logits.dtype if target.is_floating_point() else target.dtype
         value: Tensor = given(logits, target.to(kind))
         return value
 
     return loss
-
-
-def _anywhere(device: torch.device) -> None:
-    """It has no tensors of its own."""
 
 
 def alike(labels: Tensor, classes: int) -> Tensor:
