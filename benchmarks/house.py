@@ -18,8 +18,8 @@ from pathlib import Path
 
 WORDS = ["sweep", "stem=none,dpn", "seeds=1", "train.steps=4", "launcher=inline"]
 FEATURES = {
-    "looks": r"\b(?:plan|made|one|whole|before|sweep|declared)\.until\b(?! import)",
-    "one search or parent": r"\bone_search\b|\bone_parent\b",
+    "looks": r"\b(?:plan|made|one|whole|before|sweep|declared)\.until\b(?! import)|\.grows\b",
+    "one search or parent": r"\bone_search\b|\bone_parent\b|\bONE_SEARCH\b|\bONE_PARENT\b",
     "own trainer": r"\bis_own\(",
     "flags of tasks": r"\.(reads_text|dense|trains|labels_whole|guesses)\b",
 }
