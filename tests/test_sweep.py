@@ -18,9 +18,9 @@ from ablate.planning import compose, expand
 from ablate.planning.conf import shipped
 from ablate.planning.plan import Plan
 from ablate.shared import choices
-from ablate.shared.build import section
 from ablate.shared.errors import UserError
 from ablate.shared.recipe import Optim, Train
+from ablate.shared.schema import section
 from ablate.training.schedule import lengths
 
 STUBS = Path(__file__).parent / "conf_stub"

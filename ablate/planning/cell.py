@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from ablate.planning.overrides import show
 from ablate.shared.build import build_run
-from ablate.shared.keys import Key
+from ablate.shared.schema import Key
 from ablate.shared.spec import Run, ids_of, seeded
 
 

@@ -27,12 +27,12 @@ from ablate.planning.cell import (
 )
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
 from ablate.planning.probing import Spread, check_layer, check_measured, spread_of
-from ablate.planning.tree import structured
 from ablate.shared.errors import UserError, format_of, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 from ablate.shared.metrics.probed import called
 from ablate.shared.own import is_own
 from ablate.shared.printable import printable
+from ablate.shared.schema import read
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 from ablate.version import FORMAT
 
@@ -309,8 +309,8 @@ class Plan:
                 raise ValueError(format_of(written))
         try:
             plan = cls._of(tree)
-        except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
-            raise ValueError("is no plan of a sweep") from error
+        except (UserError, LookupError, TypeError, AttributeError, ValueError, RecursionError) as e:
+            raise ValueError("is no plan of a sweep") from e
         _check(plan)
         return plan
 
@@ -327,7 +327,7 @@ class Plan:
     def _of(cls, tree: Mapping[str, Any]) -> Plan:
         parts = {part.name: tree[part.name] for part in fields(cls) if part.name != "design"}
         own = own_metric.kept(tree["own"])
-        plan: Plan = structured({**parts, "title": printable(tree["title"]), "own": own}, cls)
+        plan: Plan = read({**parts, "title": printable(tree["title"]), "own": own}, cls, "")
         return replace(plan, design=design_of(tree))
 
 

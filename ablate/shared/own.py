@@ -18,6 +18,7 @@ from typing import Any
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import is_number
 from ablate.shared.metrics import Metric, TaskChoice
+from ablate.shared.schema import check_keys
 
 TRAINER = "trainer"  # the group, and the section that the tree of such a run has and no other
 
@@ -102,9 +103,7 @@ def metric_said(key: Any, said: Any) -> dict[str, Any]:
         "decimals": 2 if percent else 4,
         "how": "",
     }
-    for name in said:
-        if name not in whole:
-            raise unknown(f"{place}.{name}", name, whole, "a key among")
+    check_keys(place, said, whole)
     whole |= said
     for name in ("name", "unit", "points", "how"):
         if not isinstance(whole[name], str) or "\n" in whole[name]:

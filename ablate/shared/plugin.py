@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ablate.shared.build import PLUGIN_KEYS, same_keys, settings_of
-from ablate.shared.choices import CHOICES, Param
+from ablate.shared.choices import CHOICES
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.imports import code_hash, module_file
 from ablate.shared.parts import OPTIMIZER, PARTS, PartKey, called, is_plugin
+from ablate.shared.schema import Param, check_keys, same_keys, settings_of
+from ablate.shared.spec import PLUGIN_KEYS
 
 _TYPES = {"float": float, "int": int, "bool": bool, "str": str, "None": None}
 
@@ -128,9 +129,7 @@ def _completed(part: PartKey, section: Mapping[str, Any], folder: Path) -> dict[
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"{part.key}: two are called {name!r}; rename one of them")
-    for name in given:
-        if name not in names:
-            raise unknown(f"{place}.{name}", name, names, "a name among")
+    check_keys(place, given, names, what="a name among")
     each = {
         own: _beside(part, name, given.get(own) or {}, f"{place}.{own}", section, folder)
         for own, name in zip(names, value, strict=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from ablate.shared.keys import Folder, Key, Settings, Version
+from ablate.shared.schema import Folder, Key, Settings, Version
 
 # What a run is stands in full in its run.json, and conf/ supplies the defaults. A field that has a
 # default here is left out of `Run.id` while it has it: one that is added leaves ids as they are.
@@ -252,5 +252,6 @@ class Text:
         Key("a table of the words of the training texts, or byte pairs learnt from these"),
     ]
     prompts: Annotated[
-        tuple[str, ...], Key("texts that stand for a class, a list; {} is the name of the class")
+        tuple[str, ...],
+        Key("texts that stand for a class, a list; {} is the name of the class", form="['a {}']"),
     ]

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from ablate.planning.tree import fits
 from ablate.shared.files import is_number
 from ablate.shared.result import FINAL
+from ablate.shared.schema import fits
 
 Status = Literal[
     "planned",
