@@ -87,7 +87,7 @@ def test_the_examples_of_the_contract_expand(
 ) -> None:
     planned = plan(name, scale=scale)
     assert (len(planned.rows), len(planned.columns), count(planned)) == (rows, columns, runs)
-    assert Plan.from_tree(json.loads(json.dumps(planned.to_tree()))) == planned
+    assert Plan.from_tree(json.loads(planned.to_bytes())) == planned
     for run in list(planned.runs())[::29]:
         assert run.run().id == run.id
 

@@ -278,8 +278,3 @@ class Tune:
     def trial_seed(self, search: int) -> int:
         """With which all trials of a search are trained, in every cell."""
         return FIRST_TUNING_SEED * (1 + self.seed) + search
-
-
-def cell_tree(cell: Cell) -> dict[str, Any]:
-    """As plain values, for the file of a plan."""
-    return {**vars(cell), "chosen": [vars(choice) for choice in cell.chosen]}

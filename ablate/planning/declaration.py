@@ -157,11 +157,7 @@ def parts_at(
 
 def field_readers(cls: Any, *keys: str) -> dict[str, Reader]:
     """The readers of a dataclass' fields, of their types and within their bounds."""
-    return {key: functools.partial(_field_at, cls, key) for key in keys or hints(cls)}
-
-
-def _field_at(cls: Any, key: str, value: Any, place: str) -> Any:
-    return value_of(cls, key, value, place)
+    return {key: functools.partial(value_of, cls, key) for key in keys or hints(cls)}
 
 
 def analysis(raw: Any, place: str) -> dict[str, Any]:

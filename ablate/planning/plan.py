@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from ablate.planning import own_metric
@@ -21,7 +21,6 @@ from ablate.planning.cell import (
     Row,
     Trial,
     Tune,
-    cell_tree,
     lineage,
     spec_parents,
 )
@@ -279,28 +278,15 @@ class Plan:
                 return cell
         return None
 
-    def to_tree(self) -> dict[str, Any]:
-        """As plain values. Not dataclasses.asdict, which copies every spec to its leaves."""
-        return {
-            "format": FORMAT,
-            **{key: value for key, value in vars(self).items() if key != "design"},
-            **self.design.tree(),
-            "rows": [vars(row) for row in self.rows],
-            "columns": [vars(column) for column in self.columns],
-            "cells": [cell_tree(cell) for cell in self.cells],
-            "analysis": vars(self.analysis),
-            "tune": self.tune and asdict(self.tune),
-            "trials": [{**vars(trial), "cell": cell_tree(trial.cell)} for trial in self.trials],
-            "groups": [vars(group) for group in self.groups],
-        }
-
     def to_bytes(self) -> bytes:
         """The file of the plan, whose hash the ledger seals."""
-        return json.dumps(self.to_tree(), sort_keys=True).encode()
+        own = {key: value for key, value in vars(self).items() if key != "design"}
+        tree = {"format": FORMAT, **own, **self.design.tree()}
+        return json.dumps(tree, sort_keys=True, default=vars).encode()
 
     @classmethod
     def from_tree(cls, tree: Any) -> Plan:
-        """The plan that `to_tree` wrote, by way of JSON (whose keys are texts, lists no tuples).
+        """The plan that `to_bytes` wrote, read from JSON (whose keys are texts, lists no tuples).
 
         Raises ValueError for any other JSON.
         """

@@ -20,9 +20,8 @@ from ablate.shared.sections import (
     Text,
     Whole,
 )
-from ablate.shared.spec import UNTYPED, Run
+from ablate.shared.spec import PLUGIN_KEYS, UNTYPED, Run
 
-PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 WHOLE_KEYS = ("name", "version", "folder", "input")  # of every whole model
 
 

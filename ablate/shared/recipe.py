@@ -176,7 +176,9 @@ class Augment:
     # Between what changes levels and `erase`. By the name of each in what stands beside.
     extra: Annotated[
         tuple[str, ...] | None,
-        Key("module:name of augmentations of your own, a list", form="[module:name]"),
+        Key(
+            "module:name of augmentations of your own, a list", form="a list such as [module:name]"
+        ),
     ] = None
     extra_settings: Annotated[
         Mapping[str, Any] | None, Key("NAME.KEY: value of that parameter of the one so called")

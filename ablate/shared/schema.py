@@ -163,7 +163,7 @@ def value_of(cls: Any, key: str, value: Any, place: str) -> Any:
     if said is None:
         return read(value, hint, place)
     if said.form and not isinstance(value, list | tuple | None):
-        raise UserError(f"{place}: expected a list such as {said.form}, got {value!r}")
+        raise UserError(f"{place}: expected {said.form}, got {value!r}")
     return said.read(value, hint, place)
 
 
@@ -184,7 +184,7 @@ def read(value: Any, hint: Any, place: str) -> Any:
     """
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{place}: expected a finite number, got {value!r}")
-    if hint is Any:
+    if hint is Any or (hint is str and type(value) is str):
         return value
     options, names = _options(hint)
     if value == "pre_post" and "pre+post" in names:  # a shell-friendly spelling
@@ -223,7 +223,9 @@ def _parts(value: Any, options: Collection[Any], place: str) -> Any:
     for option in options:
         of, args = get_origin(option), get_args(option)
         if of is tuple and isinstance(value, list | tuple):
-            return tuple(read(part, args[0], f"{place}[{n}]") for n, part in enumerate(value))
+            of_each = args[:1] * len(value) if args[1] is ... else args
+            pairs = zip(value, of_each, strict=True)
+            return tuple(read(part, one, f"{place}[{n}]") for n, (part, one) in enumerate(pairs))
         if of is Mapping and isinstance(value, Mapping):
             if args == (str, float) and type(None) in options:
                 return dict(sorted(_factors(value, place)))
@@ -271,10 +273,11 @@ def _thousands(value: Any) -> Any:
 def _type_name(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " or ".join(map(str, get_args(hint)))
-    return "a list" if get_origin(hint) is tuple else _TYPES[hint]
+    return _TYPES.get(hint, str(hint))
 
 
 _TYPES: dict[Any, str] = {
     **{int: "a whole number", float: "a number", str: "a text", bool: "true or false"},
-    **{type(None): "null", Mapping[str, float]: "PATH: number", Mapping[str, Any]: "KEY: value"},
+    **{type(None): "null", tuple[str, ...]: "a list of lines of text"},
+    **{Mapping[str, float]: "PATH: number", Mapping[str, Any]: "KEY: value"},
 }

@@ -224,7 +224,10 @@ class Eval:
     ] = None
     also: Annotated[
         tuple[Data, ...],
-        Key("test sets beside the data's own, a list: names of data, or folders (DIR/NAME)"),
+        Key(
+            "test sets beside the data's own, a list: names of data, or folders (DIR/NAME)",
+            form="a list of names of data",
+        ),
     ] = ()
 
 
@@ -253,5 +256,8 @@ class Text:
     ]
     prompts: Annotated[
         tuple[str, ...],
-        Key("texts that stand for a class, a list; {} is the name of the class", form="['a {}']"),
+        Key(
+            "texts that stand for a class, a list; {} is the name of the class",
+            form="a list such as ['a {}']",
+        ),
     ]

@@ -49,7 +49,10 @@ class Run:
     # another run than one that has it.
     probe: Annotated[
         tuple[str, ...],
-        Key("probes: measurements beside the metrics, a list", form="[gradnorm,scales]"),
+        Key(
+            "probes: measurements beside the metrics, a list",
+            form="a list such as [gradnorm,scales]",
+        ),
     ] = ()
     task: Annotated[str, Key("the task to learn, one of `metrics.TASKS`")] = metrics.DEFAULT
     # What its weights are at the first step: those that its parent ended with, or those of a file.
