@@ -14,16 +14,16 @@ import ast
 import importlib.metadata
 import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablate.shared import own
 from ablate.shared.errors import UserError, expected
 from ablate.shared.files import is_number
 from ablate.shared.imports import code_hash, module_file
 from ablate.shared.metrics import Metric
 from ablate.shared.metrics.metric import CROSSING
-from ablate.shared.metrics.probed import PROBED, called, no_chance
+from ablate.shared.metrics.probed import PROBED, called
 from ablate.shared.parts import is_plugin
 
 Said = Mapping[
@@ -31,7 +31,6 @@ Said = Mapping[
 ]  # what a plan keeps of a metric: where it lies, its version, its attributes
 
 WORDS = ("name", "short", "unit", "points")
-DIRECTIONS = {"more": 1, "less": -1}
 ATTRIBUTES = (*WORDS, "scale", "decimals", "direction", "range", "chance")
 
 
@@ -81,28 +80,16 @@ def now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str
 
 
 def metric_of(name: str, said: Said) -> Metric:
-    """The metric of this name, from what it says of itself. One without a direction is neutral:
-    rows are told to be higher or lower, not to help."""
-    function, probe = name.partition(":")[2], said.get("probe", "")
-    unit, chance, direction = said.get("unit", ""), said.get("chance"), said.get("direction")
-    scale = said.get("scale", 100.0 if unit == "%" else 1.0)
-    least, most = said.get("range") or (None, None)
-    return Metric(
+    """The metric of this name, from what it says of itself."""
+    probe, version = said.get("probe", ""), said["version"]
+    return own.metric_of(
         name,
-        said.get("name", function.replace("_", " ")),
-        said.get("short", function),
-        unit,
-        said.get("points", "points" if unit == "%" else unit or "units"),
-        scale,
-        said.get("decimals", 2 if unit == "%" else 4),
-        no_chance if chance is None else _Chance(chance),
-        sign=DIRECTIONS.get(str(direction), 1),
-        most=scale * most if least == 0 and most is not None else None,
-        neutral=direction is None,
-        own=said["version"],
+        said,
+        name.partition(":")[2],
+        own=version,
         probe=probe,
         on=f"what the probe {probe} kept" if probe else "",
-        how="" if probe else f"{name} is a function of the predictions, code {said['version']}.",
+        how="" if probe else f"{name} is a function of the predictions, code {version}.",
     )
 
 
@@ -120,16 +107,6 @@ def kept(tree: Any) -> dict[str, dict[str, Any]]:
         except UserError as error:
             raise ValueError(name) from error
     return dict(tree)
-
-
-@dataclass(frozen=True)
-class _Chance:
-    """What guessing gets, however many classes there are. Equal where the value is."""
-
-    value: float
-
-    def __call__(self, classes: int) -> float:
-        return self.value
 
 
 def file_of(folder: Path, name: str) -> Path | None:
@@ -181,7 +158,7 @@ def _checked(key: str, value: Any, where: str) -> Any:
     if key in WORDS:
         fits, form = isinstance(value, str), "a text"
     elif key == "direction":
-        fits, form = value in (*DIRECTIONS, None), "'more', 'less' or None"
+        fits, form = value in (*own.DIRECTIONS, None), "'more', 'less' or None"
     elif key == "range":
         ends = list(value) if isinstance(value, list | tuple) else []
         fits, form = _is_range(ends), "(least, most), either of them None"

@@ -187,7 +187,10 @@ def _task(name: str, metrics: str) -> TaskChoice:
     return TaskChoice(
         line=f"what {name} declares",
         path=name,
-        metrics=tuple(map(_metric, json.loads(metrics))),
+        metrics=tuple(
+            metric_of(said["key"], said, said["name"], how=said["how"])
+            for said in json.loads(metrics)
+        ),
         score=_not_made_again,
         outputs=lambda classes: classes,
         prior="guessing",
@@ -203,21 +206,36 @@ def _not_made_again(table: Any, classes: int) -> dict[str, float]:
     raise NotImplementedError("only its trainer knows what its predictions say")
 
 
-def _metric(said: Mapping[str, Any]) -> Metric:
-    low, high = said["range"] or (None, None)
+def metric_of(key: str, said: Mapping[str, Any], name: str, **more: Any) -> Metric:
+    """The metric of this key, from what it says of itself; called `name`, if it says no other. One
+    without a direction is neutral: rows are told to be higher or lower, not to help."""
+    unit, direction = said.get("unit", ""), said.get("direction")
+    scale = said.get("scale", 100.0 if unit == "%" else 1.0)
+    low, high = said.get("range") or (None, None)
     return Metric(
-        key=said["key"],
-        name=said["name"],
-        short=said["name"],
-        unit=said["unit"],
-        points=said["points"],
-        scale=said["scale"],
-        decimals=said["decimals"],
-        chance=lambda classes: said["chance"],
-        sign=DIRECTIONS[said["direction"]],
-        most=said["scale"] * high if low == 0 and high is not None else None,
-        how=said["how"],
+        key=key,
+        name=said.get("name", name.replace("_", " ")),
+        short=said.get("short", name),
+        unit=unit,
+        points=said.get("points", "points" if unit == "%" else unit or "units"),
+        scale=scale,
+        decimals=said.get("decimals", 2 if unit == "%" else 4),
+        chance=_Chance(said.get("chance")),
+        sign=DIRECTIONS.get(str(direction), 1),
+        most=scale * high if low == 0 and high is not None else None,
+        neutral=direction is None,
+        **more,
     )
+
+
+@dataclass(frozen=True)
+class _Chance:
+    """What guessing gets, however many classes there are. Equal where the value is."""
+
+    value: float | None
+
+    def __call__(self, classes: int) -> float | None:
+        return self.value
 
 
 # --- What its result says -----------------------------------------------------------------------

@@ -186,7 +186,8 @@ def read(value: Any, hint: Any, place: str) -> Any:
         raise UserError(f"{place}: expected a finite number, got {value!r}")
     if hint is Any or (hint is str and type(value) is str):
         return value
-    options, names = _options(hint)
+    options = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    names = [name for each in options if get_origin(each) is Literal for name in get_args(each)]
     if value == "pre_post" and "pre+post" in names:  # a shell-friendly spelling
         return "pre+post"
     if value is not None and (parts := _parts(value, options, place)) is not None:
@@ -207,15 +208,6 @@ def read(value: Any, hint: Any, place: str) -> Any:
     *first, last = " or ".join(map(_type_name, options)).split(" or ")
     expected = " or ".join(filter(None, (", ".join(first), last)))
     raise UserError(f"{place}: expected {expected}, got {value!r}")
-
-
-@functools.cache
-def _options(hint: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The types of a union, and the names of those that are a Literal."""
-    united = get_origin(hint) in (typing.Union, types.UnionType)
-    options = get_args(hint) if united else (hint,)
-    names = [name for each in options if get_origin(each) is Literal for name in get_args(each)]
-    return options, tuple(names)
 
 
 def _parts(value: Any, options: Collection[Any], place: str) -> Any:
@@ -278,6 +270,6 @@ def _type_name(hint: Any) -> str:
 
 _TYPES: dict[Any, str] = {
     **{int: "a whole number", float: "a number", str: "a text", bool: "true or false"},
-    **{type(None): "null", tuple[str, ...]: "a list of lines of text"},
+    **{type(None): "null", list: "a list", tuple[str, ...]: "a list of lines of text"},
     **{Mapping[str, float]: "PATH: number", Mapping[str, Any]: "KEY: value"},
 }

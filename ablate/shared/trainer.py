@@ -53,13 +53,8 @@ def _checked(value: Any, said: Mapping[str, Any], place: str) -> Any:
     """The value of a setting, of the type that the key declares."""
     if value is None and said["nullable"]:
         return None
-    if said["choices"] is not None:
-        return read(value, Literal[tuple(said["choices"])], place)
-    if said["type"] == "list":
-        if not isinstance(value, list):
-            raise UserError(f"{place}: expected a list, got {value!r}")
-        return value
-    return read(value, TYPES[said["type"]], place)
+    choices = said["choices"]
+    return read(value, TYPES[said["type"]] if choices is None else Literal[tuple(choices)], place)
 
 
 # --- What a yaml declares -----------------------------------------------------------------------
