@@ -20,7 +20,7 @@ from ablate.planning.declaration import (
 from ablate.planning.design import Design
 from ablate.planning.parents import FROM
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.schema import check_keys, read, value_of
+from ablate.shared.schema import check_keys, fits, read, value_of
 
 STAGE_KEYS = ("space", "trials", "at")
 OWN = ("repeats", "sampler", "pruner", "seed", "round")
@@ -150,24 +150,18 @@ def _range(raw: Any, place: str) -> dict[str, tuple[Any, ...]]:
         raise UserError(f"{place}: expected one of {form}")
     [(kind, values)] = raw.items()
     if kind == "choices":
-        read = tuple(plain_at(v, place, place) for v in list_at(values, place, form))
-        if len(set(map(repr, read))) < len(read):
-            raise UserError(f"{place}: a choice counts once, got {list(read)!r}")
-        return {kind: read}
+        choices = tuple(plain_at(v, place, place) for v in list_at(values, place, form))
+        if len(set(map(repr, choices))) < len(choices):
+            raise UserError(f"{place}: a choice counts once, got {list(choices)!r}")
+        return {kind: choices}
     if kind not in RANGES:
         raise unknown(place, str(kind), (*RANGES, "choices"))
-    numbers = list_at(values, place, form)
-    whole = kind == "int"
-    if len(numbers) != 2 or not all(
-        isinstance(v, int if whole else int | float)
-        and not isinstance(v, bool)
-        and math.isfinite(v)
-        for v in numbers
-    ):
-        what = "whole numbers" if whole else "numbers"
+    numbers = tuple[int, int] if kind == "int" else tuple[float, float]
+    if not fits(list_at(values, place, form), numbers):
+        what = "whole numbers" if kind == "int" else "numbers"
         raise UserError(f"{place}: expected {{{kind}: [low, high]}} of {what}, got {values!r}")
-    low, high = numbers
+    low, high = read(values, numbers, place)
     if not low < high or (kind == "log" and low <= 0):
         above = "0 < low < high" if kind == "log" else "low < high"
         raise UserError(f"{place}: expected {above}, got {values!r}")
-    return {kind: (low, high) if whole else (float(low), float(high))}
+    return {kind: (low, high)}

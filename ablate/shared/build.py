@@ -11,7 +11,7 @@ from ablate.shared.choices import ARCHS, CHOICES, PROBES
 from ablate.shared.errors import UserError, near, unknown
 from ablate.shared.metrics.probed import called
 from ablate.shared.parts import is_plugin
-from ablate.shared.schema import added, hints, keys, read, same_keys, section, settings_of, value_of
+from ablate.shared.schema import added, hints, keys, same_keys, section, settings_of, value_of
 from ablate.shared.sections import (
     Chosen,
     Data,
@@ -73,11 +73,10 @@ def _model(tree: Mapping[str, Any], data: Data) -> Model | Whole:
     if not is_whole(tree):
         shipped: Model = section(Model, _expand(tree, data), "model")
         return shipped
-    same_keys("model", tree, [*WHOLE_KEYS, *tree])
-    own = {key: read(tree[key], hints(Whole)[key], f"model.{key}") for key in WHOLE_KEYS}
-    read(own["input"], hints(Model)["input"], "model.input")
-    settings = {k: read(v, Any, f"model.{k}") for k, v in tree.items() if k not in WHOLE_KEYS}
-    return Whole(**own, settings=settings)
+    own = {key: value for key, value in tree.items() if key in WHOLE_KEYS}
+    settings = {key: value for key, value in tree.items() if key not in WHOLE_KEYS}
+    whole: Whole = section(Whole, {**own, "settings": settings}, "model")
+    return whole
 
 
 # --- Keys ----
@@ -113,10 +112,9 @@ def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
         raise unknown(kind, tree, table)
     name = tree.get("name") if isinstance(tree, Mapping) else tree
     if is_plugin(name):
-        same_keys(kind, tree, ["name", *PLUGIN_KEYS, *tree])
-        origin = {key: read(tree[key], str, f"{kind}.{key}") for key in PLUGIN_KEYS}
+        origin = {key: value for key, value in tree.items() if key in PLUGIN_KEYS}
         settings = {k: v for k, v in tree.items() if k != "name" and k not in PLUGIN_KEYS}
-        return Chosen(name, settings, Plugin(**origin))
+        return Chosen(name, settings, section(Plugin, origin, kind))
     if not isinstance(name, str) or name not in table:
         raise unknown(kind, name, [*table, "module:Class"])
     params = table[name].params

@@ -125,6 +125,12 @@ class Data:
     ] = None
 
 
+Input = Annotated[
+    Literal["range", "unit", "imagenet"],
+    Key("8 bits become [-1, 1], [0, 1], or are standardised by ImageNet's mean and deviation"),
+]
+
+
 @dataclass(frozen=True)
 class Model:
     """The ViT. `arch` is what the user wrote; what it stands for is in the other fields."""
@@ -184,10 +190,7 @@ class Model:
     norm_eps: Annotated[
         float, Key("eps of the final norm and of LayerNorms that are given none", above=0)
     ] = 1e-6
-    input: Annotated[
-        Literal["range", "unit", "imagenet"],
-        Key("8 bits become [-1, 1], [0, 1], or are standardised by ImageNet's mean and deviation"),
-    ] = "range"
+    input: Input = "range"
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,7 @@ class Whole:
     name: str
     version: str  # of timm; of the code of module:Class
     folder: str | None  # where module:Class lies, not part of the id; None: timm
-    input: str  # see Model
+    input: Input
     settings: Mapping[str, Any]
 
 
