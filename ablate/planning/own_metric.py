@@ -11,8 +11,6 @@ metric.
 from __future__ import annotations
 
 import ast
-import importlib.metadata
-import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from typing import Any
 from ablate.shared import own
 from ablate.shared.errors import UserError, expected
 from ablate.shared.files import is_number
-from ablate.shared.imports import code_hash, module_file
+from ablate.shared.imports import code_hash, distribution, module_file
 from ablate.shared.metrics import Metric
 from ablate.shared.metrics.metric import CROSSING
 from ablate.shared.metrics.probed import PROBED, called
@@ -48,7 +46,12 @@ def read(name: str, folder: Path, place: str) -> dict[str, Any]:
     """
     function, file = name.partition(":")[2], file_of(folder, name)
     if file is None:
-        return {"folder": None, "version": _distribution(name, folder, place)}
+        if (version := distribution(module := name.partition(":")[0])) is None:
+            raise UserError(
+                f"{place}: {name}: no {module.replace('.', '/')}.py in {folder}, and no installed "
+                f"package has it; start ablate where it lies"
+            )
+        return {"folder": None, "version": version}
     where = f"{place}: {name}: {file}"
     tree = _parsed(file, where)
     names = dict.fromkeys(_names(tree))
@@ -176,20 +179,6 @@ def _checked(key: str, value: Any, where: str) -> Any:
 def _is_range(ends: list[Any]) -> bool:
     numbers = [end for end in ends if end is not None]
     return len(ends) == 2 and all(map(is_number, numbers)) and sorted(set(numbers)) == numbers
-
-
-def _distribution(name: str, folder: Path, place: str) -> str:
-    """ "torchmetrics 1.2.0": what brings the installed module of a function."""
-    module = name.partition(":")[0]
-    top = module.partition(".")[0]
-    named = importlib.metadata.packages_distributions().get(top, [top])[0]
-    try:
-        return f"{named} {importlib.metadata.version(named).partition('+')[0]}"
-    except importlib.metadata.PackageNotFoundError:
-        raise UserError(
-            f"{place}: {name}: no {module.replace('.', '/')}.py in {folder}, and no installed "
-            f"package has it; start ablate where it lies"
-        ) from None
 
 
 # --- Probes ---------------------------------------------------------------------------------------

@@ -76,6 +76,17 @@ def _brought_by() -> Mapping[str, list[str]]:
     return importlib.metadata.packages_distributions()
 
 
+def distribution(module: str) -> str | None:
+    """ "timm 1.0.31": what brings an installed module; without the build, which differs. None where
+    no distribution does."""
+    top = module.partition(".")[0]
+    named = _brought_by().get(top, [top])[0]
+    try:
+        return f"{named} {importlib.metadata.version(named).partition('+')[0]}"
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def module_file(folder: Path, parts: Sequence[str]) -> Path | None:
     """The file of a module by the parts of its name, as Python finds it: a package before a module
     beside it. None where the folder has none."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import functools
-import importlib.metadata
 import importlib.util
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any, Literal
 
 from ablate.shared.choices import CHOICES
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.imports import code_hash, module_file
+from ablate.shared.imports import code_hash, distribution, module_file
 from ablate.shared.parts import OPTIMIZER, PARTS, PartKey, called, is_plugin
 from ablate.shared.schema import Param, check_keys, same_keys, settings_of
 from ablate.shared.spec import PLUGIN_KEYS
@@ -194,7 +193,9 @@ def version_of(key: str, name: str, folder: str | None, part: PartKey | None = N
     """The version that stands for the code of an import path, as its files are now. `folder`: None
     of an installed package. Raises UserError as `complete` does."""
     if folder is None:
-        return _distribution(key, name.partition(":")[0])
+        if (brought := distribution(module := name.partition(":")[0])) is None:
+            raise UserError(f"{key}: {module}: is of no installed distribution")
+        return brought
     file = find(key, name, Path(folder))
     return read(key, name, file, part).version or code_hash(file, Path(folder))
 
@@ -241,17 +242,6 @@ def _defined(file: Path, name: str, seen: set[tuple[Path, str]]) -> tuple[Path, 
             if other is not None and (found := _defined(other, wanted, seen)) is not None:
                 return found
     return None
-
-
-@functools.cache  # it reads what every distribution brings
-def _distribution(key: str, module: str) -> str:
-    """ "timm 1.0.31": what brings an installed module; without the build, which differs."""
-    top = module.partition(".")[0]
-    named = importlib.metadata.packages_distributions().get(top, [top])[0]
-    try:
-        return f"{named} {importlib.metadata.version(named).partition('+')[0]}"
-    except importlib.metadata.PackageNotFoundError:
-        raise UserError(f"{key}: {module}: is of no installed distribution") from None
 
 
 def read(key: str, name: str, file: Path, part: PartKey | None = None) -> Declared:
