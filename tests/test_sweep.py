@@ -547,6 +547,11 @@ def test_labels_and_stores_change_no_id() -> None:
     assert one.cells[0].ids == two.cells[1].ids  # mu has depth 1 by itself
 
 
+def test_a_row_may_be_called_as_files_call_what_they_lack() -> None:
+    write('variants: [{a: {}}, {"???": {stem: dpn}}]\n')
+    assert Plan.from_tree(json.loads(plan("x").to_bytes())).rows[1].label == "???"
+
+
 # --- Mistakes -----------------------------------------------------------------------------------
 
 

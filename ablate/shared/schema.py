@@ -141,7 +141,7 @@ def same_keys(
     dot = f"{place}." if place else ""
     check_keys(dot, tree, expected, "")
     for name in expected:
-        if name not in tree and name not in added:
+        if tree.get(name, "???") == "???" and (name in tree or name not in added):
             raise _missing(f"{dot}{name}")
 
 
@@ -153,7 +153,8 @@ def section(cls: Any, tree: Any, place: str) -> Any:
     """A dataclass from its plain tree. Raises UserError, one line with the dotted key, the value
     and what was expected."""
     types = hints(cls)
-    same_keys(place, tree, types, added(cls))
+    # By its keys alone: a text of a plan may be "???", a key that a file must give may not.
+    same_keys(place, dict.fromkeys(tree) if isinstance(tree, Mapping) else tree, types, added(cls))
     return cls(**{k: value_of(cls, k, tree[k], f"{place}.{k}") for k in types if k in tree})
 
 
