@@ -26,9 +26,9 @@ from ablate.data.splits import Split
 from ablate.planning.compose import resolve_data
 from ablate.planning.expand import plan as make_plan
 from ablate.shared import spec
-from ablate.shared.build import section
 from ablate.shared.errors import UserError
 from ablate.shared.metrics.contrastive import score
+from ablate.shared.schema import section
 from ablate.shared.sections import Data, Text
 from ablate.store.store import Store
 from ablate.training.calibrate import random_split

@@ -32,11 +32,11 @@ from ablate.data.draws import Draws
 from ablate.data.image_changes import ImageView, augment, changes_of, in_blocks, normalise
 from ablate.data.picture import Example, decode, squeeze
 from ablate.planning.compose import resolve_data
-from ablate.shared.build import section
 from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.recipe import Augment
+from ablate.shared.schema import section
 from ablate.shared.sections import Data
 
 REAL = Path(os.environ.get("ABLATE_DATA", Path(__file__).parents[2] / "shared" / "data"))

@@ -16,7 +16,7 @@ from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.design import Looks
 from ablate.planning.plan import Plan
 from ablate.shared.spec import to_tree
-from ablate.store import events, looks
+from ablate.store import looks
 from ablate.store.looks import InterimLook, ReadColumn, ReadRow
 from ablate.store.past_looks import PastLooks
 
@@ -27,7 +27,7 @@ def column(rows: str, seeds: range | tuple[int, ...], planned: int = 0) -> ReadC
     """Rows by letter, the first the baseline: "bxy". Of a peek `planned` runs are there."""
     counted = range(planned) if planned else seeds
     found = {row: ReadRow(f"spec {row}", {s: f"{row}#{s}" for s in counted}) for row in rows}
-    return ReadColumn(len(seeds), found, 0 if planned else len(rows) - 1)
+    return ReadColumn(len(seeds), 0 if planned else len(rows) - 1, {}, found)
 
 
 def reading(
@@ -38,9 +38,9 @@ def reading(
     return InterimLook(
         sweep,
         more.pop("metric", "top1"),
-        analysis,
-        {"": column(rows, counted, planned)},
         (planned,) * bool(planned),
+        {"": column(rows, counted, planned)},
+        analysis,
     )
 
 
@@ -85,7 +85,7 @@ def test_a_look_of_another_metric_or_of_other_runs_counts_none():
 def test_a_peek_counts_the_variants_of_which_something_was_seen():
     peek = reading("bxyz", 0, planned=3)
     rows = dict(peek.columns[""].rows) | {"z": ReadRow("spec z", {})}
-    unseen = dataclasses.replace(peek, columns={"": ReadColumn(0, rows)})
+    unseen = dataclasses.replace(peek, columns={"": ReadColumn(0, 0, {}, rows)})
     assert contrasts(reading("bx", 3), peek) == 3
     assert contrasts(reading("bx", 3), unseen) == 2
 
@@ -305,7 +305,7 @@ def test_a_look_is_what_the_ledger_gives_back():
     ):
         event = json.loads(json.dumps(one.event()))
         assert event == one.event()
-        assert events.is_look(event)
+        assert looks.is_look(event)
         assert looks.read([event]) == [one]
         assert looks.read([event], "other") == []
 
@@ -365,14 +365,14 @@ def test_a_peek_has_the_seeds_that_all_rows_have_and_the_runs_of_rows_that_were_
     ],
 )
 def test_what_is_no_look_is_none(changed, expected):
-    assert events.is_look(changed(looks.look(planned()).event())) is expected
+    assert looks.is_look(changed(looks.look(planned()).event())) is expected
 
 
 def test_a_sweep_with_looks_is_judged_as_at_its_first():
     plan = dataclasses.replace(planned(seeds=5), design=Looks((2, 3)))
     told = looks.until_look(plan, "", 2, {"x": "goes on", "y": "hurts"}, 2)
     rows = {**told.columns[""].rows, "z": ReadRow("spec z", {0: "x0"})}
-    wider = dataclasses.replace(told, sweep="g", columns={"": ReadColumn(3, rows, 3)})
+    wider = dataclasses.replace(told, sweep="g", columns={"": ReadColumn(3, 3, {}, rows)})
     assert PastLooks([told, wider], looks.look(plan)).contrasts("") == 2
     assert PastLooks([wider], looks.look(plan)).contrasts("") == 3
 

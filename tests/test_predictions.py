@@ -42,7 +42,7 @@ def test_what_auto_comes_to(words, spread, tmp_path):
     scale = words[2] if "--scale" in words else None
     made, _ = expanded(words[:1] if scale else words, store=tmp_path, scale=scale)
     assert made.spread == spread
-    assert Plan.from_tree(made.to_tree()).spread == spread
+    assert Plan.from_tree(json.loads(made.to_bytes())).spread == spread
 
 
 def chancy(rng, accuracies, n, images):

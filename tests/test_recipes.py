@@ -12,7 +12,7 @@ from ablate.planning.expand import plan
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
-from ablate.shared.keys import added, hints
+from ablate.shared.schema import added, hints
 
 RGB = ("data=parquet", "data.path=data", "data.classes=1000", "data.size=224")
 

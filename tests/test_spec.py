@@ -11,9 +11,9 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
 from ablate.planning.launcher import DRIVER, launcher_settings
 from ablate.shared import choices, sections, spec
-from ablate.shared.build import build_run, value_of
+from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
-from ablate.shared.keys import Bounds, hints, keys
+from ablate.shared.schema import Bounds, hints, keys, value_of
 
 SECTIONS = {
     name: cls

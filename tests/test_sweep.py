@@ -18,9 +18,9 @@ from ablate.planning import compose, expand
 from ablate.planning.conf import shipped
 from ablate.planning.plan import Plan
 from ablate.shared import choices
-from ablate.shared.build import section
 from ablate.shared.errors import UserError
 from ablate.shared.recipe import Optim, Train
+from ablate.shared.schema import section
 from ablate.training.schedule import lengths
 
 STUBS = Path(__file__).parent / "conf_stub"
@@ -87,7 +87,7 @@ def test_the_examples_of_the_contract_expand(
 ) -> None:
     planned = plan(name, scale=scale)
     assert (len(planned.rows), len(planned.columns), count(planned)) == (rows, columns, runs)
-    assert Plan.from_tree(json.loads(json.dumps(planned.to_tree()))) == planned
+    assert Plan.from_tree(json.loads(planned.to_bytes())) == planned
     for run in list(planned.runs())[::29]:
         assert run.run().id == run.id
 
@@ -545,6 +545,11 @@ def test_labels_and_stores_change_no_id() -> None:
     one, two = plan("one"), expand.plan(["two"], store=Path("/elsewhere"))[0]
     assert one.cells[1].ids == two.cells[0].ids
     assert one.cells[0].ids == two.cells[1].ids  # mu has depth 1 by itself
+
+
+def test_a_row_may_be_called_as_files_call_what_they_lack() -> None:
+    write('variants: [{a: {}}, {"???": {stem: dpn}}]\n')
+    assert Plan.from_tree(json.loads(plan("x").to_bytes())).rows[1].label == "???"
 
 
 # --- Mistakes -----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -87,7 +88,7 @@ def test_a_file_that_is_elsewhere_is_named(name, told):
 def test_a_file_that_declares_another_sweep_now_is_noticed():
     whole = f"title: t\n{TWO}scales: {{big: {{seeds: 5}}, long: {{seeds: 9}}}}\n"
     write("sweeps/photos.yaml", whole)
-    made = Plan.from_tree(plan("photos", scale="big").to_tree())
+    made = Plan.from_tree(json.loads(plan("photos", scale="big").to_bytes()))
     assert list(edit_notes(made, RUNS.command)) == []
     for same in (f"# said\n{whole}", whole.replace("seeds: 9", "seeds: 8")):
         write("sweeps/photos.yaml", same)

@@ -768,7 +768,7 @@ def test_the_bytes_do_not_depend_on_the_order_of_reading(format):
     backwards = dict(reversed(results.items()))
     stats.look_error.cache_clear()
     assert render(tabulate(plan, backwards), format) == first
-    tree = json.loads(json.dumps(plan.to_tree()))
+    tree = json.loads(plan.to_bytes())
     ids = {run.id: f"{n:x}" for n, run in enumerate(plan.runs())}  # as folders may be named
     for cell in tree["cells"]:
         cell["ids"] = {seed: ids[run] for seed, run in cell["ids"].items()}

@@ -18,7 +18,7 @@ from test_data import REAL, describe, folders, in_process, noise, png, real, sav
 from ablate.data import cache, coloured_digits, labels, source
 from ablate.planning.compose import resolve, resolve_data
 from ablate.shared.errors import UserError
-from ablate.shared.keys import hints
+from ablate.shared.schema import hints
 from ablate.shared.sections import Data
 
 # --- Rules --------------------------------------------------------------------------------------

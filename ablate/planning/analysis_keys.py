@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from ablate.planning import own_metric
-from ablate.shared.keys import Key
 from ablate.shared.metrics import TASKS
+from ablate.shared.schema import Key
 
 METRICS = tuple(dict.fromkeys(name for task in TASKS.values() for name in task.names))
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from ablate.planning.overrides import show
 from ablate.shared.build import build_run
-from ablate.shared.keys import Key
+from ablate.shared.schema import Key
 from ablate.shared.spec import Run, ids_of, seeded
 
 
@@ -278,8 +278,3 @@ class Tune:
     def trial_seed(self, search: int) -> int:
         """With which all trials of a search are trained, in every cell."""
         return FIRST_TUNING_SEED * (1 + self.seed) + search
-
-
-def cell_tree(cell: Cell) -> dict[str, Any]:
-    """As plain values, for the file of a plan."""
-    return {**vars(cell), "chosen": [vars(choice) for choice in cell.chosen]}

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning.launcher import LAUNCHERS, launcher_params
-from ablate.shared.choices import CHOICES, Param
+from ablate.shared.choices import CHOICES
 from ablate.shared.errors import UserError
+from ablate.shared.schema import Param
 
 RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:[^{}\s]*\}?")  # not ${key.of.the.config}
 _HERE = Path(__file__).resolve().parent.parent

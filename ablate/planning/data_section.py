@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from ablate.shared import captions, sections
-from ablate.shared.build import section
 from ablate.shared.dataset import (
     BUNDLED,
     MASKS,
@@ -24,6 +23,7 @@ from ablate.shared.dataset import (
 )
 from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
+from ablate.shared.schema import section
 
 NAMED = 3  # sets that a line names, folders that have one
 USES = {"test": "tests", "validation": "validates"}

@@ -27,9 +27,8 @@ from ablate.planning.design import Design, Fixed
 from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import plain, show
 from ablate.planning.parents import FROM
-from ablate.shared.build import value_of
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.keys import hints
+from ablate.shared.schema import check_keys, hints, value_of
 
 ASIDE = ("logger", "notify")  # what stands beside a sweep: see ablate.planning.logger
 
@@ -152,23 +151,13 @@ def parts_at(
     raw: Any, place: str, readers: Mapping[str, Reader], form: str, dot: str = "."
 ) -> dict[str, Any]:
     """The keys of a section, each by its reader. Raises UserError for any other key."""
-    check_keys(mapping_at(raw, place, form), readers, place, dot)
+    check_keys(place, mapping_at(raw, place, form), readers, dot)
     return {key: readers[key](value, f"{place}{dot}{key}") for key, value in raw.items()}
-
-
-def check_keys(raw: Iterable[Any], known: Collection[str], place: str, dot: str = ".") -> None:
-    for key in raw:
-        if key not in known:
-            raise unknown(f"{place}{dot}{key}", str(key), known, "a key among")
 
 
 def field_readers(cls: Any, *keys: str) -> dict[str, Reader]:
     """The readers of a dataclass' fields, of their types and within their bounds."""
-    return {key: functools.partial(_field_at, cls, key) for key in keys or hints(cls)}
-
-
-def _field_at(cls: Any, key: str, value: Any, place: str) -> Any:
-    return value_of(cls, key, value, place)
+    return {key: functools.partial(value_of, cls, key) for key in keys or hints(cls)}
 
 
 def analysis(raw: Any, place: str) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Tune
-from ablate.shared.build import value_of
 from ablate.shared.errors import UserError
+from ablate.shared.schema import value_of
 from ablate.shared.spec import ids_of
 
 if TYPE_CHECKING:  # which have a design

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ablate.shared.build import settings_of
-from ablate.shared.choices import Choice, Param
+from ablate.shared.choices import Choice
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.packages import installing
+from ablate.shared.schema import Param, check_keys, settings_of
 
 LAUNCHERS: dict[str, Choice] = {
     "local": Choice(
@@ -112,8 +112,7 @@ def chosen_settings(
                 f"{section}.{key}: is a setting of {section}={', '.join(owners)}; give that, or "
                 f"leave it out"
             )
-        if key not in known:
-            raise unknown(f"{section}.{key}", key, known, "a key among")
+    check_keys(section, tree, known)
     texts = {key for key, param in known.items() if param.type is str}
     tree = {key: listed(value) if key in texts else value for key, value in tree.items()}
     return {name: settings_of(section, params, tree) for name, params in tables.items()}

@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 from ablate.planning.launcher import chosen_settings
 from ablate.planning.overrides import parse
-from ablate.shared.choices import Choice, Param
+from ablate.shared.choices import Choice
 from ablate.shared.errors import UserError
 from ablate.shared.packages import installing
+from ablate.shared.schema import Param
 
 LOGGERS: dict[str, Choice] = {
     "tensorboard": Choice(

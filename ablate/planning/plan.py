@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +22,17 @@ from ablate.planning.cell import (
     Row,
     Trial,
     Tune,
-    cell_tree,
     lineage,
     spec_parents,
 )
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
 from ablate.planning.probing import Spread, check_layer, check_measured, spread_of
-from ablate.planning.tree import structured
 from ablate.shared.errors import UserError, format_of, printable, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 from ablate.shared.metrics.probed import called
 from ablate.shared.own import is_own
 from ablate.shared.parts import PROBE
+from ablate.shared.schema import read
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 from ablate.version import FORMAT
 
@@ -282,28 +281,15 @@ class Plan:
                 return cell
         return None
 
-    def to_tree(self) -> dict[str, Any]:
-        """As plain values. Not dataclasses.asdict, which copies every spec to its leaves."""
-        return {
-            "format": FORMAT,
-            **{key: value for key, value in vars(self).items() if key != "design"},
-            **self.design.tree(),
-            "rows": [vars(row) for row in self.rows],
-            "columns": [vars(column) for column in self.columns],
-            "cells": [cell_tree(cell) for cell in self.cells],
-            "analysis": vars(self.analysis),
-            "tune": self.tune and asdict(self.tune),
-            "trials": [{**vars(trial), "cell": cell_tree(trial.cell)} for trial in self.trials],
-            "groups": [vars(group) for group in self.groups],
-        }
-
     def to_bytes(self) -> bytes:
         """The file of the plan, whose hash the ledger seals."""
-        return json.dumps(self.to_tree(), sort_keys=True).encode()
+        own = {key: value for key, value in vars(self).items() if key != "design"}
+        tree = {"format": FORMAT, **own, **self.design.tree()}
+        return json.dumps(tree, sort_keys=True, default=vars).encode()
 
     @classmethod
     def from_tree(cls, tree: Any) -> Plan:
-        """The plan that `to_tree` wrote, by way of JSON (whose keys are texts, lists no tuples).
+        """The plan that `to_bytes` wrote, read from JSON (whose keys are texts, lists no tuples).
 
         Raises ValueError for any other JSON.
         """
@@ -312,8 +298,8 @@ class Plan:
                 raise ValueError(format_of(written))
         try:
             plan = cls._of(tree)
-        except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
-            raise ValueError("is no plan of a sweep") from error
+        except (UserError, LookupError, TypeError, AttributeError, ValueError, RecursionError) as e:
+            raise ValueError("is no plan of a sweep") from e
         _check(plan)
         return plan
 
@@ -330,7 +316,7 @@ class Plan:
     def _of(cls, tree: Mapping[str, Any]) -> Plan:
         parts = {part.name: tree[part.name] for part in fields(cls) if part.name != "design"}
         own = own_metric.kept(tree["own"])
-        plan: Plan = structured({**parts, "title": printable(tree["title"]), "own": own}, cls)
+        plan: Plan = read({**parts, "title": printable(tree["title"]), "own": own}, cls, "")
         return replace(plan, design=design_of(tree))
 
 

@@ -6,15 +6,11 @@ import itertools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ablate.planning.cell import Tune, TuningStage
 from ablate.planning.parents import trees_of
 from ablate.shared.errors import UserError
-
-if TYPE_CHECKING:
-    pass
-
 
 EDGE = 0.02  # of a range, from its ends
 FACTORS = "optim.lr_mult."  # before a path of parameters

@@ -57,6 +57,7 @@ from ablate.planning.words import (
 )
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import sha256_of
+from ablate.shared.schema import check_keys
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
@@ -96,7 +97,7 @@ def load(path: Path) -> tuple[str, dict[str, Any]]:
     for key in content:
         if key not in KEYS:
             key_at(key, place)  # which knows what is no key of a file, but of the command line
-            raise unknown(f"{place}: {key}", key, KEYS, "a key among")
+    check_keys(place, content, KEYS, ": ")
     return place, content
 
 
@@ -342,9 +343,8 @@ class _Reader:
         self, entry: Mapping[str, Any], place: str, kinds: Sequence[str]
     ) -> Iterator[Item]:
         """The items of a product, zip or each."""
-        for key in entry:
-            if key not in (*kinds, "set", "exclude", "label", "family"):
-                raise unknown(f"{place}: {key}", key, (*kinds, "set", "exclude", "label", "family"))
+        keys = (*kinds, "set", "exclude", "label", "family")
+        check_keys(place, entry, keys, ": ", "one of")
         if len(both := [kind for kind in kinds if kind in entry]) != 1:
             raise UserError(f"{place}: expected one of {', '.join(kinds)}, got {len(both)}")
         kind = both[0]

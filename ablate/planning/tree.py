@@ -1,21 +1,16 @@
-"""The plain tree of a run: dotted keys in it, what two of them may not say; whether a value that
-was read from JSON is of its type; and a name as a file name."""
+"""The plain tree of a run: dotted keys in it, what two of them may not say; and a name as a file
+name."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import urllib.parse
 from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 from ablate.planning.overrides import show
 from ablate.shared import spec
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.files import is_number
-from ablate.shared.keys import hints
 
 
 def by_arch(tree: dict[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -95,47 +90,6 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}"
-
-
-def structured(value: Any, hint: Any) -> Any:
-    """A value of JSON as the annotation says: objects as dataclasses, lists as tuples, keys as the
-    numbers that they are. An int is taken for a float.
-
-    Raises ValueError, TypeError or LookupError for a value of another type.
-    """
-    of, args = get_origin(hint), get_args(hint)
-    if of in (Union, UnionType):
-        for option in args:
-            with contextlib.suppress(ValueError, TypeError, LookupError):
-                return structured(value, option)
-    elif of is tuple and isinstance(value, list | tuple):
-        return tuple(structured(part, args[0]) for part in value)
-    elif of is Mapping and isinstance(value, dict):
-        key, part = args
-        return {
-            int(k) if key is int else structured(k, key): structured(value[k], part) for k in value
-        }
-    elif is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict):
-        types = hints(hint)
-        return hint(**{name: structured(part, types[name]) for name, part in value.items()})
-    elif of is Literal:
-        if any(type(value) is type(option) and value == option for option in args):
-            return value
-    elif type(value) is int and hint in (int, float):
-        if is_number(value):
-            return value
-    elif hint is Any or type(value) is hint:
-        return value
-    raise ValueError(f"{value!r} is no {hint}")
-
-
-def fits(value: Any, hint: Any) -> bool:
-    """Is a value of JSON, all the way down, what the annotation says?"""
-    try:
-        structured(value, hint)
-    except (ValueError, TypeError, LookupError):
-        return False
-    return True
 
 
 def file_name(name: str) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 
 from ablate.planning.cell import Tune, TuningStage
 from ablate.planning.declaration import (
-    check_keys,
     key_at,
     list_at,
     mapping_at,
@@ -20,9 +19,8 @@ from ablate.planning.declaration import (
 )
 from ablate.planning.design import Design
 from ablate.planning.parents import FROM
-from ablate.shared.build import value_of
-from ablate.shared.coerce import coerce
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.schema import check_keys, fits, read, value_of
 
 STAGE_KEYS = ("space", "trials", "at")
 OWN = ("repeats", "sampler", "pruner", "seed", "round")
@@ -50,18 +48,16 @@ def tuning(
     what a search is depends on nothing but what is declared: more seeds are more such searches.
     """
     place = f"{place}: {section}"
-    check_keys(raw, KEYS, place)
-    for key in words:
-        if key not in ("trials", *OWN):
-            raise unknown(f"{section}.{key}", key, ("trials", *OWN))
+    check_keys(place, raw, KEYS)
+    check_keys(section, words, ("trials", *OWN), what="one of")
     given = {key: (f"{place}.{key}", raw[key]) for key in OWN if key in raw}
     given |= {key: (f"{section}.{key}", words[key]) for key in OWN if key in words}
-    read = {
+    own = {
         key: value_of(Tune, key, value, where)
         for key, (where, value) in given.items()
         if value is not None
     }
-    tune = Tune((), **read)
+    tune = Tune((), **own)
     searches = tune.repeats or max(LEAST_SEARCHES, seeds)
     stage = (
         _grid
@@ -125,14 +121,14 @@ def _grid(raw: Mapping[str, Any], place: str) -> TuningStage:
 
 
 def _stage(raw: Mapping[str, Any], place: str, default: int) -> TuningStage:
-    check_keys(raw, STAGE_KEYS, place)
+    check_keys(place, raw, STAGE_KEYS)
     space = {
         key_at(key, f"{place}.space"): _range(value, f"{place}.space.{key}")
         for key, value in mapping_at(raw.get("space"), f"{place}.space", FORM).items()
     }
     if not space:
         raise UserError(f"{place}.space: expected {FORM}, got nothing")
-    trials = coerce(raw.get("trials", default), int, f"{place}.trials")
+    trials = read(raw.get("trials", default), int, f"{place}.trials")
     if trials < 1:
         raise UserError(f"{place}.trials: expected at least 1, got {trials}")
     at = settings_at(raw.get("at", {}), f"{place}.at")
@@ -154,24 +150,18 @@ def _range(raw: Any, place: str) -> dict[str, tuple[Any, ...]]:
         raise UserError(f"{place}: expected one of {form}")
     [(kind, values)] = raw.items()
     if kind == "choices":
-        read = tuple(plain_at(v, place, place) for v in list_at(values, place, form))
-        if len(set(map(repr, read))) < len(read):
-            raise UserError(f"{place}: a choice counts once, got {list(read)!r}")
-        return {kind: read}
+        choices = tuple(plain_at(v, place, place) for v in list_at(values, place, form))
+        if len(set(map(repr, choices))) < len(choices):
+            raise UserError(f"{place}: a choice counts once, got {list(choices)!r}")
+        return {kind: choices}
     if kind not in RANGES:
         raise unknown(place, str(kind), (*RANGES, "choices"))
-    numbers = list_at(values, place, form)
-    whole = kind == "int"
-    if len(numbers) != 2 or not all(
-        isinstance(v, int if whole else int | float)
-        and not isinstance(v, bool)
-        and math.isfinite(v)
-        for v in numbers
-    ):
-        what = "whole numbers" if whole else "numbers"
+    numbers = tuple[int, int] if kind == "int" else tuple[float, float]
+    if not fits(list_at(values, place, form), numbers):
+        what = "whole numbers" if kind == "int" else "numbers"
         raise UserError(f"{place}: expected {{{kind}: [low, high]}} of {what}, got {values!r}")
-    low, high = numbers
+    low, high = read(values, numbers, place)
     if not low < high or (kind == "log" and low <= 0):
         above = "0 < low < high" if kind == "log" else "low < high"
         raise UserError(f"{place}: expected {above}, got {values!r}")
-    return {kind: (low, high) if whole else (float(low), float(high))}
+    return {kind: (low, high)}

@@ -30,7 +30,7 @@ DEFAULT_SEEDS = 3
 TUNE = ("tune", "from.tune")  # sections of a search: of runs, of those that they start from
 OWN = ("seeds", "baseline", "analysis", *TUNE)  # the sweep's, not its runs'
 COLUMNS = ("data", "model.arch")  # columns without being told
-VALUED: dict[str, tuple[str, Callable[[str], Any]]] = {  # options with a value
+VALUED: dict[str, tuple[str, Callable[[str], Any]]] = {  # options with a value, in their order
     "--scale": ("scale", str),
     "--across": ("across", str),
     "--as": ("name", str),

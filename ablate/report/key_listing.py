@@ -11,8 +11,8 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
 from ablate.planning.launcher import DRIVER, LAUNCHERS
 from ablate.planning.tuning import OWN, TRIALS
-from ablate.shared.choices import CHOICES, Param
-from ablate.shared.keys import Bounds, added, hints, keys
+from ablate.shared.choices import CHOICES
+from ablate.shared.schema import Bounds, Param, added, hints, keys
 from ablate.shared.sections import Model, Text, Weights
 from ablate.shared.spec import Run
 

@@ -14,12 +14,13 @@ from ablate.planning.logger import LOGGERS, SHARED
 from ablate.report.key_listing import key_lines
 from ablate.report.plot import KINDS as PLOTS
 from ablate.shared import choices
-from ablate.shared.choices import Choice, Param
+from ablate.shared.choices import Choice
 from ablate.shared.errors import UserError, nearest, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, TaskChoice
 from ablate.shared.metrics.metric import AREA, CROSSING
 from ablate.shared.metrics.probed import PROBED
 from ablate.shared.packages import installing
+from ablate.shared.schema import Param
 
 Lines = Iterator[tuple[str, str, str]]
 

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ablate.shared.checks import GELUS, NO_CLS, check
-from ablate.shared.choices import ARCHS, CHOICES, PROBES, Param
-from ablate.shared.coerce import coerce
+from ablate.shared.choices import ARCHS, CHOICES, PROBES
 from ablate.shared.errors import UserError, near, unknown
-from ablate.shared.keys import UNBOUNDED, added, hints, keys
-from ablate.shared.metrics import TASKS
 from ablate.shared.metrics.probed import called
 from ablate.shared.parts import is_plugin
-from ablate.shared.recipe import Augment, Optim, Train
+from ablate.shared.schema import added, hints, keys, same_keys, section, settings_of, value_of
 from ablate.shared.sections import (
     Chosen,
     Data,
-    Eval,
     Model,
-    OwnProbes,
     Plugin,
     Text,
-    Weights,
     Whole,
 )
-from ablate.shared.spec import UNTYPED, Run, task_of
+from ablate.shared.spec import UNTYPED, Run
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))
 WHOLE_KEYS = ("name", "version", "folder", "input")  # of every whole model
@@ -42,31 +36,23 @@ def build_run(tree: Mapping[str, Any]) -> Run:
     parts = [key for key in hints(Run) if not (whole and key in CHOICES)]
     if whole:
         none_chosen(tree, tree["model"]["name"])
-    same_keys("", tree, parts, added(Run))
+    for key in tree:
+        if key not in parts and (where := _homes(key)):
+            raise UserError(f"{key}: is no key; did you mean {' or '.join(where)}?")
+    typed = [key for key in parts if key in tree or key not in UNTYPED]
+    same_keys("", tree, typed, added(Run))
     data = section(Data, tree["data"], "data")
     model = _model(tree["model"], data)
-    chosen = {
-        kind: _chosen(kind, tree[kind], model) if isinstance(model, Model) else None
-        for kind in CHOICES
+    made = {"data": data, "model": model, "parent": _parent(tree.get("parent"))}
+    for kind in CHOICES:
+        made[kind] = _chosen(kind, tree[kind], model) if isinstance(model, Model) else None
+    filled = {**tree, "text": _text(tree.get("text"))}
+    made |= {
+        key: value_of(Run, key, filled[key], "from" if key == "weights" else key)
+        for key in filled
+        if key not in made
     }
-    run = Run(
-        data=data,
-        model=model,
-        **chosen,
-        optim=section(Optim, tree["optim"], "optim"),
-        train=section(Train, tree["train"], "train"),
-        augment=section(Augment, tree["augment"], "augment"),
-        eval=_eval(tree["eval"]),
-        seed=value_of(Run, "seed", tree["seed"], "seed"),
-        probe=_probes(tree.get("probe", [])),
-        task=_task(task_of(tree)),
-        parent=_parent(tree.get("parent")),
-        weights=None if tree.get("weights") is None else section(Weights, tree["weights"], "from"),
-        own_probes=_own_probes(tree.get("own_probes"), tree.get("probe", [])),
-        text=None if tree.get("text") is None else _text(tree["text"]),
-        inferred=_lines("inferred", tree),
-        not_followed=_lines("not_followed", tree),
-    )
+    run = Run(**{**made, "probe": _probes(made.get("probe", ()))})
     check(run)
     return run
 
@@ -88,60 +74,13 @@ def _model(tree: Mapping[str, Any], data: Data) -> Model | Whole:
     if not is_whole(tree):
         shipped: Model = section(Model, _expand(tree, data), "model")
         return shipped
-    same_keys("model", tree, [*WHOLE_KEYS, *tree])
-    own = {key: coerce(tree[key], hints(Whole)[key], f"model.{key}") for key in WHOLE_KEYS}
-    coerce(own["input"], hints(Model)["input"], "model.input")
-    settings = {k: coerce(v, Any, f"model.{k}") for k, v in tree.items() if k not in WHOLE_KEYS}
-    return Whole(**own, settings=settings)
+    own = {key: value for key, value in tree.items() if key in WHOLE_KEYS}
+    settings = {key: value for key, value in tree.items() if key not in WHOLE_KEYS}
+    whole: Whole = section(Whole, {**own, "settings": settings}, "model")
+    return whole
 
 
-# --- Sections and keys --------------------------------------------------------------------------
-
-
-def section(cls: Any, tree: Any, place: str) -> Any:
-    """A dataclass from its plain tree. Raises UserError as `build_run` does."""
-    same_keys(place, tree, hints(cls), added(cls))
-    return cls(
-        **{
-            key: value_of(cls, key, tree[key], f"{place}.{key}")
-            for key in hints(cls)
-            if key in tree
-        }
-    )
-
-
-def value_of(cls: Any, key: str, value: Any, place: str) -> Any:
-    """The value of a field: of its type, within its bounds. Raises UserError as `build_run`."""
-    value = coerce(value, hints(cls)[key], place)
-    keys(cls).get(key, UNBOUNDED).check(value, place)
-    return value
-
-
-def settings_of(kind: str, params: Mapping[str, Param], tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that `params` describe, from a section. Raises UserError as `build_run`."""
-    settings = {}
-    for key, param in params.items():
-        place = f"{kind}.{key}"
-        settings[key] = coerce(tree.get(key, param.default), param.type, place)
-        param.check(settings[key], place)
-    return settings
-
-
-def same_keys(place: str, tree: Any, expected: Iterable[str], added: Collection[str] = ()) -> None:
-    """Raises UserError where `tree` has other keys than those expected; `added` may be missing."""
-    if not isinstance(tree, Mapping):
-        raise UserError(f"{place or 'config'}: expected settings (key: value), got {tree!r}")
-    names = list(expected)
-    dot = f"{place}." if place else ""
-    for key in tree:
-        if key not in names:
-            if not place and (where := _homes(key)):
-                raise UserError(f"{key}: is no key; did you mean {' or '.join(where)}?")
-            typed = [name for name in names if place or name not in UNTYPED]
-            raise unknown(f"{dot}{key}", key, typed, "a key among")
-    for name in names:
-        if tree.get(name, "???") == "???" and (name in tree or name not in added):
-            raise UserError(f"{dot}{name}: missing; give {dot}{name}=VALUE")
+# --- Keys ----
 
 
 # What others call a key, where its name alone does not lead to ours.
@@ -174,10 +113,9 @@ def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
         raise unknown(kind, tree, table)
     name = tree.get("name") if isinstance(tree, Mapping) else tree
     if is_plugin(name):
-        same_keys(kind, tree, ["name", *PLUGIN_KEYS, *tree])
-        origin = {key: coerce(tree[key], str, f"{kind}.{key}") for key in PLUGIN_KEYS}
+        origin = {key: value for key, value in tree.items() if key in PLUGIN_KEYS}
         settings = {k: v for k, v in tree.items() if k != "name" and k not in PLUGIN_KEYS}
-        return Chosen(name, settings, Plugin(**origin))
+        return Chosen(name, settings, section(Plugin, origin, kind))
     if not isinstance(name, str) or name not in table:
         raise unknown(kind, name, [*table, "module:Class"])
     params = table[name].params
@@ -190,40 +128,16 @@ def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
     return Chosen(name, settings_of(kind, params, {**tree, **hosts}))
 
 
-def _eval(tree: Any) -> Eval:
-    """The section of evaluation, its sets read as sections of data."""
-    also = tree.get("also", []) if isinstance(tree, Mapping) else []
-    if not isinstance(also, list):
-        raise UserError(f"eval.also: expected a list of names of data, got {also!r}")
-    rest = tree if not isinstance(tree, Mapping) else {k: tree[k] for k in tree if k != "also"}
-    own: Eval = section(Eval, rest, "eval")
-    sets = tuple(section(Data, data, f"eval.also[{n}]") for n, data in enumerate(also))
-    return dataclasses.replace(own, also=sets)
-
-
-def _text(tree: Any) -> Text:
-    """The section of texts: every null takes the value of the size, the list is one of texts."""
+def _text(tree: Any) -> Any:
+    """The section of texts, if there is one: every null takes the value of the size."""
+    if tree is None:
+        return None
     same_keys("text", tree, hints(Text))
-    if tree["arch"] not in ARCHS or ARCHS[tree["arch"]].kind != "vit":
-        sizes = (name for name, arch in ARCHS.items() if arch.kind == "vit")
+    sizes = {name: vars(arch) for name, arch in ARCHS.items() if arch.kind == "vit"}
+    if tree["arch"] not in sizes:
         raise unknown("text.arch", tree["arch"], sizes, "a size among")
-    prompts = tree["prompts"]
-    if not isinstance(prompts, list | tuple) or not prompts:
-        raise UserError(f"text.prompts: expected a list such as ['a {{}}'], got {prompts!r}")
-    for prompt in prompts:
-        if not isinstance(prompt, str) or prompt.count("{}") != 1:
-            raise UserError(f"text.prompts: expected texts with one {{}} each, got {prompt!r}")
-    size = ARCHS[tree["arch"]]
-    sizes_of = {key: getattr(size, key) for key in ("width", "depth", "heads")}
-    rest = {key: sizes_of.get(key) if tree[key] is None else tree[key] for key in tree}
-    values = {
-        key: value_of(Text, key, rest[key], f"text.{key}") for key in rest if key != "prompts"
-    }
-    if values["width"] % values["heads"]:
-        raise UserError(
-            f"text.heads: {values['heads']} heads do not divide width {values['width']}"
-        )
-    return Text(**values, prompts=tuple(prompts))
+    own = {key: sizes[tree["arch"]][key] for key in ("width", "depth", "heads")}
+    return {key: own.get(key) if value is None else value for key, value in tree.items()}
 
 
 def _parent(tree: Mapping[str, Any] | None) -> Run | None:
@@ -233,39 +147,16 @@ def _parent(tree: Mapping[str, Any] | None) -> Run | None:
         raise UserError(f"from.{error}") from error
 
 
-def _task(name: str) -> str:
-    if name not in TASKS:
-        raise unknown("task", name, TASKS)
-    return name
-
-
-def _lines(key: str, tree: Mapping[str, Any]) -> tuple[str, ...]:
-    lines = tree.get(key, [])
-    if not isinstance(lines, list | tuple) or not all(isinstance(line, str) for line in lines):
-        raise UserError(f"{key}: expected a list of lines of text, got {lines!r}")
-    return tuple(lines)
-
-
-def _probes(names: Any) -> tuple[str, ...]:
+def _probes(names: tuple[str, ...]) -> tuple[str, ...]:
     """Each once, in the order of `PROBES`, then those of the user's own: the same run however they
     are written."""
-    if not isinstance(names, list | tuple):
-        raise UserError(f"probe: expected a list such as [gradnorm,scales], got {names!r}")
     for name in names:
-        if name not in tuple(PROBES) and not is_plugin(name):
+        if name not in PROBES and not is_plugin(name):
             raise unknown("probe", name, [*PROBES, "module:Class"])
-        if [called(str(other)) for other in names].count(called(name)) > 1:
+        if [called(other) for other in names].count(called(name)) > 1:
             raise UserError(f"probe: {called(name)} is given twice")
     own = sorted(name for name in names if name not in PROBES)
     return (*(name for name in PROBES if name in names), *own)
-
-
-def _own_probes(tree: Any, names: Iterable[Any]) -> OwnProbes | None:
-    own = None if tree is None else section(OwnProbes, tree, "own_probes")
-    versions = own.versions if own is not None else None
-    if {*filter(is_plugin, names)} != {*(versions or ())}:
-        raise UserError("own_probes: expected a version of each probe that is the user's own")
-    return own
 
 
 # --- The architecture ---------------------------------------------------------------------------

@@ -12,11 +12,11 @@ from typing import Any
 
 from ablate.shared.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, OPTIMIZERS
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.keys import added
 from ablate.shared.masks import check_masks
 from ablate.shared.metrics import TASKS
 from ablate.shared.parts import ACT, PARTS, is_plugin
 from ablate.shared.recipe import Augment, Optim, Train
+from ablate.shared.schema import added
 from ablate.shared.sections import Chosen, Data, Model, Whole
 from ablate.shared.spec import Run
 
@@ -30,6 +30,11 @@ NO_CLS = {"cls": "include", "cls_at": None, "cls_posemb": False}
 
 def check(run: Run) -> None:
     """What types and bounds alone do not say. Raises UserError."""
+    if run.task not in TASKS:
+        raise unknown("task", run.task, TASKS)
+    versions = run.own_probes.versions if run.own_probes is not None else None
+    if {*filter(is_plugin, run.probe)} != {*(versions or ())}:
+        raise UserError("own_probes: expected a version of each probe that is the user's own")
     _data(run.data)
     _also(run)
     _input(run)
@@ -289,6 +294,9 @@ def _parts(run: Run) -> None:
     for part in PARTS:
         section = getattr(run, part.section)
         name = getattr(section, part.field, None)  # a whole model has no fields
+        for each in name or () if part.several else ():
+            if not is_plugin(each):
+                raise UserError(f"{part.key}: expected names such as module:name, got {each!r}")
         if name is None or part.several or is_plugin(name):
             continue
         for key in (part.settings, *part.computed):
@@ -352,6 +360,11 @@ def _texts(run: Run) -> None:
         raise UserError(f"task: {run.task} needs a ViT, got model={run.model.name}")
     if run.model.kind != "vit":
         raise UserError(f"task: {run.task} needs a ViT, got model.arch={run.model.arch}")
+    if run.text.width % run.text.heads:
+        raise UserError(f"text.heads: {run.text.heads} heads do not divide width {run.text.width}")
+    for prompt in run.text.prompts or ("",):
+        if prompt.count("{}") != 1:
+            raise UserError(f"text.prompts: expected texts with one {{}} each, got {prompt!r}")
     if run.probe:
         raise UserError(f"probe: {run.probe[0]}: task={run.task} has none; leave it out")
     frozen = (run.optim.lr_mult or {}).get("image") == 0

@@ -10,22 +10,9 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
-from ablate.shared.keys import Bounds
-
-
-@dataclass(frozen=True)
-class Param(Bounds):
-    """One setting of a choice: its type (as in an annotation), default, a line of help, bounds.
-
-    One with a `host` takes, where it is not given (null), the value of that field of `Model`.
-    """
-
-    type: Any
-    default: Any
-    line: str
-    host: str | None = None
+from ablate.shared.schema import Param
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ablate.shared.errors import UserError
-from ablate.shared.keys import added
 from ablate.shared.metrics import TASKS
 from ablate.shared.recipe import Augment
+from ablate.shared.schema import added
 from ablate.shared.sections import Data, Eval, Whole
 
 if TYPE_CHECKING:

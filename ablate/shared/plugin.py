@@ -15,9 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from ablate.shared.build import PLUGIN_KEYS, same_keys, settings_of
-from ablate.shared.choices import Param
-from ablate.shared.errors import UserError, unknown
+from ablate.shared.build import PLUGIN_KEYS
+from ablate.shared.errors import UserError
 from ablate.shared.packages import installing
 from ablate.shared.parts import (
     KINDS,
@@ -29,6 +28,7 @@ from ablate.shared.parts import (
     called,
     is_plugin,
 )
+from ablate.shared.schema import Param, check_keys, same_keys, settings_of
 from ablate.shared.source import (
     Definition,
     code_hash,
@@ -125,9 +125,7 @@ def _fields(kind: PartKind, section: Mapping[str, Any], folder: Path) -> dict[st
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"{kind.key}: two are called {name!r}; rename one of them")
-    for name in given:
-        if name not in names:
-            raise unknown(f"{place}.{name}", name, names, "a name among")
+    check_keys(place, given, names, what="a name among")
     each: list[dict[str, Any]] = [{}, {}, {}]
     for own, name in zip(names, value, strict=True):
         settings, *code = _completed(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from ablate.shared.keys import Folder, Key, Settings, Version
+from ablate.shared.schema import Folder, Key, Settings, Version
 
 # Defaults are as `sections` says.
 
@@ -175,7 +175,10 @@ class Augment:
     ] = False
     # Between what changes levels and `erase`. By the name of each in what stands beside.
     extra: Annotated[
-        tuple[str, ...] | None, Key("module:name of augmentations of your own, a list")
+        tuple[str, ...] | None,
+        Key(
+            "module:name of augmentations of your own, a list", form="a list such as [module:name]"
+        ),
     ] = None
     extra_settings: Annotated[
         Mapping[str, Any] | None, Key("NAME.KEY: value of that parameter of the one so called")

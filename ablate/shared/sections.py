@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from ablate.shared.keys import Folder, Key, Settings, Version
+from ablate.shared.schema import Folder, Key, Settings, Version
 
 # What a run is stands in full in its run.json, and conf/ supplies the defaults. A field that has a
 # default here is left out of `Run.id` while it has it: one that is added leaves ids as they are.
@@ -125,6 +125,12 @@ class Data:
     ] = None
 
 
+Input = Annotated[
+    Literal["range", "unit", "imagenet"],
+    Key("8 bits become [-1, 1], [0, 1], or are standardised by ImageNet's mean and deviation"),
+]
+
+
 @dataclass(frozen=True)
 class Model:
     """The ViT. `arch` is what the user wrote; what it stands for is in the other fields."""
@@ -184,10 +190,7 @@ class Model:
     norm_eps: Annotated[
         float, Key("eps of the final norm and of LayerNorms that are given none", above=0)
     ] = 1e-6
-    input: Annotated[
-        Literal["range", "unit", "imagenet"],
-        Key("8 bits become [-1, 1], [0, 1], or are standardised by ImageNet's mean and deviation"),
-    ] = "range"
+    input: Input = "range"
 
 
 @dataclass(frozen=True)
@@ -198,7 +201,7 @@ class Whole:
     name: str
     version: str  # of timm; of the code of module:Class
     folder: str | None  # where module:Class lies, not part of the id; None: timm
-    input: str  # see Model
+    input: Input
     settings: Mapping[str, Any]
 
 
@@ -224,7 +227,10 @@ class Eval:
     ] = None
     also: Annotated[
         tuple[Data, ...],
-        Key("test sets beside the data's own, a list: names of data, or folders (DIR/NAME)"),
+        Key(
+            "test sets beside the data's own, a list: names of data, or folders (DIR/NAME)",
+            form="a list of names of data",
+        ),
     ] = ()
 
 
@@ -252,5 +258,9 @@ class Text:
         Key("a table of the words of the training texts, or byte pairs learnt from these"),
     ]
     prompts: Annotated[
-        tuple[str, ...], Key("texts that stand for a class, a list; {} is the name of the class")
+        tuple[str, ...],
+        Key(
+            "texts that stand for a class, a list; {} is the name of the class",
+            form="a list such as ['a {}']",
+        ),
     ]

@@ -15,9 +15,9 @@ from typing import Annotated, Any, cast
 
 from ablate.shared import metrics, own
 from ablate.shared.choices import CHOICES, OPTIMIZERS
-from ablate.shared.keys import Key, added, hints
 from ablate.shared.parts import KINDS, PROBE
 from ablate.shared.recipe import Augment, Optim, Train
+from ablate.shared.schema import Key, added, hints
 from ablate.shared.sections import (
     Chosen,
     Data,
@@ -46,7 +46,13 @@ class Run:
     seed: Annotated[int, Key("key of every random draw of the training", least=0)]
     # It changes no weight, yet it is part of the id: a finished run without a probe's file is
     # another run than one that has it.
-    probe: Annotated[tuple[str, ...], Key("probes: measurements beside the metrics, a list")] = ()
+    probe: Annotated[
+        tuple[str, ...],
+        Key(
+            "probes: measurements beside the metrics, a list",
+            form="a list such as [gradnorm,scales]",
+        ),
+    ] = ()
     task: Annotated[str, Key("the task to learn, one of `metrics.TASKS`")] = metrics.DEFAULT
     # What its weights are at the first step: those that its parent ended with, or those of a file.
     parent: Run | None = None

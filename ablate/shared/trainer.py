@@ -17,11 +17,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from ablate.shared.build import build_run, same_keys
-from ablate.shared.coerce import coerce
+from ablate.shared.build import build_run
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.own import TRAINER, OwnRun, hashed, is_own, metric_said
 from ablate.shared.parts import is_plugin
+from ablate.shared.schema import check_keys, read, same_keys
 from ablate.shared.source import definition, distributions, find, local_files
 from ablate.shared.spec import Run
 
@@ -53,13 +53,8 @@ def _checked(value: Any, said: Mapping[str, Any], place: str) -> Any:
     """The value of a setting, of the type that the key declares."""
     if value is None and said["nullable"]:
         return None
-    if said["choices"] is not None:
-        return coerce(value, Literal[tuple(said["choices"])], place)
-    if said["type"] == "list":
-        if not isinstance(value, list):
-            raise UserError(f"{place}: expected a list, got {value!r}")
-        return value
-    return coerce(value, TYPES[said["type"]], place)
+    choices = said["choices"]
+    return read(value, TYPES[said["type"]] if choices is None else Literal[tuple(choices)], place)
 
 
 # --- What a yaml declares -----------------------------------------------------------------------
@@ -70,11 +65,7 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
     makes, and the settings that are given (`trainer.KEY`). Raises UserError, one line."""
     if not isinstance(section, Mapping):
         raise UserError(f"{TRAINER}: conf/trainer/{name}.yaml: expected name:, keys:, metrics:")
-    for field in section:
-        if field not in FIELDS:
-            raise unknown(
-                f"{TRAINER}.{field}", field, FIELDS, f"in conf/trainer/{name}.yaml one of"
-            )
+    check_keys(TRAINER, section, FIELDS, what=f"in conf/trainer/{name}.yaml one of")
     function = section.get("name")
     if not is_plugin(function):
         raise UserError(f"{TRAINER}.name: expected module:function, got {function!r}")
@@ -91,17 +82,13 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
         )
     if "accuracy" in [*metrics][1:]:  # as --show calls the first one
         raise UserError(f"{TRAINER}.metrics.accuracy: goes first, or is called otherwise")
-    for key in given:
-        if key not in keys:
-            raise unknown(
-                f"{TRAINER}.{key}", key, keys, f"a key of conf/trainer/{name}.yaml, among"
-            )
+    check_keys(TRAINER, given, keys, what=f"a key of conf/trainer/{name}.yaml, among")
     return {
         TRAINER: {"name": function, **defaults, **given},
         "keys": keys,
         # a list: which is the first counts, and JSON sorts keys
         "metrics": [metric_said(key, said) for key, said in metrics.items()],
-        "code": {"fork_safe": coerce(section.get("fork_safe", False), bool, "trainer.fork_safe")},
+        "code": {"fork_safe": read(section.get("fork_safe", False), bool, "trainer.fork_safe")},
     }
 
 
@@ -125,9 +112,7 @@ def _key(key: str, said: Any) -> tuple[dict[str, Any], Any]:
     place = f"{TRAINER}.keys.{key}"
     if not isinstance(said, Mapping):
         said = {"default": said}
-    for field in said:
-        if field not in KEY_FIELDS:
-            raise unknown(f"{place}.{field}", field, KEY_FIELDS, "a key among")
+    check_keys(place, said, KEY_FIELDS)
     default = said.get("default", "???")
     choices = said.get("choices")
     if choices is not None and (not isinstance(choices, list) or not choices):
@@ -140,7 +125,7 @@ def _key(key: str, said: Any) -> tuple[dict[str, Any], Any]:
         raise UserError(f"{place}: {why}: write {FORM}")
     if name not in TYPES:
         raise unknown(f"{place}.type", name, TYPES)
-    nullable = coerce(said.get("nullable", default is None), bool, f"{place}.nullable")
+    nullable = read(said.get("nullable", default is None), bool, f"{place}.nullable")
     found = {"type": name, "choices": choices, "nullable": nullable}
     if default != "???":
         default = _checked(default, found, f"{place}.default")

@@ -7,13 +7,13 @@ import dataclasses
 import hashlib
 import json
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from ablate.planning.tree import fits
 from ablate.shared.files import is_number
 from ablate.shared.result import FINAL
+from ablate.store.looks import LOOK, is_look
 
 Status = Literal[
     "planned",
@@ -31,7 +31,6 @@ Status = Literal[
 HELD = ("skipped", "cancelled")  # by the user: not started until that is undone
 History = Sequence[tuple[float, str, dict[str, Any]]]  # of a run: time, kind, detail; oldest first
 Look = dict[str, Any]  # what `store.looks` says of a reading
-LOOK = "look"  # of no run: its run is ""
 PLANNING, PLAN = "planning", "plan"  # a plan is about to be written, it is: see `Ledger.plan`
 FORGOTTEN = "forgotten"  # of a sweep: `gc NAME`
 PLAN_OF = "plan of "  # and the name of the sweep stand where others have their run
@@ -90,38 +89,6 @@ def holds(before: str, event: Event, seal: str) -> bool:
         return next(sealed(before, [event]))[-1] == seal
     except TypeError:  # bytes, of no text that is written here
         return False
-
-
-def is_look(tree: Any) -> bool:
-    """Is it one, as `store.looks` writes it?"""
-    match tree:
-        case {
-            "sweep": str(),
-            "metric": str(),
-            "columns": {**columns},
-            "analysis": analysis,
-            "planned": [*planned],
-        }:
-            return (
-                fits(analysis, Mapping[str, Any])
-                and all(map(is_number, planned))
-                and all(map(_is_column, columns.values()))
-            )
-    return False
-
-
-def _is_column(tree: Any) -> bool:
-    match tree:
-        case {"n": int(), "contrasts": int(), "decided": decided, "rows": {**rows}} if rows:
-            return fits(decided, Mapping[str, str]) and all(map(_is_row, rows.values()))
-    return False
-
-
-def _is_row(tree: Any) -> bool:
-    match tree:
-        case {"spec": str(), "runs": dict(runs)}:
-            return all(map(str.isdecimal, runs)) and {*map(type, runs.values())} <= {str}
-    return False
 
 
 def is_id(run: object) -> bool:

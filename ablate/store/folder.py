@@ -25,8 +25,9 @@ from ablate.shared.files import (
 )
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import ATTEMPTS, RUNS, RunDir
-from ablate.store.events import Look, is_id, is_look
+from ablate.store.events import Look, is_id
 from ablate.store.liveness import Liveness, WhoCanKnow
+from ablate.store.looks import is_look
 from ablate.store.pilots import beats_elsewhere
 
 

@@ -36,7 +36,6 @@ from ablate.store.connection import (
 )
 from ablate.store.events import (
     FORGOTTEN,
-    LOOK,
     PLAN,
     PLAN_OF,
     PLANNING,
@@ -49,6 +48,7 @@ from ablate.store.events import (
     sealed,
 )
 from ablate.store.folder import StoreFolder
+from ablate.store.looks import LOOK
 from ablate.store.pilots import beats_elsewhere
 from ablate.store.queries import Queries
 from ablate.version import FORMAT

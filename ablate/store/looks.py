@@ -10,14 +10,15 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
 from ablate.shared import spec
-from ablate.store import events
+from ablate.shared.schema import fits, section
 
+LOOK = "look"  # of no run: its run is ""
 CODE = "code"  # of an analysis: the version of the user's function that is its metric
 UNTIL = "until"  # of an analysis: the looks that give out seeds
 TUNE = "tune"  # of an analysis: a hash of the searches that choose settings
@@ -41,9 +42,9 @@ class ReadColumn:
     out seeds, what it decided on each row."""
 
     n: int
+    contrasts: int
+    decided: Mapping[str, str]
     rows: Mapping[str, ReadRow]
-    contrasts: int = 0
-    decided: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def baseline(self) -> ReadRow:
@@ -61,9 +62,9 @@ class InterimLook:
 
     sweep: str
     metric: str
-    analysis: Mapping[str, Any]
+    planned: tuple[int, ...]
     columns: Mapping[str, ReadColumn]  # those that have gains
-    planned: tuple[int, ...] = ()
+    analysis: Mapping[str, Any]
 
     @property
     def n(self) -> int:
@@ -83,50 +84,21 @@ class InterimLook:
         mine, theirs = ((x.metric, x.analysis, x.specs) for x in (self, other))
         return mine == theirs
 
-    def event(self) -> events.Look:
+    def event(self) -> dict[str, Any]:
         """As the ledger has it."""
-        return {
-            "sweep": self.sweep,
-            "metric": self.metric,
-            "planned": list(self.planned),
-            "columns": {label: _column_tree(column) for label, column in self.columns.items()},
-            "analysis": self.analysis,
-        }
+        event: dict[str, Any] = _plain(self)
+        return event
 
 
-def _column_tree(column: ReadColumn) -> dict[str, Any]:
-    return {
-        "n": column.n,
-        "contrasts": column.contrasts,
-        "decided": dict(column.decided),
-        "rows": {
-            label: {"spec": row.spec, "runs": {str(seed): run for seed, run in row.runs.items()}}
-            for label, row in column.rows.items()
-        },
-    }
-
-
-def _column_of(tree: Mapping[str, Any]) -> ReadColumn:
-    rows = {
-        label: ReadRow(row["spec"], {int(seed): run for seed, run in row["runs"].items()})
-        for label, row in tree["rows"].items()
-    }
-    return ReadColumn(tree["n"], rows, tree["contrasts"], tree["decided"])
-
-
-def read(events: Iterable[events.Look], sweep: str | None = None) -> list[InterimLook]:
+def read(events: Iterable[Mapping[str, Any]], sweep: str | None = None) -> list[InterimLook]:
     """Of what the ledger, or a bundle, has of all sweeps or of one."""
-    return [
-        InterimLook(
-            event["sweep"],
-            event["metric"],
-            event["analysis"],
-            {label: _column_of(tree) for label, tree in event["columns"].items()},
-            tuple(event["planned"]),
-        )
-        for event in events
-        if sweep in (None, event["sweep"])
-    ]
+    ours = (event for event in events if sweep in (None, event["sweep"]))
+    return [section(InterimLook, event, LOOK) for event in ours]
+
+
+def is_look(tree: Any) -> bool:
+    """Is it one, as `InterimLook.event` says it?"""
+    return fits(tree, InterimLook) and all(column["rows"] for column in tree["columns"].values())
 
 
 def look(plan: Plan) -> InterimLook:
@@ -146,9 +118,9 @@ def peek(plan: Plan, ended: Collection[str]) -> InterimLook:
         rows = {
             row: read if seen[row] else ReadRow(read.spec, {}) for row, read in column.rows.items()
         }
-        columns[label] = ReadColumn(len(set.intersection(*seen.values())), rows)
+        columns[label] = ReadColumn(len(set.intersection(*seen.values())), 0, {}, rows)
     planned = plan.design.at or tuple(sorted({now.n, *plan.analysis.looks}))
-    return InterimLook(now.sweep, now.metric, now.analysis, columns, planned)
+    return replace(now, columns=columns, planned=planned)
 
 
 def until_look(
@@ -164,12 +136,12 @@ def until_look(
 
     now = _look(plan, runs)
     columns = {
-        label: ReadColumn(seeds, column.rows, contrasts, decided)
+        label: ReadColumn(seeds, contrasts, decided, column.rows)
         if label == at
-        else ReadColumn(0, column.rows)
+        else ReadColumn(0, 0, {}, column.rows)
         for label, column in now.columns.items()
     }
-    return InterimLook(now.sweep, now.metric, now.analysis, columns)
+    return replace(now, columns=columns)
 
 
 def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]]) -> InterimLook:
@@ -189,13 +161,14 @@ def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]]) -> InterimLook:
     columns = {
         label: ReadColumn(
             len(plan.counted_seeds),
-            {cell.row: ReadRow(specs[cell.row][label], runs(cell)) for cell in cells},
             len(cells) - 1,
+            {},
+            {cell.row: ReadRow(specs[cell.row][label], runs(cell)) for cell in cells},
         )
         for label, cells in blocks.items()
         if len(cells) > 1 and cells[0].row == plan.baseline
     }
-    return InterimLook(plan.name, plan.metric.key, _plain(analysis), columns)
+    return InterimLook(plan.name, plan.metric.key, (), columns, _plain(analysis))
 
 
 def trained(plan: Plan) -> dict[str, Any]:
@@ -332,7 +305,7 @@ def _shown(value: Any) -> str:
 
 def _plain(value: Any) -> Any:
     """As it comes back from JSON."""
-    return json.loads(json.dumps(value))
+    return json.loads(json.dumps(value, default=vars))
 
 
 def _hash(value: Any) -> str:

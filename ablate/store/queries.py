@@ -14,7 +14,6 @@ from ablate.shared.errors import Failure
 from ablate.shared.result import FINAL
 from ablate.store.events import (
     FORGOTTEN,
-    LOOK,
     PLAN,
     PLAN_OF,
     PLANNING,
@@ -27,6 +26,7 @@ from ablate.store.events import (
     plan_detail,
     state_of,
 )
+from ablate.store.looks import LOOK
 
 SEALED = (int, float, str, str, str, str)  # an event with its number and its seal
 

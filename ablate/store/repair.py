@@ -21,7 +21,6 @@ from ablate.shared.errors import Failure
 from ablate.shared.files import sync_folder, write_whole
 from ablate.store.connection import connect, other_ledger
 from ablate.store.events import (
-    LOOK,
     PLAN,
     PLAN_OF,
     Look,
@@ -30,10 +29,10 @@ from ablate.store.events import (
     detail_of,
     fold,
     holds,
-    is_look,
     plan_detail,
 )
 from ablate.store.ledger import Ledger, Remains
+from ablate.store.looks import LOOK, is_look
 from ablate.store.store import Store
 from ablate.version import FORMAT
 

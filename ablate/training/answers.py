@@ -27,10 +27,11 @@ from ablate.data.building import size_text
 from ablate.data.cache import class_names, count, look, prepare
 from ablate.data.other_sets import check_names, match_classes, shared_images
 from ablate.shared import choices, spec
-from ablate.shared.build import build_run, section
+from ablate.shared.build import build_run
 from ablate.shared.errors import Failure, NoRoom, UserError
 from ablate.shared.files import FULL, write_whole
 from ablate.shared.metrics import TASKS
+from ablate.shared.schema import section
 from ablate.shared.sections import Data
 from ablate.training import faults, memory, numerics, plugin, resume_check
 from ablate.training.calibrate import times

@@ -1,0 +1,276 @@
+"""The schema of plain trees: what each key may be, and the one way from a tree to values.
+
+What a key says of itself stands with the field that it is about: `lr: Annotated[float, Key("peak
+rate", above=0)]`. The type says the rest, a `Literal` its choices; what relates several fields
+stands in `checks`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import re
+import types
+import typing
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from ablate.shared.errors import UserError, unknown
+from ablate.shared.parts import is_plugin
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Where a number may lie; None: no bound. A text and a null are not bounded."""
+
+    above: int | None = None
+    least: int | None = None
+    below: int | None = None
+    most: int | None = None
+
+    def read(self, value: Any, hint: Any, place: str) -> Any:
+        """`read`, within the bounds; "???" is how a file says that a value must be given."""
+        if value == "???":
+            raise _missing(place)
+        value = read(value, hint, place)
+        self.check(value, place)
+        return value
+
+    def check(self, value: Any, place: str) -> None:
+        """Raises UserError, `place` first, for a number that lies outside."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return
+        if (
+            (self.above is not None and not value > self.above)
+            or (self.least is not None and not value >= self.least)
+            or (self.below is not None and not value < self.below)
+            or (self.most is not None and not value <= self.most)
+        ):
+            raise UserError(f"{place}: must be {self}, got {value!r}")
+
+    def __str__(self) -> str:
+        words = (
+            ("more than", self.above),
+            ("at least", self.least),
+            ("less than", self.below),
+            ("at most", self.most),
+        )
+        return " and ".join(f"{word} {bound:,}" for word, bound in words if bound is not None)
+
+
+@dataclass(frozen=True)
+class Key(Bounds):
+    """`line`: what the key does, with its unit; `form`: a list that it may be."""
+
+    line: str
+    form: str = ""
+
+
+@dataclass(frozen=True)
+class Param(Bounds):
+    """One setting of a choice: its type (as in an annotation), default, a line of help, bounds.
+
+    One with a `host` takes, where it is not given (null), the value of that field of `Model`.
+    """
+
+    type: Any
+    default: Any
+    line: str
+    host: str | None = None
+
+
+@functools.cache  # evaluating annotations takes longer than all the rest of `build_run`
+def hints(cls: Any) -> dict[str, Any]:
+    """The types of a dataclass' fields, evaluated."""
+    return typing.get_type_hints(cls)
+
+
+@functools.cache
+def keys(cls: Any) -> dict[str, Key]:
+    """What the fields of a dataclass say of themselves, those that do."""
+    return {
+        name: said
+        for name, hint in typing.get_type_hints(cls, include_extras=True).items()
+        for said in getattr(hint, "__metadata__", ())
+        if isinstance(said, Key)
+    }
+
+
+@functools.cache
+def added(cls: Any) -> dict[str, Any]:
+    """The fields of a dataclass that were added later, and what means "as before"."""
+    makers = {field.name: field.default_factory for field in dataclasses.fields(cls)}
+    given = {name: make() for name, make in makers.items() if make is not dataclasses.MISSING}
+    defaults = {field.name: field.default for field in dataclasses.fields(cls)}
+    return given | {k: value for k, value in defaults.items() if value is not dataclasses.MISSING}
+
+
+# Beside a key that takes an import path (`parts.PARTS`).
+Settings = Annotated[Mapping[str, Any] | None, Key("KEY: value of that parameter of module:name")]
+Version = Annotated[str | None, Key("of module:name: its code's, or its package's; computed")]
+Folder = Annotated[  # not part of the id
+    str | None, Key("where module:name lies; null: an installed package; computed")
+]
+
+
+# --- From plain trees to values -----------------------------------------------------------------
+
+
+def check_keys(
+    place: str,
+    tree: Iterable[Any],
+    known: Collection[str],
+    dot: str = ".",
+    what: str = "a key among",
+) -> None:
+    """Raises UserError for a key of the tree that is none of those known."""
+    for key in tree:
+        if key not in known:
+            raise unknown(f"{place}{dot}{key}", str(key), known, what)
+
+
+def same_keys(
+    place: str, tree: Any, expected: Collection[str], added: Collection[str] = ()
+) -> None:
+    """Raises UserError where `tree` has other keys than those expected; `added` may be missing."""
+    if not isinstance(tree, Mapping):
+        raise UserError(f"{place or 'config'}: expected settings (key: value), got {tree!r}")
+    dot = f"{place}." if place else ""
+    check_keys(dot, tree, expected, "")
+    for name in expected:
+        if tree.get(name, "???") == "???" and (name in tree or name not in added):
+            raise _missing(f"{dot}{name}")
+
+
+def _missing(place: str) -> UserError:
+    return UserError(f"{place}: missing; give {place}=VALUE")
+
+
+def section(cls: Any, tree: Any, place: str) -> Any:
+    """A dataclass from its plain tree. Raises UserError, one line with the dotted key, the value
+    and what was expected."""
+    types = hints(cls)
+    # By its keys alone: a text of a plan may be "???", a key that a file must give may not.
+    same_keys(place, dict.fromkeys(tree) if isinstance(tree, Mapping) else tree, types, added(cls))
+    return cls(**{k: value_of(cls, k, tree[k], f"{place}.{k}") for k in types if k in tree})
+
+
+def value_of(cls: Any, key: str, value: Any, place: str) -> Any:
+    """The value of a field: of its type, within its bounds. Raises UserError as `section`."""
+    said, hint = keys(cls).get(key), hints(cls)[key]
+    if said is None:
+        return read(value, hint, place)
+    if said.form and not isinstance(value, list | tuple | None):
+        raise UserError(f"{place}: expected {said.form}, got {value!r}")
+    return said.read(value, hint, place)
+
+
+def settings_of(kind: str, params: Mapping[str, Param], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that `params` describe, from a section. Raises UserError as `section`."""
+    return {
+        key: param.read(tree.get(key, param.default), param.type, f"{kind}.{key}")
+        for key, param in params.items()
+    }
+
+
+def read(value: Any, hint: Any, place: str) -> Any:
+    """`value` as the annotated type: an int is taken for a float, a text such as "20k" for an int,
+    a list for a tuple, a mapping for a dataclass; nothing else is guessed. What is empty is null,
+    where null may stand.
+
+    Raises UserError where it is not of that type, or a number that JSON can't hold.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{place}: expected a finite number, got {value!r}")
+    if hint is Any or (hint is str and type(value) is str):
+        return value
+    options = get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    names = [name for each in options if get_origin(each) is Literal for name in get_args(each)]
+    if value == "pre_post" and "pre+post" in names:  # a shell-friendly spelling
+        return "pre+post"
+    if value is not None and (parts := _parts(value, options, place)) is not None:
+        return parts or (None if type(None) in options else parts)
+    if int in options:
+        value = _thousands(value)
+    if isinstance(value, int) and abs(value) >= 1 << 63:
+        raise UserError(f"{place}: expected a number of 63 bits, got {value.bit_length()}")
+    of_table = str in options and bool(names)  # one of these names, or an import path
+    if (value in names and type(value) in map(type, names)) or (of_table and is_plugin(value)):
+        return value
+    if of_table or (options == (hint,) and names):
+        raise unknown(place, value, [*names, *["module:name"] * of_table])
+    if type(value) in options:
+        return value
+    if float in options and type(value) is int:
+        return float(value)
+    *first, last = " or ".join(map(_type_name, options)).split(" or ")
+    expected = " or ".join(filter(None, (", ".join(first), last)))
+    raise UserError(f"{place}: expected {expected}, got {value!r}")
+
+
+def _parts(value: Any, options: Collection[Any], place: str) -> Any:
+    """A mapping or a list as one of the types; None where none is of that kind."""
+    for option in options:
+        of, args = get_origin(option), get_args(option)
+        if of is tuple and isinstance(value, list | tuple):
+            of_each = args[:1] * len(value) if args[1] is ... else args
+            pairs = zip(value, of_each, strict=True)
+            return tuple(read(part, one, f"{place}[{n}]") for n, (part, one) in enumerate(pairs))
+        if of is Mapping and isinstance(value, Mapping):
+            if args == (str, float) and type(None) in options:
+                return dict(sorted(_factors(value, place)))
+            return {
+                int(key) if args[0] is int else read(key, args[0], place): read(
+                    part, args[1], f"{place}.{key}"
+                )
+                for key, part in value.items()
+            }
+        if dataclasses.is_dataclass(option):
+            return section(option, value, place)
+    return None
+
+
+def _factors(tree: Mapping[str, Any], place: str) -> Iterator[tuple[str, float]]:
+    """(dotted path, factor), however deep the paths are written."""
+    for key, value in tree.items():
+        below = f"{place}.{key}"
+        if isinstance(value, Mapping):
+            yield from ((f"{key}.{path}", factor) for path, factor in _factors(value, below))
+        elif (factor := read(value, float, below)) < 0:
+            raise UserError(f"{below}: must be at least 0, got {value!r}")
+        else:
+            yield str(key), factor
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Is a value of JSON, all the way down, what the annotation says?"""
+    try:
+        read(value, hint, "")
+    except (UserError, ValueError):
+        return False
+    return True
+
+
+def _thousands(value: Any) -> Any:
+    """20000 for "20k", 1500000 for "1.5M"; whatever else comes is returned as it is."""
+    number = re.fullmatch(r"(\d+(?:\.\d+)?)([kM])", value) if isinstance(value, str) else None
+    if number is None:
+        return value
+    exact = Decimal(number[1]) * {"k": 1000, "M": 1_000_000}[number[2]]
+    return int(exact) if exact == int(exact) else value
+
+
+def _type_name(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " or ".join(map(str, get_args(hint)))
+    return _TYPES.get(hint, str(hint))
+
+
+_TYPES: dict[Any, str] = {
+    **{int: "a whole number", float: "a number", str: "a text", bool: "true or false"},
+    **{type(None): "null", list: "a list", tuple[str, ...]: "a list of lines of text"},
+    **{Mapping[str, float]: "PATH: number", Mapping[str, Any]: "KEY: value"},
+}
