@@ -23,7 +23,7 @@ from browser import Browser, installed_axe
 from conftest import Shell
 from test_table import PLANTED, half_width, make_plan, plant, tabulate
 
-from ablate.analysis.verdicts import said, summary
+from ablate.analysis.headline import said, summary
 from ablate.planning.cell import Column, PlannedRun, Row, Trial, Tune, TuningStage, TuningWinner
 from ablate.planning.plan import Plan
 from ablate.report import show

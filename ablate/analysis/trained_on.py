@@ -4,14 +4,16 @@ into a sweep file."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.scores import Scores, blocks_of
-from ablate.analysis.table import TableColumn
 from ablate.planning.cell import spec_parents
 from ablate.planning.plan import Plan
 from ablate.shared.own import is_own, name_of
 from ablate.shared.spec import datasets_of, task_of
+
+if TYPE_CHECKING:
+    from ablate.analysis.table import TableColumn
 
 THEN = ", then "  # before what a parent's child learns
 NAMED = 3  # data sets; of more their number is said

@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ablate.analysis.headline import told_gain
 from ablate.analysis.table import Entry, Table
-from ablate.analysis.verdicts import told_gain
 from ablate.planning.plan import Plan
 
 TICKS = 5  # about so many

@@ -16,9 +16,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ablate.analysis.headline import brief
+from ablate.analysis.headline import brief, said, summary
 from ablate.analysis.table import Table
-from ablate.analysis.verdicts import said, summary
 from ablate.planning.cell import Cell, caveats
 from ablate.planning.plan import Plan
 from ablate.report.forest import forests
