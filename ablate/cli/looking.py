@@ -44,8 +44,8 @@ def status(
     format: TextFormat = Format.text,
 ) -> None:
     """Show the progress of a sweep: runs by state, active workers, failures and their causes."""
-    from ablate.report import refresh, trees
-    from ablate.report.status import show_status
+    from ablate.report import trees
+    from ablate.report.status import show_status, watch_status
     from ablate.store.ledger import Ledger
     from ablate.store.progress import observe
     from ablate.store.store import Store
@@ -64,7 +64,7 @@ def status(
             show_status(made, kept, ledger)
             return
         try:
-            refresh.watch(made, kept, ledger)
+            watch_status(made, kept, ledger)
         except KeyboardInterrupt:  # it is not ours to stop
             raise typer.Exit(130) from None
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ablate.planning.plan import Plan
-from ablate.report.outlook import Outlook
-from ablate.report.power import Detection
+from ablate.report.power import Detection, Outlook
 from ablate.report.show import configuration, sides
 from ablate.running.costs import Costs
 from ablate.running.rehearse import Rehearsals

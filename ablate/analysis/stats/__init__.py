@@ -16,26 +16,44 @@ from ablate.analysis.stats.across import (
     changes,
     grid_effects,
 )
-from ablate.analysis.stats.boundaries import boundaries
-from ablate.analysis.stats.curves import Reached, auc, epochs_to, expected_best, reached
-from ablate.analysis.stats.estimate import Estimate, mean_interval, seed_correlation, welch_of_means
+from ablate.analysis.stats.estimate import (
+    Estimate,
+    Reached,
+    auc,
+    epochs_to,
+    expected_best,
+    mean_interval,
+    reached,
+    seed_correlation,
+    welch_of_means,
+)
 from ablate.analysis.stats.exact import Exact, RankAgreement, fisher, holm, kendall, sign_flip
 from ablate.analysis.stats.gains import (
+    BETTER,
+    CANT_TELL,
+    DID_NOTHING,
+    FEWEST_SEEDS,
+    MOST_SEEDS,
+    NEUTRAL,
+    POWER,
+    UNSTABLE,
     ColumnGains,
     Fit,
     Method,
     RowGain,
+    agreement,
     column_gains,
     fit,
+    population_gain,
     raw_p,
+    verdict,
 )
-from ablate.analysis.stats.looks import look_error
-from ablate.analysis.stats.population import population_gain
 from ablate.analysis.stats.power import (
     Forecast,
     OverSpread,
     Spread,
     detect,
+    look_error,
     residual_spread,
     resolution,
 )
@@ -46,20 +64,9 @@ from ablate.analysis.stats.until import (
     LookState,
     Sequential,
     before_looks,
+    boundaries,
     runs_until,
     take_look,
-)
-from ablate.analysis.stats.verdict import (
-    BETTER,
-    CANT_TELL,
-    DID_NOTHING,
-    FEWEST_SEEDS,
-    MOST_SEEDS,
-    NEUTRAL,
-    POWER,
-    UNSTABLE,
-    agreement,
-    verdict,
 )
 
 __all__ = [

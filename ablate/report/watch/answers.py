@@ -18,14 +18,13 @@ from ablate.analysis.course import standing
 from ablate.analysis.reading import glance
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
-from ablate.report.growing import GrowingMetrics
 from ablate.report.live import Clock, counts_line, parts_done
 from ablate.report.logs import tail
 from ablate.report.page import gains_html, template
-from ablate.report.plot.inks import inks
+from ablate.report.plot.form import inks
 from ablate.report.status import by_variant, details, driver_words
 from ablate.report.text import duration
-from ablate.report.workers import curve, first_metric, worker_cells
+from ablate.report.workers import GrowingMetrics, curve, first_metric, worker_cells
 from ablate.store import looks
 from ablate.store.find import Followed, driven
 from ablate.store.ledger import Ledger
