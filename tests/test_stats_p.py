@@ -274,12 +274,6 @@ def test_epochs_to_a_threshold_are_those_first_measured_there():
     assert stats.epochs_to(epochs, values[0], 0.9) == 2
 
 
-def test_runs_that_never_reach_it_are_counted_not_averaged():
-    found = stats.reached(np.array([4.0, np.nan, 6.0, np.nan, 5.0]))
-    assert (found.epochs, found.never) == (stats.mean_interval([4, 6, 5]), 2)
-    assert stats.reached(np.array([np.nan])) == (None, 1)
-
-
 def test_auc_is_the_mean_value_over_the_training():
     epochs = np.array([0.0, 1, 3, 10])
     assert stats.auc(epochs, np.full(4, 0.7)) == pytest.approx(0.7)

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ablate.analysis.across import SummaryLine
+from ablate.analysis.footnotes import seed_names
 from ablate.analysis.table import Entry, Table
+from ablate.analysis.trained_on import listed
 from ablate.shared.metrics import Metric
 
 if TYPE_CHECKING:  # numpy and scipy
@@ -88,7 +90,7 @@ def _brief(table: Table, found: list[tuple[str, list[Entry]]]) -> str:
         several = "both" if len(rows) == 2 else "all"
         number = several if count == len(rows) else _number(count)
         first = f"{number} {PREDICATES[better][count > 1]}"
-        clauses.append(f"{first}: {_listed(_largest(table, entries))}")
+        clauses.append(f"{first}: {listed(_largest(table, entries))}")
     elif better == "helps":
         clauses.append(_none(found))
     for verdict, entries in found:
@@ -98,7 +100,7 @@ def _brief(table: Table, found: list[tuple[str, list[Entry]]]) -> str:
         elif len(entries) > NAMED:
             clauses.append(f"{_number(len(entries))} {predicate}")
         else:
-            clauses.append(f"{_listed([entry.row for entry in entries])} {predicate}")
+            clauses.append(f"{listed([entry.row for entry in entries])} {predicate}")
     return f"of {changes} {'; '.join(clauses)}."
 
 
@@ -168,7 +170,7 @@ def _clause(table: Table, verdict: str, entries: Sequence[Entry], of: int) -> st
     if told and len(entries) == 1:
         return f"{entries[0].row} {predicate}{_bracketed(table, entries[0])}"
     names = [entry.row + (_bracketed(table, entry) if told else "") for entry in entries]
-    return f"{_listed(names)} {predicate}"
+    return f"{listed(names)} {predicate}"
 
 
 def _counted(
@@ -186,9 +188,9 @@ def _counted(
         first, count = rows[0]
         names[0] = f"{first} {PREDICATES[verdict][0]} in {count} of {columns[first]} columns"
         more = [f"{len(rows) - NAMED} more in some"] if len(rows) > NAMED else []
-        clauses.append(_listed(names + more))
+        clauses.append(listed(names + more))
     if others:
-        clauses.append(f"of {len(contrasts)} comparisons {_listed(others)}")
+        clauses.append(f"of {len(contrasts)} comparisons {listed(others)}")
     return clauses
 
 
@@ -223,12 +225,6 @@ def wins(table: Table, entries: Sequence[Entry]) -> str:
 def _bracketed(table: Table, entry: Entry) -> str:
     """ " (+1.20 points [+0.70, +1.70])"; "" where there is none."""
     return f" ({_told(table, entry.gain, lacking='')})" if entry.gain else ""
-
-
-def _listed(names: Sequence[str]) -> str:
-    """ "a, b and c"."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
 
 
 NO_VERDICT = "no verdict"
@@ -362,7 +358,7 @@ def _interval(
 def _fates(entry: Entry) -> list[str]:
     """Count the runs that diverged, collapsed, never reached the threshold, or are missing."""
     return [
-        f"{len(seeds)} of {entry.planned} runs {what}: {_seeds(seeds)}"
+        f"{len(seeds)} of {entry.planned} runs {what}: {seed_names(seeds)}"
         for seeds, what in (
             (entry.diverged, "diverged"),
             (entry.never, "never reached the threshold"),
@@ -371,7 +367,3 @@ def _fates(entry: Entry) -> list[str]:
         )
         if seeds
     ]
-
-
-def _seeds(seeds: Sequence[int]) -> str:
-    return f"seed{'s'[: len(seeds) > 1]} {', '.join(map(str, seeds))}"

@@ -38,7 +38,7 @@ def _data_of(specs: Iterable[Mapping[str, Any]]) -> str:
     found = dict.fromkeys(map(_data, specs))
     if len(found) > NAMED:
         return f"{len(found)} data sets"
-    return "; ".join(found) if any(THEN in one for one in found) else _listed([*found])
+    return "; ".join(found) if any(THEN in one for one in found) else listed([*found])
 
 
 def by_column(plan: Plan, cells: Cells) -> Iterator[str]:
@@ -62,7 +62,7 @@ def training(plan: Plan, specs: Sequence[Mapping[str, Any]], images: Collection[
     """State data, images where their numbers are known, resolution and length of runs of these
     trees: "Trained on mnist5k, 28 px, 8 epochs"."""
     if any(map(is_own, specs)):
-        return f"Trained by {_listed([*dict.fromkeys(map(name_of, specs))])}"
+        return f"Trained by {listed([*dict.fromkeys(map(name_of, specs))])}"
     parts = [_data_of(specs)]
     size = f"{_span({spec['data']['size'] for spec in specs})} px"
     parts.append(f"{_span(images)} {plan.task.examples} at {size}" if images else size)
@@ -93,5 +93,6 @@ def _span(numbers: Iterable[float]) -> str:
     return f"{least:,g}" if least == most else f"{least:,g} to {most:,g}"
 
 
-def _listed(words: Sequence[str]) -> str:
+def listed(words: Sequence[str]) -> str:
+    """ "a, b and c"."""
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)

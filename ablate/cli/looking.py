@@ -45,9 +45,8 @@ def status(
 ) -> None:
     """Show the progress of a sweep: runs by state, active workers, failures and their causes."""
     from ablate.report import trees
-    from ablate.report.status import show_status, watch_status
+    from ablate.report.status import SweepView, show_status, watch_status
     from ablate.store.ledger import Ledger
-    from ablate.store.progress import observe
     from ablate.store.store import Store
 
     if watch and format is not Format.text:
@@ -56,9 +55,8 @@ def status(
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, selection)
         if format is Format.json:
-            now = observe(made, list(made.runs()), kept, ledger)
-            withheld = kept.results(made.runs()).withheld.values()
-            print_json(trees.of_status(made, now, kept, withheld))
+            view = SweepView.of(made, list(made.runs()), kept, ledger)
+            print_json(trees.of_status(view, kept.results(view.runs).withheld.values()))
             return
         if not watch:
             show_status(made, kept, ledger)

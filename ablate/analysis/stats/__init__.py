@@ -10,24 +10,20 @@ a slower import, is the oracle in the tests.
 """
 
 from ablate.analysis.stats.across import (
-    AverageGain,
-    FactorialEffects,
     average_gains,
     changes,
     grid_effects,
 )
 from ablate.analysis.stats.estimate import (
     Estimate,
-    Reached,
     auc,
     epochs_to,
     expected_best,
     mean_interval,
-    reached,
     seed_correlation,
     welch_of_means,
 )
-from ablate.analysis.stats.exact import Exact, RankAgreement, fisher, holm, kendall, sign_flip
+from ablate.analysis.stats.exact import Exact, fisher, holm, kendall, sign_flip
 from ablate.analysis.stats.gains import (
     BETTER,
     CANT_TELL,
@@ -38,7 +34,6 @@ from ablate.analysis.stats.gains import (
     POWER,
     UNSTABLE,
     ColumnGains,
-    Fit,
     Method,
     RowGain,
     agreement,
@@ -57,7 +52,7 @@ from ablate.analysis.stats.power import (
     residual_spread,
     resolution,
 )
-from ablate.analysis.stats.spread import Flips, ImageFlips, Variances, by_images, one_way, paired
+from ablate.analysis.stats.spread import Flips, ImageFlips, by_images
 from ablate.analysis.stats.until import (
     Decision,
     LookFit,
@@ -78,13 +73,10 @@ __all__ = [
     "NEUTRAL",
     "POWER",
     "UNSTABLE",
-    "AverageGain",
     "ColumnGains",
     "Decision",
     "Estimate",
     "Exact",
-    "FactorialEffects",
-    "Fit",
     "Flips",
     "Forecast",
     "ImageFlips",
@@ -92,12 +84,9 @@ __all__ = [
     "LookState",
     "Method",
     "OverSpread",
-    "RankAgreement",
-    "Reached",
     "RowGain",
     "Sequential",
     "Spread",
-    "Variances",
     "agreement",
     "auc",
     "average_gains",
@@ -116,11 +105,8 @@ __all__ = [
     "kendall",
     "look_error",
     "mean_interval",
-    "one_way",
-    "paired",
     "population_gain",
     "raw_p",
-    "reached",
     "residual_spread",
     "resolution",
     "runs_until",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ TOLD_APART = 1e-12  # relative: a spread below this is rounding
 class Estimate:
     """A mean with its interval. n: independent trainings behind it; below 2 there is no interval.
 
-    `sd` is the standard deviation of one seed's contribution, so that `se` is that of the mean.
+    `sd` is the standard deviation of one seed's contribution; of the mean it is sd / sqrt(n).
     """
 
     mean: float
@@ -29,10 +28,6 @@ class Estimate:
     high: float | None
     n: int
     sd: float | None = None
-
-    @property
-    def se(self) -> float | None:
-        return None if self.sd is None else self.sd / math.sqrt(self.n)
 
 
 def mean_interval(x: Sequence[float] | Floats, alpha: float = 0.05) -> Estimate:
@@ -111,22 +106,6 @@ def epochs_to(epochs: Floats, values: Floats, threshold: float) -> Floats:
     there = values >= threshold
     first: Floats = np.where(there.any(-1), np.asarray(epochs, float)[there.argmax(-1)], np.nan)
     return first
-
-
-class Reached(NamedTuple):
-    """The mean of the runs that reached a threshold, and how many of all never did."""
-
-    epochs: Estimate | None
-    never: int
-
-
-def reached(epochs: Floats, alpha: float = 0.05) -> Reached:
-    """`epochs` (n,) of the runs of a cell, as `epochs_to` gives them: who never got there is
-    counted, not averaged, so the mean is that of the runs that did.
-    """
-    there = epochs[~np.isnan(epochs)]
-    mean = mean_interval(there, alpha) if len(there) else None
-    return Reached(mean, len(epochs) - len(there))
 
 
 def auc(epochs: Floats, values: Floats) -> Floats:

@@ -178,12 +178,6 @@ def named(row: str, column: str) -> str:
     return f"{row}, {column}" if column else row
 
 
-def seeds(numbers: Any) -> str:
-    """Name the seeds: "seeds 0, 1"."""
-    numbers = sorted(numbers)
-    return f"seed{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-
-
 COLOURS = (
     *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8700F0"),
     *("#692D0F", "#2D1E96", "#5A3C5A", "#C3B469", "#9678FF", "#E1004B", "#960087"),
