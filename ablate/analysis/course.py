@@ -15,7 +15,15 @@ from ablate.analysis.across import noisy
 from ablate.analysis.captions import count
 from ablate.analysis.correct import Predictions, correct
 from ablate.analysis.methods import sequential_of
-from ablate.analysis.scores import Curves, Probes, Results, Scores, all_scores, by_replicate
+from ablate.analysis.scores import (
+    Curves,
+    Probes,
+    Results,
+    Scores,
+    all_scores,
+    blocks_of,
+    by_replicate,
+)
 from ablate.planning.design import Fixed, Looks, Standing
 from ablate.planning.plan import Plan
 from ablate.store import looks
@@ -94,9 +102,7 @@ def follow(
     """The course of every column, by its label, as far as results go. `predictions`: reads what
     runs predicted; `past`: the looks before."""
     found = {}
-    for column in plan.columns:
-        keys = [(row.label, column.label) for row in plan.rows]
-        block = [cells[key] for key in keys if key in cells]
+    for column, block in blocks_of(plan, cells):
         block.sort(key=lambda scored: scored.cell.row != plan.baseline)  # which comes first
         found[column.label] = _column(plan, column.label, block, results, predictions, past)
     return found
@@ -142,7 +148,7 @@ def _column(
     for look, n in enumerate(plan.design.at):
         needed = state.active.copy()
         needed[0] = True
-        if not state.active.any() or not _known(y, unstable)[needed, :n].all():
+        if not state.active.any() or not (~np.isnan(y) | unstable)[needed, :n].all():
             break
         if look == 0 and method.spread == "images":
             images, lacking = _images(plan, block, results, predictions)
@@ -189,17 +195,6 @@ def _images(
     return images, ""
 
 
-def _without_interval(y: Floats, row: int) -> RowGain:
-    import numpy as np
-
-    from ablate.analysis import stats
-
-    differences = y[row] - y[0]
-    differences = differences[~np.isnan(differences)]
-    mean = float(differences.mean()) if len(differences) else 0.0
-    return stats.RowGain(stats.Estimate(mean, None, None, len(differences)))
-
-
 def _arrays(plan: Plan, block: Sequence[Scores]) -> tuple[Floats, Bools]:
     """Results (R, n_max), positive if better, NaN where missing; and which runs diverged,
     collapsed, or never reached the metric's threshold."""
@@ -212,12 +207,6 @@ def _arrays(plan: Plan, block: Sequence[Scores]) -> tuple[Floats, Bools]:
             y[row, seed] = plan.metric.sign * value
         unstable[row, [*found.unstable, *found.main.never]] = True
     return y, unstable
-
-
-def _known(y: Floats, unstable: Bools) -> Bools:
-    import numpy as np
-
-    return np.asarray(~np.isnan(y) | unstable)
 
 
 def _words(
@@ -258,7 +247,10 @@ def _gains(y: Floats, fit: LookFit) -> list[RowGain]:
     for row in range(len(y)):
         mean, half, sd = (float(part[row]) for part in (fit.gain, fit.half, fit.sd))
         if np.isnan(half):
-            found.append(_without_interval(y, row))
+            differences = y[row] - y[0]
+            differences = differences[~np.isnan(differences)]
+            mean = float(differences.mean()) if len(differences) else 0.0
+            found.append(stats.RowGain(stats.Estimate(mean, None, None, len(differences))))
             continue
         estimate = stats.Estimate(mean, mean - half, mean + half, y.shape[1], sd)
         own: Reason = "spread" if fit.own[row] else ""

@@ -229,7 +229,7 @@ def wide_grids(table: Table, show: Sequence[str]) -> Iterator[Grid]:
     shown = [name for name in show if name not in LONG_PARTS]
     if not shown:
         raise UserError("--show: a wide table has no ci, n and verdict; add gain, or --no-wide")
-    runs = ShownPart("runs", lambda entry: GridCell("; ".join(fates(entry)), number=True))
+    runs = ShownPart("runs", lambda entry: "; ".join(fates(entry)))
     parts = [part for name in shown for part in _wide_parts(table, name)] + [runs]
     for group in (*table.groups, ""):
         if columns := [column for column in table.columns if column.group == group]:

@@ -164,10 +164,9 @@ def probed(plan: Plan, table: Table, rundir: RunDirs, form: Form, probe: str) ->
 def in_order(plan: Plan, table: Table, form: Form) -> Iterator[PlannedRun]:
     """Yield the runs of the rows shown by row, column and seed, without runs that the table
     withholds."""
-    cells = {(cell.row, cell.column): cell for cell in plan.cells}
     for row in filter(lambda row: form.shows(row.label), plan.rows):
         for column in plan.columns:
-            if cell := cells.get((row.label, column.label)):
+            if cell := plan.cell(row.label, column.label):
                 for seed, run in cell.ids.items():
                     if run not in table.withheld:
                         yield PlannedRun(run, cell.at(seed), seed)
