@@ -159,14 +159,10 @@ class Arrays:
         **more: Any,
     ) -> SummaryLine:
         """Make a line. `given`: it may have a verdict; `margin`: with the margin."""
-        from ablate.analysis import stats
-
-        plan, analysis = self.plan, self.plan.analysis
-        words = stats.NEUTRAL if plan.metric.neutral else stats.BETTER
-        limit = analysis.margin if margin else None
-        word = verdict_of(gain.gain, limit, self.judge and given, words)
+        metric, limit = self.plan.metric, self.plan.analysis.margin if margin else None
+        word = verdict_of(gain.gain, limit, self.judge and given, metric.neutral)
         return SummaryLine(
-            label, column, hide_empty(gain.gain, plan.metric), word, p_values(gain), **more
+            label, column, hide_empty(gain.gain, metric), word, p_values(gain), **more
         )
 
 
@@ -176,10 +172,10 @@ def is_partial(plan: Plan, found: Scores) -> bool:
 
 
 def verdict_of(
-    gain: Estimate, margin: float | None, given: bool, words: tuple[str, str] | None = None
+    gain: Estimate, margin: float | None, given: bool, neutral: bool = False
 ) -> str | None:
-    """Return the verdict on a gain; None without an interval or with too few seeds. `words`: above
-    and below 0; default: helps, hurts."""
+    """Return the verdict on a gain; None without an interval or with too few seeds. `neutral`: has
+    the metric no better direction?"""
     from ablate.analysis import stats
 
     if not given or gain.low is None or gain.high is None or gain.n < stats.FEWEST_SEEDS:
@@ -187,7 +183,8 @@ def verdict_of(
     # Equal gains in all seeds have no spread: accuracies are counts, so that this is rounding.
     if not gain.sd:
         return stats.CANT_TELL
-    return stats.verdict(gain.low, gain.high, margin, words or stats.BETTER)
+    words = stats.NEUTRAL if neutral else stats.BETTER
+    return stats.verdict(gain.low, gain.high, margin, words)
 
 
 def hide_empty(gain: Estimate, metric: Metric) -> Estimate:

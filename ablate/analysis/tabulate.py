@@ -122,7 +122,8 @@ def tabulate(
             made = _column(plan, column, other, judge and not courses, footnotes, extra, on=name)
             columns.append(_named(made, other[0].cell.column, name, beside=bool(courses)))
     below = _below(plan, cells, columns, judge and not courses, right, past)
-    below = below if complete and not means else _without_intervals(below)
+    if means or not complete:
+        below = tuple(block.without_intervals() for block in below)
     return Table(
         sweep=plan.name,
         title=plan.title,
@@ -161,10 +162,6 @@ def _before(plan: Plan, past: PastLooks | None, strict: bool) -> tuple[list[str]
     """The notes on the looks before, and whether `strict` withholds the words."""
     methods = {at: method_of(plan, at, past) for at in past.now.columns} if past else {}
     return look_notes(plan, past, methods, strict)
-
-
-def _without_intervals(below: tuple[Summary, ...]) -> tuple[Summary, ...]:
-    return tuple(block.without_intervals() for block in below)
 
 
 def _rows(plan: Plan, footnotes: Footnotes) -> Iterator[TableRow]:
@@ -401,8 +398,7 @@ def make_entry(
 
     analysis, where = plan.analysis, (found.cell.row, found.cell.column)
     given = judge and not is_partial(plan, found)
-    words = stats.NEUTRAL if plan.metric.neutral else stats.BETTER
-    verdict = verdict_of(gain.gain, analysis.margin, given, words) if gain else None
+    verdict = verdict_of(gain.gain, analysis.margin, given, plan.metric.neutral) if gain else None
     if gain and verdict == stats.CANT_TELL and gain.stands_out:
         verdict = stats.UNSTABLE
     if course is not None:
@@ -410,7 +406,7 @@ def make_entry(
     if verdict is not None and _same_predictions(found, base):
         verdict = stats.DID_NOTHING
     against = _fisher(found, base) if extra.told else None
-    unstable = f"{len(base.unstable)} of {_ended(base)}" if base else ""
+    unstable = f"{len(base.unstable)} of {len(base.results)}" if base else ""
     texts = entry_notes(plan, found, gain, base, against, unstable)
     of_gain = [course.note(judge)] if course is not None else []
     of_gain += gain_notes(plan, found, gain, verdict, base, by_images)
@@ -482,17 +478,13 @@ def _same_predictions(found: Scores, base: Scores | None) -> bool:
     return all(mine) and mine == theirs[: len(mine)]
 
 
-def _ended(found: Scores) -> int:
-    return len(found.results)  # finished or diverged
-
-
 def _fisher(found: Scores, base: Scores | None) -> Exact | None:
     """Compare the unstable runs of a row and of the baseline; None if neither has one."""
     from ablate.analysis import stats
 
     if base is None or found is base or not (found.unstable or base.unstable):
         return None
-    n, m = _ended(found), _ended(base)
+    n, m = len(found.results), len(base.results)  # finished or diverged
     return stats.fisher(len(found.unstable), n, len(base.unstable), m) if n and m else None
 
 

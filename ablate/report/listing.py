@@ -56,22 +56,13 @@ def _said(task: TaskChoice, key: str) -> str:
     return ", ".join(filter(None, (metric.name, metric.unit, better)))
 
 
-def _launchers() -> Lines:
-    """List the launchers with their settings, then the settings that all launchers share."""
-    for name, choice in LAUNCHERS.items():
+def _with_shared(kind: str, table: Mapping[str, Choice], shared: Mapping[str, Param]) -> Lines:
+    """List the choices of a kind with their settings, then the settings that all of them share."""
+    for name, choice in table.items():
         yield name, choice.line, choice.source
-        yield from _params("launcher", choice.params)
-    yield "all", "shared by every launcher:", "-"
-    yield from _params("launcher", DRIVER)
-
-
-def _loggers() -> Lines:
-    """List the loggers as `_launchers` does."""
-    for name, choice in LOGGERS.items():
-        yield name, choice.line, choice.source
-        yield from _params("logger", choice.params)
-    yield "all", "shared by every logger:", "-"
-    yield from _params("logger", SHARED)
+        yield from _params(kind, choice.params)
+    yield "all", f"shared by every {kind}:", "-"
+    yield from _params(kind, shared)
 
 
 def _params(group: str, params: Mapping[str, Param]) -> Lines:
@@ -119,8 +110,8 @@ KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
     "data": ("data=NAME", lambda: _files("data")),
     "recipes": ("recipe=NAME", lambda: _files("recipe")),
     "trainers": ("trainer=NAME", lambda: _files("trainer")),
-    "launchers": ("launcher=NAME", _launchers),
-    "loggers": ("logger=[NAME, ...]", _loggers),
+    "launchers": ("launcher=NAME", lambda: _with_shared("launcher", LAUNCHERS, DRIVER)),
+    "loggers": ("logger=[NAME, ...]", lambda: _with_shared("logger", LOGGERS, SHARED)),
     "paper": ("ablate table paper:NAME", paper.listing),
     "metrics": ("analysis.metric=NAME", _metrics),
     "probes": ("probe=[NAME, ...]", lambda: _choices(choices.PROBES)),
