@@ -255,7 +255,7 @@ def test_a_published_gain_has_the_interval_of_its_standard_errors():
     )
     zero_at = stats.welch_of_means(79.7, 0.20, 78.6, 0.32, 3, alpha=test.pvalue)
     assert zero_at.low == pytest.approx(0, abs=1e-9)
-    assert found.se == pytest.approx(math.hypot(0.2, 0.32))
+    assert found.sd / math.sqrt(found.n) == pytest.approx(math.hypot(0.2, 0.32))
     assert stats.welch_of_means(80.0, 0.0, 79.0, 0.0, 3).low is None
     assert stats.welch_of_means(80.0, 0.1, 79.0, 0.1, 1).low is None
 

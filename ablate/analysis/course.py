@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ablate.analysis.across import noisy
 from ablate.analysis.captions import count
@@ -24,7 +24,7 @@ from ablate.analysis.scores import (
     blocks_of,
     by_replicate,
 )
-from ablate.planning.design import Fixed, Looks, Standing
+from ablate.planning.design import Standing
 from ablate.planning.plan import Plan
 from ablate.store import looks
 from ablate.store.looks import InterimLook
@@ -99,10 +99,10 @@ def follow(
     predictions: Predictions | None,
     past: PastLooks | None = None,
 ) -> dict[str, ColumnCourse]:
-    """The course of every column, by its label, as far as results go. `predictions`: reads what
-    runs predicted; `past`: the looks before."""
+    """The course of every column, by its label, as far as results go; none without looks.
+    `predictions`: reads what runs predicted; `past`: the looks before."""
     found = {}
-    for column, block in blocks_of(plan, cells):
+    for column, block in blocks_of(plan, cells) if plan.design.at else ():
         block.sort(key=lambda scored: scored.cell.row != plan.baseline)  # which comes first
         found[column.label] = _column(plan, column.label, block, results, predictions, past)
     return found
@@ -117,9 +117,7 @@ def courses_of(
     past: PastLooks | None = None,
 ) -> dict[str, ColumnCourse]:
     """The course of every column of a plan whose results these are; none of one without looks."""
-    if not plan.design.at:
-        return {}
-    cells = all_scores(plan, results, (), curves, probes)
+    cells = all_scores(plan, results, (), curves, probes) if plan.design.at else {}
     return follow(plan, cells, results, predictions, past)
 
 
@@ -335,62 +333,38 @@ def _until_the_end(plan: Plan, course: ColumnCourse) -> str:
     return f"; until the end: at most {count(runs, 'more run')}"
 
 
-class Once:
-    """Judges a column when every run of the sweep has a result."""
+def judged_gains(
+    plan: Plan,
+    block: Sequence[Scores],
+    method: Method,
+    right: Bools | None,
+    course: ColumnCourse | None,
+) -> ColumnGains:
+    """Compute the gains of a column with their intervals: of a sweep with looks as these judged
+    them, and without intervals on other sets. `right`: see `analysis.correct`."""
+    from ablate.analysis import stats
 
-    def courses(self, plan: Plan, *found: Any) -> dict[str, ColumnCourse]:
-        """Return the looks at every column so far, by its label. `found`: see `follow`."""
-        return {}
-
-    def gains(
-        self, plan: Plan, block: Sequence[Scores], method: Method, right: Bools | None, _: Any
-    ) -> ColumnGains:
-        """Compute the gains of a column with their intervals. `right`: see `analysis.correct`; the
-        last is the column's course."""
-        return gains(plan, block, method, right)
-
-
-class AtLooks(Once):
-    """Judges the rows of a column at each of its looks, as far as results go."""
-
-    def courses(self, plan: Plan, *found: Any) -> dict[str, ColumnCourse]:
-        return follow(plan, *found)
-
-    def gains(
-        self,
-        plan: Plan,
-        block: Sequence[Scores],
-        method: Method,
-        right: Bools | None,
-        course: ColumnCourse | None,
-    ) -> ColumnGains:
-        """As the looks judged them; without intervals on other sets."""
-        from ablate.analysis import stats
-
-        found = gains(plan.design.compared(plan), block, method, None)
-        means = means_alone(found)
-        if course is None or not course.rows:
-            return means
-        judged = (course.rows.get(scored.cell.row) for scored in block)
-        return stats.ColumnGains(
-            rows=tuple(r.gain if r else mean for r, mean in zip(judged, means.rows, strict=True)),
-            spreads=course.spreads,
-            df=course.df,
-            kept=found.kept,
-            tripped=course.tripped,
-            ratio=course.ratio,
-            void=found.void,
-        )
+    if not plan.design.at:
+        return _gains_of(plan, block, method, right)
+    found = _gains_of(plan.design.compared(plan), block, method, None)
+    means = means_alone(found)
+    if course is None or not course.rows:
+        return means
+    judged = (course.rows.get(scored.cell.row) for scored in block)
+    return stats.ColumnGains(
+        rows=tuple(r.gain if r else mean for r, mean in zip(judged, means.rows, strict=True)),
+        spreads=course.spreads,
+        df=course.df,
+        kept=found.kept,
+        tripped=course.tripped,
+        ratio=course.ratio,
+        void=found.void,
+    )
 
 
-JUDGES: Mapping[Any, Once] = {Fixed: Once(), Looks: AtLooks()}
-
-
-def judge_of(plan: Plan) -> Once:
-    return JUDGES[type(plan.design)]
-
-
-def gains(plan: Plan, block: Sequence[Scores], method: Method, right: Bools | None) -> ColumnGains:
+def _gains_of(
+    plan: Plan, block: Sequence[Scores], method: Method, right: Bools | None
+) -> ColumnGains:
     """Compute the gains of a column, positive if better; none without a baseline."""
     import numpy as np
 

@@ -26,7 +26,7 @@ from ablate.analysis.across import (
 )
 from ablate.analysis.captions import gain_alpha, look_notes
 from ablate.analysis.correct import Correct, Predictions, Rights
-from ablate.analysis.course import ColumnCourse, judge_of, means_alone
+from ablate.analysis.course import ColumnCourse, follow, judged_gains, means_alone
 from ablate.analysis.course import notes as course_notes
 from ablate.analysis.footnotes import (
     Footnotes,
@@ -104,7 +104,7 @@ def tabulate(
     result here. `population` adds gains for new seeds and images."""
     footnotes = Footnotes()
     cells = all_scores(plan, results, also, curves, probes)
-    courses = {} if means else judge_of(plan).courses(plan, cells, results, predictions, past)
+    courses = {} if means else follow(plan, cells, results, predictions, past)
     waits = any(found.missing for found in cells.values())
     complete = not waits and not any(course.next for course in courses.values())
     told = not means and (complete or any(course.told for course in courses.values()))
@@ -232,7 +232,7 @@ def _column(
     column_footnotes = footnotes.of([*mixed, *data_notes(block)])
     right = extra.right(block, on)
     method = method_of(plan, of.label, extra.past)
-    gains = judge_of(plan).gains(plan, block, method, right.right, course)
+    gains = judged_gains(plan, block, method, right.right, course)
     if not extra.told:
         gains = means_alone(gains)
     lacking = right.lacking or (course.lacking if course else "")
