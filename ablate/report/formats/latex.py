@@ -365,10 +365,7 @@ def _part(grid: Grid, which: Sequence[int]) -> FittedGrid:
 def _fit(grid: Grid, which: Sequence[int], room: float) -> FittedGrid | None:
     """The grid of these columns in `room` points: as it is, else with its headings folded, else
     with columns of words folded, too; None where it is too wide even so."""
-    if len(which) < len(grid.headings):
-        grid = grid.columns(which)
-        told = (x for x in grid.lines if x.heading or any(cell.text for cell in x.cells[1:]))
-        grid = dataclasses.replace(grid, lines=tuple(told))
+    grid = grid.part(which)
     lines = [line.cells for line in grid.lines if not line.heading]
     columns = [[cells[i] for cells in lines] for i in range(len(which))]
     body = [max(map(_cell_width, cells), default=0.0) for cells in columns]

@@ -189,31 +189,32 @@ def _block(table: Table, block: Summary, ci: str) -> Grid:
     judged = any(line.verdict for line in block.lines)
     told_as = bracket(ci, table.gain_alpha)
     change = "change of " * (block.kind == "contrast") + table.of().change
-    headings = [
+    headings = (
         GridCell("effect" if block.kind == "placement" else "variant"),
-        *([GridCell(WHERE[block.kind])] if where else []),
+        GridCell(WHERE.get(block.kind, "")),
         GridCell(change + told_as, number=True),
-        *([GridCell(f"if columns were a sample{told_as}", number=True)] if sampled else []),
-        *([GridCell("columns", number=True)] if sampled else []),
+        GridCell(f"if columns were a sample{told_as}", number=True),
+        GridCell("columns", number=True),
         GridCell("n", number=True),
-        *([GridCell("verdict" if table.complete else "")] if judged else []),
-    ]
+        GridCell("verdict" if table.complete else ""),
+    )
     lines = []
     for line in block.lines:
-        gain = interval(line.gain, table.of(), True, ci)
-        sample = interval(line.sampled, table.of(), True, ci)
-        cells = [
+        gain, sample = (interval(x, table.of(), True, ci) for x in (line.gain, line.sampled))
+        cells = (
             GridCell(line.label),
-            *([GridCell(line.column)] if where else []),
+            GridCell(line.column),
             GridCell(gain, bold=line.verdict == "helps", number=True),
-            *([GridCell(sample, number=True)] if sampled else []),
-            *([GridCell(str(len(line.columns)), number=True)] if sampled else []),
+            GridCell(sample, number=True),
+            GridCell(str(len(line.columns)), number=True),
             GridCell(str(line.gain.n), number=True),
-            *([GridCell(line.verdict or "")] if judged else []),
-        ]
-        lines.append(GridLine(tuple(cells)))
+            GridCell(line.verdict or ""),
+        )
+        lines.append(GridLine(cells))
     note = f"{block.note}; {block.contrasts} contrasts" if block.contrasts > 1 else block.note
-    return Grid(block.title, tuple(headings), tuple(lines), note=note)
+    shown = (True, where, True, sampled, sampled, True, judged)
+    grid = Grid(block.title, headings, tuple(lines), note=note)
+    return grid.columns([place for place, there in enumerate(shown) if there])
 
 
 # Parts that the long table has: words are counted at the end of a line.
