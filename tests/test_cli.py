@@ -29,7 +29,7 @@ from PIL import Image
 
 from ablate.cli import app
 from ablate.planning.plan import Plan
-from ablate.report.status import by_variant
+from ablate.report.status import SweepView
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 from ablate.version import __version__
@@ -227,7 +227,7 @@ def test_a_command_in_the_tests_process_is_as_in_one_of_its_own(driven):
 def test_the_columns_of_status_go_as_the_life_of_a_run():
     plan = SimpleNamespace(rows=())
     now = SimpleNamespace(counts=dict.fromkeys(("finished", "blocked", "started", "planned"), 1))
-    header, _ = by_variant(plan, (), now, {})
+    header, _ = SweepView(plan, (), now, None, ()).by_variant()
     assert header == ("variant", "planned", "started", "finished", "blocked")
 
 

@@ -15,7 +15,7 @@ import pytest
 from conftest import ABLATE, REPOSITORY
 
 from ablate.planning.compose import resolve
-from ablate.report.key_listing import key_lines
+from ablate.report.listing import key_lines
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "store"
 LONG_S = 120.0

@@ -17,9 +17,8 @@ from ablate.planning.plan import Plan
 from ablate.report.chosen import read_labels
 from ablate.report.plot import DrawnFigure, Form, Nothing, draw
 from ablate.report.plot.across import across
-from ablate.report.plot.form import read_size
+from ablate.report.plot.form import inks, read_size
 from ablate.report.plot.gains import gain
-from ablate.report.plot.inks import inks
 from ablate.report.plot.style import styled
 from ablate.shared.errors import UserError
 

@@ -20,7 +20,7 @@ from nvidia import EIGHT, Machine, gpu
 
 from ablate.planning.compose import Composer
 from ablate.planning.overrides import once, parse
-from ablate.report import refresh
+from ablate.report import status
 from ablate.running import gpus, launchers
 from ablate.running.gpus import NoAnswer, busy, figures, find
 from ablate.running.launchers import Slot, local
@@ -267,8 +267,8 @@ def test_figures_of_gpus_are_told_as_far_as_there_are_any(nvidia):
 
 def test_who_watches_asks_for_figures_now_and_then_and_not_for_cpus(nvidia, monkeypatch):
     nvidia.has([gpu(0, **{"utilization.gpu": 50}), gpu(1)])
-    meters = refresh.Meters()
-    monkeypatch.setattr(refresh, "METERS_EVERY_S", 1e6)
+    meters = status.Meters()
+    monkeypatch.setattr(status, "METERS_EVERY_S", 1e6)
 
     def lines(*slots: str) -> list[str]:
         return meters.lines([Worker(None, slot, {}, None) for slot in slots])  # type: ignore[arg-type]

@@ -6,9 +6,8 @@ import pytest
 from test_formats import sown
 from test_table import finished, make_plan
 
-from ablate.analysis.headline import brief, headline
+from ablate.analysis.headline import brief, false_words, headline
 from ablate.analysis.tabulate import tabulate
-from ablate.analysis.verdicts import false_words
 from ablate.report.formats import render
 
 SAME, WORSE, TELL = "same within 0.5", "no worse than 0.5", "can't tell"

@@ -32,6 +32,7 @@ from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.report import pair, trees, trials
 from ablate.report.formats import tidy
+from ablate.report.status import SweepView
 from ablate.store.events import RunState, Status
 from ablate.store.progress import BLOCKED, SweepProgress, Worker
 from ablate.store.store import Store
@@ -235,7 +236,7 @@ def _status(plan: Plan, store: Store, run: PlannedRun) -> Any:
     ]
     counts = {"planned": len(states) - 1, "failed": 1}
     now = SweepProgress(plan.name, len(states), counts, workers, states=states)
-    return trees.of_status(plan, now, store, ["a line"])
+    return trees.of_status(SweepView(plan, [*plan.runs()], now, store, ()), ["a line"])
 
 
 def test_the_page_has_every_key_and_no_other(said, tmp_path):

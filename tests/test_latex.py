@@ -12,9 +12,8 @@ from tex import compiled, has
 
 from ablate.analysis.published import SHOW, read_published
 from ablate.report.formats import LatexFloat, check_show, render
-from ablate.report.formats.fit import COLUMN, TEXT, fitted, lines_of, points
 from ablate.report.formats.grid import Grid, GridCell, GridLine
-from ablate.report.formats.latex import SPECIAL, escape
+from ablate.report.formats.latex import COLUMN, SPECIAL, TEXT, escape, fitted, lines_of, points
 from ablate.shared.errors import UserError
 
 NARROW = ("gain", "verdict")

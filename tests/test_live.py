@@ -9,9 +9,8 @@ import pytest
 from rich.console import Console
 
 from ablate.planning.cell import Cell, PlannedRun
-from ablate.report.growing import GrowingMetrics
 from ablate.report.live import RichView
-from ablate.report.workers import standing_cell, standing_line, workers_table
+from ablate.report.workers import GrowingMetrics, standing_cell, standing_line, workers_table
 from ablate.shared.rundir import RunDir
 from ablate.store.progress import SweepProgress, Worker
 

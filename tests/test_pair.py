@@ -17,8 +17,8 @@ from test_wide import grids
 from ablate.planning.cell import Column
 from ablate.report.chosen import choose
 from ablate.report.formats import render, render_pair
-from ablate.report.formats.beside import beside
 from ablate.report.formats.grid import split
+from ablate.report.formats.layout import beside
 from ablate.report.pair import SharedRow, pair
 from ablate.shared.errors import UserError
 from ablate.store.ledger import Ledger

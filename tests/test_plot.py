@@ -17,9 +17,9 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune, TuningStage
 from ablate.planning.plan import Plan
 from ablate.report.plot import FORMATS, KINDS, Form, Nothing, curves, draw, figure, figures
+from ablate.report.plot.form import named
 from ablate.report.plot.gains import limits
-from ablate.report.plot.heads import uniform
-from ablate.report.plot.measured import named
+from ablate.report.plot.probes import uniform
 from ablate.report.plot.style import Drawing, styled
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS

@@ -40,7 +40,7 @@ def test_images_add_their_variance_to_that_of_seeds():
     assert half > alone.gain.high - alone.gain.mean
     assert found.mean == pytest.approx(100 * (row.mean() - baseline.mean()))
     assert (found.low, found.high) == pytest.approx((found.mean - half, found.mean + half))
-    assert (found.n, found.se) == (4, pytest.approx(math.sqrt(total)))
+    assert (found.n, found.sd / math.sqrt(found.n)) == (4, pytest.approx(math.sqrt(total)))
 
 
 def test_it_contains_the_interval_for_seeds_alone():

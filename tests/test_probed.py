@@ -17,9 +17,8 @@ from conftest import Shell
 from test_table import SPEC, finished, make_plan, tabulate
 
 import ablate
-from ablate.analysis.headline import headline
+from ablate.analysis.headline import headline, said
 from ablate.analysis.scores import scores
-from ablate.analysis.verdicts import said
 from ablate.audit import export
 from ablate.planning.analysis_keys import is_metric
 from ablate.report import plot

@@ -23,13 +23,12 @@ from browser import Browser, installed_axe
 from conftest import Shell
 from test_table import PLANTED, half_width, make_plan, plant, tabulate
 
-from ablate.analysis.verdicts import said, summary
+from ablate.analysis.headline import said, summary
 from ablate.planning.cell import Column, PlannedRun, Row, Trial, Tune, TuningStage, TuningWinner
 from ablate.planning.plan import Plan
 from ablate.report import show
-from ablate.report.forest import forests
 from ablate.report.formats import render
-from ablate.report.page import render_page
+from ablate.report.page import forests, render_page
 from ablate.report.plot import figures
 from ablate.shared.files import to_json
 from ablate.store.record import RunRecord, load_records

@@ -14,11 +14,10 @@ from test_kill import disturb
 
 from ablate.analysis import reading, seeding, stats
 from ablate.analysis.course import STOPPED, courses_of, look_events, standing, told_by
-from ablate.analysis.headline import headline, wins
+from ablate.analysis.headline import headline, summary, wins
 from ablate.analysis.methods import sequential_of
 from ablate.analysis.seeding import Seeding
 from ablate.analysis.tabulate import tabulate
-from ablate.analysis.verdicts import summary
 from ablate.cli import starting
 from ablate.planning.design import USUAL, Fixed, Looks, looks_to
 from ablate.planning.expand import plan as make_plan

@@ -27,12 +27,12 @@ def test_a_mean_has_students_interval():
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-12)
     assert (found.mean, found.n) == (pytest.approx(x.mean()), 5)
     assert found.sd == pytest.approx(x.std(ddof=1))
-    assert found.se == pytest.approx(oracle.sem(x))
+    assert found.sd / math.sqrt(found.n) == pytest.approx(oracle.sem(x))
 
 
 def test_one_value_has_no_interval():
     assert stats.mean_interval([93.0]) == Estimate(93.0, None, None, 1)
-    assert stats.mean_interval([93.0]).se is None
+    assert stats.mean_interval([93.0]).sd is None
 
 
 def test_paired_is_scipys_at_alpha_over_contrasts():

@@ -12,7 +12,7 @@ import scipy.stats
 from test_formats import text_of
 from test_table import SPEC, finished, make_plan, tabulate
 
-from ablate.analysis import comparable, paper, stats
+from ablate.analysis import paper, stats
 from ablate.analysis.headline import wins
 from ablate.analysis.published import SHOW, read_published
 from ablate.planning.cell import Column, ColumnGroup, TuningWinner, wide_places
@@ -443,8 +443,8 @@ RECIPE = {"recipe": "quick", "data": "digits", "data.size": 32}
 def test_a_rate_that_both_searched_is_no_difference(tmp_path, monkeypatch):
     regime = "VTAB-1k finetune from imagenet1k 2500 steps bs512"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(comparable.RECIPES, regime, RECIPE)
-    monkeypatch.setitem(comparable.DATA, "vtab-natural/DTD", "mnist5k->digits")
+    monkeypatch.setitem(paper.RECIPES, regime, RECIPE)
+    monkeypatch.setitem(paper.DATA, "vtab-natural/DTD", "mnist5k->digits")
     (tmp_path / "x.yaml").write_text("""\
 base: {recipe: quick, data: digits, data.size: 32}
 from: {recipe: quick, data: mnist5k, data.size: 32}

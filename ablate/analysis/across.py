@@ -1,15 +1,15 @@
-"""Computes blocks below the columns of a table: contrasts between columns, and the placement grid
-as a design of two factors."""
+"""Computes the blocks below the columns of a table: averages over columns and groups of them,
+contrasts between columns, and the placement grid as a design of two factors."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.scores import Scores, by_replicate
-from ablate.planning.cell import Cell, Column
+from ablate.planning.cell import Cell, Column, wide_places
 from ablate.planning.plan import Plan
 from ablate.shared.metrics import Metric
 from ablate.store.past_looks import PastLooks
@@ -17,6 +17,7 @@ from ablate.store.past_looks import PastLooks
 if TYPE_CHECKING:  # numpy, which `--help` does without
     from ablate.analysis.stats import Estimate, Method, RowGain
     from ablate.analysis.stats.estimate import Bools, Floats
+
 
 PLACEMENTS = ("pre", "post", "pre+post")
 READINGS = {"residual": "LN after the addition", "branch": "LN on the branch"}
@@ -158,14 +159,10 @@ class Arrays:
         **more: Any,
     ) -> SummaryLine:
         """Make a line. `given`: it may have a verdict; `margin`: with the margin."""
-        from ablate.analysis import stats
-
-        plan, analysis = self.plan, self.plan.analysis
-        words = stats.NEUTRAL if plan.metric.neutral else stats.BETTER
-        limit = analysis.margin if margin else None
-        word = verdict_of(gain.gain, limit, self.judge and given, words)
+        metric, limit = self.plan.metric, self.plan.analysis.margin if margin else None
+        word = verdict_of(gain.gain, limit, self.judge and given, metric.neutral)
         return SummaryLine(
-            label, column, hide_empty(gain.gain, plan.metric), word, p_values(gain), **more
+            label, column, hide_empty(gain.gain, metric), word, p_values(gain), **more
         )
 
 
@@ -175,10 +172,10 @@ def is_partial(plan: Plan, found: Scores) -> bool:
 
 
 def verdict_of(
-    gain: Estimate, margin: float | None, given: bool, words: tuple[str, str] | None = None
+    gain: Estimate, margin: float | None, given: bool, neutral: bool = False
 ) -> str | None:
-    """Return the verdict on a gain; None without an interval or with too few seeds. `words`: above
-    and below 0; default: helps, hurts."""
+    """Return the verdict on a gain; None without an interval or with too few seeds. `neutral`: has
+    the metric no better direction?"""
     from ablate.analysis import stats
 
     if not given or gain.low is None or gain.high is None or gain.n < stats.FEWEST_SEEDS:
@@ -186,7 +183,8 @@ def verdict_of(
     # Equal gains in all seeds have no spread: accuracies are counts, so that this is rounding.
     if not gain.sd:
         return stats.CANT_TELL
-    return stats.verdict(gain.low, gain.high, margin, words or stats.BETTER)
+    words = stats.NEUTRAL if neutral else stats.BETTER
+    return stats.verdict(gain.low, gain.high, margin, words)
 
 
 def hide_empty(gain: Estimate, metric: Metric) -> Estimate:
@@ -364,3 +362,82 @@ def _grids(cells: Sequence[Cell], reading: str) -> Iterable[tuple[tuple[str, ...
     for group in groups.values():
         if all((a, m) in group for a in PLACEMENTS for m in PLACEMENTS):
             yield tuple(tuple(group[a, m] for m in PLACEMENTS) for a in PLACEMENTS)
+
+
+FEWEST = 2  # columns of an average
+
+
+def averages(arrays: Arrays) -> tuple[Summary, ...]:
+    """Compute the average over the columns; and that over the columns of each group, in a block of
+    its own. The groups are one family where `analysis.family` is the table."""
+    plan = arrays.plan
+    rows, everywhere = len(plan.rows) - 1, range(len(plan.columns))
+    whole = arrays.method(rows)
+    lines, notes = _averages(arrays, everywhere, whole, "")
+    average = Summary(
+        kind="average",
+        name="average",
+        title=f"Average over the {len(plan.columns) - len(arrays.void)} columns",
+        note=joined_note(*notes),
+        contrasts=whole.contrasts,
+        lines=lines,
+    )
+    return tuple(block for block in (average, *_group_averages(arrays)) if block.lines)
+
+
+def _group_averages(arrays: Arrays) -> Iterator[Summary]:
+    plan = arrays.plan
+    places = [wide_places(plan.columns)[column.label] for column in plan.columns]
+    members = {
+        group.name: [c for c, place in enumerate(places) if place.heading in group.headings]
+        for group in plan.groups
+    }
+    averaged = {name: which for name, which in members.items() if len(which) >= FEWEST}
+    if not averaged:
+        return
+    method = arrays.method(len(plan.rows) - 1, len(averaged))
+    found = [_averages(arrays, which, method, name) for name, which in averaged.items()]
+    yield Summary(
+        kind="group",
+        name="group",
+        title="Average over the columns of each group",
+        note=joined_note(*dict.fromkeys(note for _, notes in found for note in notes)),
+        contrasts=method.contrasts,
+        lines=tuple(line for lines, _ in found for line in lines),
+    )
+
+
+def _averages(
+    arrays: Arrays, which: Sequence[int], method: Method, group: str
+) -> tuple[tuple[SummaryLine, ...], tuple[str, ...]]:
+    """A line for each row, of its average over `which` columns; and the notes on them."""
+    from ablate.analysis import stats
+
+    plan, columns = arrays.plan, list(which)
+    void = [plan.columns[c].heading for c in columns if arrays.unstable[c, arrays.baseline]]
+    if len(columns) - len(void) < FEWEST:
+        return (), ()
+    y, unstable = arrays.y[columns], arrays.unstable[columns]
+    right = arrays.images(columns)
+    averaged = stats.average_gains(y, arrays.baseline, method, unstable, right)
+    lines, ratios = [], {}
+    for r, (row, average) in enumerate(zip(plan.rows, averaged, strict=True)):
+        if average is not None:
+            over = [columns[c] for c in average.columns]
+            partial = bool(arrays.omitted[over][:, [r, arrays.baseline]].any())
+            if average.tripped:
+                ratios[tuple(over)] = average.ratio
+            lines.append(
+                arrays.line(
+                    row.label,
+                    group,
+                    average.gain,
+                    given=not partial,
+                    sampled=hide_empty(average.sampled, plan.metric),
+                    columns=tuple(plan.columns[c].label for c in over),
+                )
+            )
+    left_out = f"without {', '.join(void)}: its baseline is unstable" if void else ""
+    noise = noisy(ratios.values())
+    noise = f"{group}: {noise}" if group and noise else noise
+    return tuple(lines), ("columns fixed, seeds random", left_out, noise)

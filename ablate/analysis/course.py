@@ -15,7 +15,15 @@ from ablate.analysis.across import noisy
 from ablate.analysis.captions import count
 from ablate.analysis.correct import Predictions, correct
 from ablate.analysis.methods import sequential_of
-from ablate.analysis.scores import Curves, Probes, Results, Scores, all_scores
+from ablate.analysis.scores import (
+    Curves,
+    Probes,
+    Results,
+    Scores,
+    all_scores,
+    blocks_of,
+    by_replicate,
+)
 from ablate.planning.design import Standing
 from ablate.planning.plan import Plan
 from ablate.store import looks
@@ -23,10 +31,11 @@ from ablate.store.looks import InterimLook
 from ablate.store.past_looks import PastLooks
 
 if TYPE_CHECKING:  # numpy and scipy
-    from ablate.analysis.stats import ImageFlips, LookFit, LookState, RowGain
+    from ablate.analysis.stats import ColumnGains, ImageFlips, LookFit, LookState, Method, RowGain
     from ablate.analysis.stats.estimate import Bools, Floats
     from ablate.analysis.stats.gains import Reason
     from ablate.analysis.stats.until import ImagesAt
+
 
 GOES_ON = "goes on"
 STOPPED = "no verdict (a run diverged, collapsed or missed the threshold)"  # or the baseline's did
@@ -90,12 +99,10 @@ def follow(
     predictions: Predictions | None,
     past: PastLooks | None = None,
 ) -> dict[str, ColumnCourse]:
-    """The course of every column, by its label, as far as results go. `predictions`: reads what
-    runs predicted; `past`: the looks before."""
+    """The course of every column, by its label, as far as results go; none without looks.
+    `predictions`: reads what runs predicted; `past`: the looks before."""
     found = {}
-    for column in plan.columns:
-        keys = [(row.label, column.label) for row in plan.rows]
-        block = [cells[key] for key in keys if key in cells]
+    for column, block in blocks_of(plan, cells) if plan.design.at else ():
         block.sort(key=lambda scored: scored.cell.row != plan.baseline)  # which comes first
         found[column.label] = _column(plan, column.label, block, results, predictions, past)
     return found
@@ -110,9 +117,7 @@ def courses_of(
     past: PastLooks | None = None,
 ) -> dict[str, ColumnCourse]:
     """The course of every column of a plan whose results these are; none of one without looks."""
-    if not plan.design.at:
-        return {}
-    cells = all_scores(plan, results, (), curves, probes)
+    cells = all_scores(plan, results, (), curves, probes) if plan.design.at else {}
     return follow(plan, cells, results, predictions, past)
 
 
@@ -141,7 +146,7 @@ def _column(
     for look, n in enumerate(plan.design.at):
         needed = state.active.copy()
         needed[0] = True
-        if not state.active.any() or not _known(y, unstable)[needed, :n].all():
+        if not state.active.any() or not (~np.isnan(y) | unstable)[needed, :n].all():
             break
         if look == 0 and method.spread == "images":
             images, lacking = _images(plan, block, results, predictions)
@@ -188,17 +193,6 @@ def _images(
     return images, ""
 
 
-def _without_interval(y: Floats, row: int) -> RowGain:
-    import numpy as np
-
-    from ablate.analysis import stats
-
-    differences = y[row] - y[0]
-    differences = differences[~np.isnan(differences)]
-    mean = float(differences.mean()) if len(differences) else 0.0
-    return stats.RowGain(stats.Estimate(mean, None, None, len(differences)))
-
-
 def _arrays(plan: Plan, block: Sequence[Scores]) -> tuple[Floats, Bools]:
     """Results (R, n_max), positive if better, NaN where missing; and which runs diverged,
     collapsed, or never reached the metric's threshold."""
@@ -211,12 +205,6 @@ def _arrays(plan: Plan, block: Sequence[Scores]) -> tuple[Floats, Bools]:
             y[row, seed] = plan.metric.sign * value
         unstable[row, [*found.unstable, *found.main.never]] = True
     return y, unstable
-
-
-def _known(y: Floats, unstable: Bools) -> Bools:
-    import numpy as np
-
-    return np.asarray(~np.isnan(y) | unstable)
 
 
 def _words(
@@ -257,7 +245,10 @@ def _gains(y: Floats, fit: LookFit) -> list[RowGain]:
     for row in range(len(y)):
         mean, half, sd = (float(part[row]) for part in (fit.gain, fit.half, fit.sd))
         if np.isnan(half):
-            found.append(_without_interval(y, row))
+            differences = y[row] - y[0]
+            differences = differences[~np.isnan(differences)]
+            mean = float(differences.mean()) if len(differences) else 0.0
+            found.append(stats.RowGain(stats.Estimate(mean, None, None, len(differences))))
             continue
         estimate = stats.Estimate(mean, mean - half, mean + half, y.shape[1], sd)
         own: Reason = "spread" if fit.own[row] else ""
@@ -340,3 +331,62 @@ def _until_the_end(plan: Plan, course: ColumnCourse) -> str:
         return ""
     runs = (len(course.active) + 1) * (plan.design.at[-1] - course.told[-1][0])
     return f"; until the end: at most {count(runs, 'more run')}"
+
+
+def judged_gains(
+    plan: Plan,
+    block: Sequence[Scores],
+    method: Method,
+    right: Bools | None,
+    course: ColumnCourse | None,
+) -> ColumnGains:
+    """Compute the gains of a column with their intervals: of a sweep with looks as these judged
+    them, and without intervals on other sets. `right`: see `analysis.correct`."""
+    from ablate.analysis import stats
+
+    if not plan.design.at:
+        return _gains_of(plan, block, method, right)
+    found = _gains_of(plan.design.compared(plan), block, method, None)
+    means = means_alone(found)
+    if course is None or not course.rows:
+        return means
+    judged = (course.rows.get(scored.cell.row) for scored in block)
+    return stats.ColumnGains(
+        rows=tuple(r.gain if r else mean for r, mean in zip(judged, means.rows, strict=True)),
+        spreads=course.spreads,
+        df=course.df,
+        kept=found.kept,
+        tripped=course.tripped,
+        ratio=course.ratio,
+        void=found.void,
+    )
+
+
+def _gains_of(
+    plan: Plan, block: Sequence[Scores], method: Method, right: Bools | None
+) -> ColumnGains:
+    """Compute the gains of a column, positive if better; none without a baseline."""
+    import numpy as np
+
+    from ablate.analysis import stats
+
+    labels = [found.cell.row for found in block]
+    if plan.baseline not in labels:
+        return stats.ColumnGains((None,) * len(block))
+    sign = plan.metric.sign
+    y = np.array([[sign * value for value in by_replicate(found.main, plan)] for found in block])
+    unstable = np.array([bool(found.unstable) for found in block])
+    flips = None if right is None else stats.Flips((right,))
+    return stats.column_gains(y, labels.index(plan.baseline), method, unstable, flips)
+
+
+def means_alone(gains: ColumnGains) -> ColumnGains:
+    """Return the mean gains, without intervals."""
+    from ablate.analysis import stats
+
+    def alone(row: RowGain | None) -> RowGain | None:
+        if row is None:
+            return None
+        return stats.RowGain(stats.Estimate(row.gain.mean, None, None, row.gain.n))
+
+    return stats.ColumnGains(tuple(map(alone, gains.rows)), void=gains.void)

@@ -75,15 +75,15 @@ def entry_notes(
         texts.append(_diverged(plan, found, gain))
     if found.collapsed:
         texts.append(
-            f"Collapsed: {_seeds(found.collapsed)} "
+            f"Collapsed: {seed_names(found.collapsed)} "
             f"{plan.task.collapse or _no_lower(plan)}; the mean includes it{_left(gain)}."
         )
     if found.unstable and against and base and not base.unstable:  # else it is said of the column
         texts[-1] += f" {_fisher(plan, against, unstable)}"
     if found.main.never:
         texts.append(
-            f"{_seeds(found.main.never).capitalize()} never reached the threshold. The mean leaves "
-            f"these runs out, so the row has no verdict."
+            f"{seed_names(found.main.never).capitalize()} never reached the threshold. The mean "
+            f"leaves these runs out, so the row has no verdict."
         )
     for name, values in found.beyond.items():
         what = plan.named(name, "--show").name
@@ -298,7 +298,8 @@ def _circumstances(cell: Cell, result: Mapping[str, Any]) -> Iterator[tuple[str,
         yield "plugins", f"code of {', '.join(places)}", "/".join(dict.fromkeys(own.values()))
 
 
-def _seeds(seeds: Sequence[int]) -> str:
+def seed_names(seeds: Sequence[int]) -> str:
+    """ "seed 1", "seeds 0, 2"."""
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 

@@ -1,14 +1,23 @@
-"""Writes the result of a table as one sentence: with its intervals, or brief."""
+"""Writes the result of a table as one sentence, with its intervals or brief, and a sentence on each
+variant."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from ablate.analysis.across import SummaryLine
+from ablate.analysis.footnotes import seed_names
 from ablate.analysis.table import Entry, Table
-from ablate.analysis.verdicts import false_words
+from ablate.analysis.trained_on import listed
 from ablate.shared.metrics import Metric
+
+if TYPE_CHECKING:  # numpy and scipy
+    from ablate.analysis.stats import Estimate
+
 
 NAMED = 3  # rows of a verdict; of more their number is said, and which is the foremost
 # A verdict's first words: of one row, of several. {} is the margin with its unit.
@@ -81,7 +90,7 @@ def _brief(table: Table, found: list[tuple[str, list[Entry]]]) -> str:
         several = "both" if len(rows) == 2 else "all"
         number = several if count == len(rows) else _number(count)
         first = f"{number} {PREDICATES[better][count > 1]}"
-        clauses.append(f"{first}: {_listed(_largest(table, entries))}")
+        clauses.append(f"{first}: {listed(_largest(table, entries))}")
     elif better == "helps":
         clauses.append(_none(found))
     for verdict, entries in found:
@@ -91,7 +100,7 @@ def _brief(table: Table, found: list[tuple[str, list[Entry]]]) -> str:
         elif len(entries) > NAMED:
             clauses.append(f"{_number(len(entries))} {predicate}")
         else:
-            clauses.append(f"{_listed([entry.row for entry in entries])} {predicate}")
+            clauses.append(f"{listed([entry.row for entry in entries])} {predicate}")
     return f"of {changes} {'; '.join(clauses)}."
 
 
@@ -156,12 +165,12 @@ def _clause(table: Table, verdict: str, entries: Sequence[Entry], of: int) -> st
     told = verdict in TOLD
     if len(entries) > NAMED:
         most = max(entries, key=lambda entry: abs(entry.gain.mean) if entry.gain else 0.0)
-        foremost = f", most of all {most.row}{_gain(table, most)}" if told else ""
+        foremost = f", most of all {most.row}{_bracketed(table, most)}" if told else ""
         return f"{len(entries)} of {of} {predicate}{foremost}"
     if told and len(entries) == 1:
-        return f"{entries[0].row} {predicate}{_gain(table, entries[0])}"
-    names = [entry.row + (_gain(table, entry) if told else "") for entry in entries]
-    return f"{_listed(names)} {predicate}"
+        return f"{entries[0].row} {predicate}{_bracketed(table, entries[0])}"
+    names = [entry.row + (_bracketed(table, entry) if told else "") for entry in entries]
+    return f"{listed(names)} {predicate}"
 
 
 def _counted(
@@ -179,9 +188,9 @@ def _counted(
         first, count = rows[0]
         names[0] = f"{first} {PREDICATES[verdict][0]} in {count} of {columns[first]} columns"
         more = [f"{len(rows) - NAMED} more in some"] if len(rows) > NAMED else []
-        clauses.append(_listed(names + more))
+        clauses.append(listed(names + more))
     if others:
-        clauses.append(f"of {len(contrasts)} comparisons {_listed(others)}")
+        clauses.append(f"of {len(contrasts)} comparisons {listed(others)}")
     return clauses
 
 
@@ -213,19 +222,148 @@ def wins(table: Table, entries: Sequence[Entry]) -> str:
     return f"{better} in {first} of {len(entries)}" + (f" ({more})" if more else "")
 
 
-def _gain(table: Table, entry: Entry) -> str:
+def _bracketed(table: Table, entry: Entry) -> str:
     """ " (+1.20 points [+0.70, +1.70])"; "" where there is none."""
-    if entry.gain is None:
+    return f" ({_told(table, entry.gain, lacking='')})" if entry.gain else ""
+
+
+NO_VERDICT = "no verdict"
+FEW = 3  # columns that have their numbers said beside the average's
+
+
+@dataclass(frozen=True)
+class Said:
+    """`kind`: the verdict where all columns agree, else "mixed"; "baseline" for the baseline."""
+
+    label: str
+    kind: str
+    sentence: str  # without the label
+
+
+def said(table: Table) -> list[Said]:
+    """Write a sentence for every variant, the baseline first."""
+    averages = {
+        line.label: line
+        for block in table.blocks
+        if block.kind == "average"
+        for line in block.lines
+    }
+    found = []
+    for row in table.rows:
+        entries = [entry for entry in table.entries if entry.row == row.label]
+        baseline = row.label == table.baseline
+        kinds = dict.fromkeys(entry.verdict or NO_VERDICT for entry in entries)
+        kind = "baseline" if baseline else next(iter(kinds)) if len(kinds) == 1 else "mixed"
+        clause = _level if baseline else _gain
+        average = averages.get(row.label)
+        if average and len(entries) > FEW:
+            clauses = _grouped(table, entries)
+        else:
+            clauses = [clause(table, entry) for entry in entries]
+        if average:
+            clauses.insert(0, _average(table, average))
+        found.append(Said(row.label, kind, f"{'; '.join(clauses)}."))
+    return sorted(found, key=lambda one: one.kind != "baseline")
+
+
+def summary(table: Table) -> str:
+    """ "8 comparisons: 5 help, 3 can't tell." """
+    contrasts = table.contrasts
+    counts = Counter(entry.verdict or NO_VERDICT for entry in contrasts)
+    what = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    counted = f"{len(contrasts)} comparison{'s'[: len(contrasts) != 1]}: {what}."
+    return " ".join(filter(None, (counted, false_words(table))))
+
+
+def false_words(table: Table) -> str:
+    """State the expected number of columns with a false verdict, if each column is a family of its
+    own; else ""."""
+    columns = sum(not column.void for column in table.judged)
+    if columns < 2 or table.family == "table" or not table.has_verdicts:
         return ""
-    mean = table.of().text(entry.gain.mean, sign=True)
-    told = f"{mean} {table.of().points}"
-    if entry.gain.low is not None and entry.gain.high is not None:
-        ends = (table.of().text(end, sign=True) for end in (entry.gain.low, entry.gain.high))
-        told += f" [{', '.join(ends)}]"
-    return f" ({told})"
+    alpha = f"{100 * table.gain_alpha:.3g} %"
+    return (
+        f"A column has a false verdict in up to {alpha} of sweeps, so of {columns} columns up to "
+        f"{columns * table.gain_alpha:.2g} are expected to have one; with analysis.family=table a "
+        f"whole table has one in up to {alpha} of sweeps."
+    )
 
 
-def _listed(names: Sequence[str]) -> str:
-    """ "a, b and c"."""
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+def _level(table: Table, entry: Entry) -> str:
+    metric = table.of()
+    what = f"the baseline{_on(table, entry)}"
+    if entry.accuracy is None:
+        return f"{what} ({'; '.join(_fates(entry))})"
+    value = metric.text(entry.accuracy.mean)
+    unit = f" {metric.unit}" if metric.unit else ""
+    told = f"{value}{unit}{_interval(table, entry.accuracy)}, n = {entry.n}"
+    return f"{what} ({'; '.join([told, *_fates(entry)])})"
+
+
+def _gain(table: Table, entry: Entry) -> str:
+    verdict = f"{entry.verdict or NO_VERDICT}{_on(table, entry)}"
+    if entry.gain is None:
+        return f"{verdict} ({'; '.join(_fates(entry)) or 'no gain to compare'})"
+    return f"{verdict} ({'; '.join([_with_n(table, entry.gain), *_fates(entry)])})"
+
+
+def told_gain(table: Table, entry: Entry) -> str:
+    """ "+1.20 points [+0.70, +1.70], n = 5: helps", of an entry with a gain."""
+    assert entry.gain is not None
+    return _with_n(table, entry.gain) + (f": {entry.verdict}" if entry.verdict else "")
+
+
+def _average(table: Table, line: SummaryLine) -> str:
+    verdict = f"{line.verdict or NO_VERDICT} on average over {len(line.columns)} columns"
+    return f"{verdict} ({_with_n(table, line.gain)})"
+
+
+def _grouped(table: Table, entries: Sequence[Entry]) -> list[str]:
+    """List the columns of each verdict, with the runs that have no plain result."""
+    columns: dict[str, list[str]] = {}
+    for entry in entries:
+        fates = f" ({'; '.join(_fates(entry))})" if _fates(entry) else ""
+        found = columns.setdefault(entry.verdict or NO_VERDICT, [])
+        found.append(_headings(table)[entry.column] + fates)
+    return [f"{verdict} on {', '.join(found)}" for verdict, found in columns.items()]
+
+
+def _with_n(table: Table, gain: Estimate) -> str:
+    return f"{_told(table, gain)}, n = {gain.n}"
+
+
+def _told(table: Table, gain: Estimate, lacking: str = ", no interval") -> str:
+    """ "+1.20 points [+0.70, +1.70]"; `lacking` in place of an interval that it lacks."""
+    mean = table.of().text(gain.mean, sign=True)
+    return f"{mean} {table.of().points}{_interval(table, gain, True, lacking)}"
+
+
+def _on(table: Table, entry: Entry) -> str:
+    return f" on {_headings(table)[entry.column]}" if len(table.columns) > 1 else ""
+
+
+def _headings(table: Table) -> dict[str, str]:
+    return {column.label: column.heading for column in table.columns}
+
+
+def _interval(
+    table: Table, estimate: Estimate, sign: bool = False, lacking: str = ", no interval"
+) -> str:
+    if estimate.low is None or estimate.high is None:
+        return lacking
+    low, high = (table.of().text(end, sign) for end in (estimate.low, estimate.high))
+    return f" [{low}, {high}]"
+
+
+def _fates(entry: Entry) -> list[str]:
+    """Count the runs that diverged, collapsed, never reached the threshold, or are missing."""
+    return [
+        f"{len(seeds)} of {entry.planned} runs {what}: {seed_names(seeds)}"
+        for seeds, what in (
+            (entry.diverged, "diverged"),
+            (entry.never, "never reached the threshold"),
+            (entry.collapsed, "collapsed"),
+            (entry.missing, "missing"),
+        )
+        if seeds
+    ]

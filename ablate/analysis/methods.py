@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ablate.analysis.also import sets_of
 from ablate.analysis.captions import gain_alpha
+from ablate.analysis.scores import sets_of
 from ablate.planning.plan import Plan
 from ablate.store.past_looks import PastLooks
 

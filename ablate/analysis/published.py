@@ -91,13 +91,8 @@ def _published_column(table: PaperTable, label: str, n: int, footnotes: Footnote
                 row=row,
                 column=label,
                 planned=n,
-                values={},
-                missing=(),
-                diverged=(),
-                collapsed=(),
                 accuracy=accuracy,
                 gain=gain,
-                pool="",
                 verdict=verdict,
                 footnotes=footnotes.of([printed.note] if printed and printed.note else []),
                 against=Against(

@@ -62,15 +62,17 @@ class Entry:
     row: str
     column: str
     planned: int  # runs
-    values: Mapping[int, float]  # the metric by seed: what the mean is of
-    missing: tuple[int, ...]  # seeds without a result
-    diverged: tuple[int, ...]
-    collapsed: tuple[int, ...]
-    accuracy: Estimate | None  # the metric, whichever it is
-    gain: Estimate | None  # None for the baseline
-    pool: str  # "kept", or why the row is judged by its own spread; "" where each is
-    verdict: str | None  # None where none is given
-    footnotes: tuple[int, ...]
+    values: Mapping[int, float] = field(
+        default_factory=dict
+    )  # the metric by seed: what the mean is of
+    missing: tuple[int, ...] = ()  # seeds without a result
+    diverged: tuple[int, ...] = ()
+    collapsed: tuple[int, ...] = ()
+    accuracy: Estimate | None = None  # the metric, whichever it is
+    gain: Estimate | None = None  # None for the baseline
+    pool: str = ""  # "kept", or why the row is judged by its own spread; "" where each is
+    verdict: str | None = None  # None where none is given
+    footnotes: tuple[int, ...] = ()
     gain_footnotes: tuple[int, ...] = ()  # of these, the ones that explain gain and verdict
     ratio: float | None = None  # of its own spread to the other rows', where it is judged by it
     never: tuple[int, ...] = ()  # finished, but never reached the metric's threshold

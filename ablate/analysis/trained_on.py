@@ -4,14 +4,16 @@ into a sweep file."""
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.scores import Scores, blocks_of
-from ablate.analysis.table import TableColumn
 from ablate.planning.cell import spec_parents
 from ablate.planning.plan import Plan
 from ablate.shared.own import is_own, name_of
 from ablate.shared.spec import datasets_of, task_of
+
+if TYPE_CHECKING:
+    from ablate.analysis.table import TableColumn
 
 THEN = ", then "  # before what a parent's child learns
 NAMED = 3  # data sets; of more their number is said
@@ -36,7 +38,7 @@ def _data_of(specs: Iterable[Mapping[str, Any]]) -> str:
     found = dict.fromkeys(map(_data, specs))
     if len(found) > NAMED:
         return f"{len(found)} data sets"
-    return "; ".join(found) if any(THEN in one for one in found) else _listed([*found])
+    return "; ".join(found) if any(THEN in one for one in found) else listed([*found])
 
 
 def by_column(plan: Plan, cells: Cells) -> Iterator[str]:
@@ -60,7 +62,7 @@ def training(plan: Plan, specs: Sequence[Mapping[str, Any]], images: Collection[
     """State data, images where their numbers are known, resolution and length of runs of these
     trees: "Trained on mnist5k, 28 px, 8 epochs"."""
     if any(map(is_own, specs)):
-        return f"Trained by {_listed([*dict.fromkeys(map(name_of, specs))])}"
+        return f"Trained by {listed([*dict.fromkeys(map(name_of, specs))])}"
     parts = [_data_of(specs)]
     size = f"{_span({spec['data']['size'] for spec in specs})} px"
     parts.append(f"{_span(images)} {plan.task.examples} at {size}" if images else size)
@@ -91,5 +93,6 @@ def _span(numbers: Iterable[float]) -> str:
     return f"{least:,g}" if least == most else f"{least:,g} to {most:,g}"
 
 
-def _listed(words: Sequence[str]) -> str:
+def listed(words: Sequence[str]) -> str:
+    """ "a, b and c"."""
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)

@@ -20,7 +20,7 @@ MORE_KEYS = ("data", "launcher", "logger", "model", "probe", "recipe", "seeds", 
 def words(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of sweeps; keys, once a letter is typed; the choices of a key such as `norm=`."""
     from ablate.planning.sweep_paths import sweep_files
-    from ablate.report.key_listing import key_lines
+    from ablate.report.listing import key_lines
     from ablate.shared.choices import CHOICES
 
     said = [word for word in ctx.params.get("words") or () if word != "="]

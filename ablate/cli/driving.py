@@ -280,9 +280,8 @@ def plan(
     """Show the runs and the cost of a sweep, without training."""
     from ablate.analysis.own import with_own
     from ablate.report import trees
-    from ablate.report.outlook import Outlook, outlook
     from ablate.report.planned import show_head, show_plan
-    from ablate.report.power import Detection, forecast
+    from ablate.report.power import Detection, Outlook, forecast, outlook
     from ablate.running import launchers
     from ablate.running.devices import Devices
     from ablate.running.estimate import costs

@@ -50,10 +50,9 @@ def status(
     format: TextFormat = Format.text,
 ) -> None:
     """Show the progress of a sweep: runs by state, active workers, failures and their causes."""
-    from ablate.report import refresh, trees
-    from ablate.report.status import show_status
+    from ablate.report import trees
+    from ablate.report.status import SweepView, show_status, watch_status
     from ablate.store.ledger import Ledger
-    from ablate.store.progress import observe
     from ablate.store.store import Store
 
     if watch and format is not Format.text:
@@ -62,15 +61,14 @@ def status(
     with Ledger.reading(kept) as ledger:
         made = planned(kept, ledger, selection)
         if format is Format.json:
-            now = observe(made, list(made.runs()), kept, ledger)
-            withheld = kept.results(made.runs()).withheld.values()
-            print_json(trees.of_status(made, now, kept, withheld))
+            view = SweepView.of(made, list(made.runs()), kept, ledger)
+            print_json(trees.of_status(view, kept.results(view.runs).withheld.values()))
             return
         if not watch:
             show_status(made, kept, ledger)
             return
         try:
-            refresh.watch(made, kept, ledger)
+            watch_status(made, kept, ledger)
         except KeyboardInterrupt:  # it is not ours to stop
             raise typer.Exit(130) from None
 

@@ -1,7 +1,7 @@
 """The design of a sweep: which seeds its cells have, and when its gains are judged.
 
 `Fixed` and `Looks` answer the same questions. A plan, its table, its ledger and its messages ask
-its design, and none asks which one it is. `analysis.judges` has the judge of each.
+its design, and none asks which one it is. `analysis.course` judges by the numbers of its looks.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from ablate.analysis.across import Summary
-from ablate.analysis.details import details
+from ablate.analysis.captions import details
 from ablate.analysis.table import Table, TableColumn, TableRow
 from ablate.planning.cell import Cell
 from ablate.planning.declaration import holds

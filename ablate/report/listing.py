@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Union, get_args, get_origin
 
 from ablate.analysis import paper
+from ablate.planning.analysis_keys import Analysis
+from ablate.planning.cell import Tune
 from ablate.planning.conf import shipped
 from ablate.planning.launcher import DRIVER, LAUNCHERS
 from ablate.planning.logger import LOGGERS, SHARED
-from ablate.report.key_listing import key_lines
+from ablate.planning.tuning import OWN, TRIALS
 from ablate.report.plot import KINDS as PLOTS
 from ablate.shared import choices
-from ablate.shared.choices import Choice
+from ablate.shared.choices import CHOICES, Choice
 from ablate.shared.errors import UserError, nearest, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, TaskChoice
 from ablate.shared.metrics.metric import AREA, CROSSING
 from ablate.shared.metrics.probed import PROBED
 from ablate.shared.packages import installing
-from ablate.shared.schema import Param
+from ablate.shared.schema import Bounds, Param, added, hints, keys
+from ablate.shared.sections import Model, Text, Weights
+from ablate.shared.spec import Run
 
 Lines = Iterator[tuple[str, str, str]]
 
@@ -51,22 +56,13 @@ def _said(task: TaskChoice, key: str) -> str:
     return ", ".join(filter(None, (metric.name, metric.unit, better)))
 
 
-def _launchers() -> Lines:
-    """List the launchers with their settings, then the settings that all launchers share."""
-    for name, choice in LAUNCHERS.items():
+def _with_shared(kind: str, table: Mapping[str, Choice], shared: Mapping[str, Param]) -> Lines:
+    """List the choices of a kind with their settings, then the settings that all of them share."""
+    for name, choice in table.items():
         yield name, choice.line, choice.source
-        yield from _params("launcher", choice.params)
-    yield "all", "shared by every launcher:", "-"
-    yield from _params("launcher", DRIVER)
-
-
-def _loggers() -> Lines:
-    """List the loggers as `_launchers` does."""
-    for name, choice in LOGGERS.items():
-        yield name, choice.line, choice.source
-        yield from _params("logger", choice.params)
-    yield "all", "shared by every logger:", "-"
-    yield from _params("logger", SHARED)
+        yield from _params(kind, choice.params)
+    yield "all", f"shared by every {kind}:", "-"
+    yield from _params(kind, shared)
 
 
 def _params(group: str, params: Mapping[str, Param]) -> Lines:
@@ -114,8 +110,8 @@ KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
     "data": ("data=NAME", lambda: _files("data")),
     "recipes": ("recipe=NAME", lambda: _files("recipe")),
     "trainers": ("trainer=NAME", lambda: _files("trainer")),
-    "launchers": ("launcher=NAME", _launchers),
-    "loggers": ("logger=[NAME, ...]", _loggers),
+    "launchers": ("launcher=NAME", lambda: _with_shared("launcher", LAUNCHERS, DRIVER)),
+    "loggers": ("logger=[NAME, ...]", lambda: _with_shared("logger", LOGGERS, SHARED)),
     "paper": ("ablate table paper:NAME", paper.listing),
     "metrics": ("analysis.metric=NAME", _metrics),
     "probes": ("probe=[NAME, ...]", lambda: _choices(choices.PROBES)),
@@ -127,7 +123,7 @@ KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
 
 
 # Kinds of which the user may have own ones, by import path.
-OWN = {
+OWN_CHOICES = {
     **{f"{kind}s": f"{kind}=module:Class" for kind in choices.CHOICES},
     "metrics": "analysis.metric=module:function",
     "probes": "probe=[module:Class]",
@@ -143,7 +139,7 @@ class Catalogue:
     choices: Sequence[tuple[str, str, str]]  # name, line, source ("-": none)
 
     def text(self) -> str:
-        own = f", or {OWN[self.name]} of your own" if self.name in OWN else ""
+        own = f", or {OWN_CHOICES[self.name]} of your own" if self.name in OWN_CHOICES else ""
         lines = [f"{self.name}  ({self.how}{own})"]
         width = min(36, max((len(name) for name, *_ in self.choices), default=0))
         for name, line, source in self.choices:
@@ -180,3 +176,93 @@ def catalogue(kind: str | None, prefix: str, sweeps: Callable[[], Lines]) -> lis
         names = [line[0].strip().partition("=")[0] for line in every]
         raise UserError(f"list {kind}: no name begins with {prefix!r}{nearest(prefix, names)}")
     return [Catalogue(kind, how, found)]
+
+
+WHOLE_LINE = "a size such as S/16 (model.arch), or a whole model: timm:NAME, module:Class"
+WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true, false"}
+
+
+def key_lines(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """(`key=default`, what it does and what it takes, "-") of every key. `tree`: the configuration
+    that has the defaults; of {} they are null."""
+    for section, hint in hints(Run).items():
+        if section in CHOICES:
+            names = ", ".join([*CHOICES[section], "module:Class"])
+            default = tree.get(section, {}).get("name")
+            yield f"{section}={default}", f"the {section} [{names}]", "-"
+            yield from _of_choices(section, {n: c.params for n, c in CHOICES[section].items()})
+        elif section in keys(Run):
+            yield from _of_fields("", Run, tree, [section])
+        elif is_dataclass(cls := Model if section == "model" else hint):  # not a whole model
+            yield from _of_fields(f"{section}.", cls, tree.get(section, {}), keys(cls))
+    yield from _of_fields("text.", Text, {}, keys(Text))
+    yield from _of_choices("launcher", {name: choice.params for name, choice in LAUNCHERS.items()})
+    for key, param in DRIVER.items():
+        yield f"launcher.{key}={_shown(param.default)}", _line(param.line, param.type, param), "-"
+    yield from _of_fields("analysis.", Analysis, {}, keys(Analysis))
+    yield (
+        f"tune.trials={TRIALS}",
+        "trials of all searches of a cell [a whole number at least 1]",
+        "-",
+    )
+    yield from _of_fields("tune.", Tune, {}, OWN)
+    yield "model=NAME", WHOLE_LINE, "-"
+    yield "model.SETTING", "of a whole model: a parameter of its constructor", "-"
+    yield "trainer=NAME", "a training loop of your own, of conf/trainer/NAME.yaml", "-"
+    yield "trainer.KEY", "a setting of it; `ablate config trainer=NAME` prints all of them", "-"
+    yield "from.KEY", "a key of the run that a run starts from, or its seed", "-"
+    yield "from.weights", _line(keys(Weights)["path"].line, str, keys(Weights)["path"]), "-"
+    yield from _of_fields("from.", Weights, {}, ["names"])
+
+
+def _of_fields(
+    prefix: str, cls: Any, defaults: Mapping[str, Any], names: Iterable[str]
+) -> Iterator[tuple[str, str, str]]:
+    for name in names:
+        said, default = keys(cls)[name], defaults.get(name, added(cls).get(name))
+        yield f"{prefix}{name}={_shown(default)}", _line(said.line, hints(cls)[name], said), "-"
+
+
+def _of_choices(
+    kind: str, params: Mapping[str, Mapping[str, Param]]
+) -> Iterator[tuple[str, str, str]]:
+    """The settings of choices; those that several have alike are one line."""
+    owners: dict[tuple[str, str], list[str]] = {}
+    for name, own in params.items():
+        for key, param in own.items():
+            named = f"{kind}.{key}={_shown(param.default)}"
+            owners.setdefault((named, _line(param.line, param.type, param)), []).append(name)
+    for (key, line), names in sorted(owners.items(), key=lambda one: one[0][0].partition("=")[0]):
+        yield key, f"{line} of {kind}={', '.join(names)}", "-"
+
+
+def _line(line: str, hint: Any, bounds: Bounds) -> str:
+    return f"{line} [{_takes(hint, bounds)}]"
+
+
+def _takes(hint: Any, bounds: Bounds) -> str:
+    """What a key takes, in words: a type, its bounds, or its choices."""
+    kind = get_origin(hint)
+    if kind is Literal:
+        return ", ".join(_shown(choice) for choice in get_args(hint))
+    if kind in (types.UnionType, Union):
+        return ", ".join(dict.fromkeys(_takes(part, bounds) for part in get_args(hint)))
+    if hint is type(None):
+        return "null"
+    if kind is tuple:
+        return "a list"
+    if kind is not None:
+        return "settings"
+    limits = str(bounds) if hint in (int, float) else ""
+    return f"{WORDS[hint]} {limits}".rstrip()
+
+
+def _shown(value: Any) -> str:
+    """A value as a command line and YAML have it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_shown, value))}]"
+    return "{}" if isinstance(value, Mapping) and not value else str(value)

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ablate.report.gate import console
-from ablate.report.growing import GrowingMetrics
 from ablate.report.text import duration
-from ablate.report.workers import standing_line, workers_table
+from ablate.report.workers import GrowingMetrics, standing_line, workers_table
 from ablate.store.events import HELD
 from ablate.store.progress import SweepProgress
 

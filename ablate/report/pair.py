@@ -96,9 +96,9 @@ def pair(tables: tuple[Table, Table], plans: tuple[Plan, Plan]) -> SweepPair:
 
 
 def _base(table: Table, plan: Plan, column: str) -> Cell:
-    own = own_labels(table)[column]
-    cells = {(cell.row, cell.column): cell for cell in plan.cells}
-    return cells[table.baseline, own]
+    base = plan.cell(table.baseline, own_labels(table)[column])
+    assert base is not None
+    return base
 
 
 def _lacking(
@@ -154,11 +154,10 @@ def _rows(
 def _changes(table: Table, plan: Plan, columns: Sequence[str]) -> dict[str, list[Change | None]]:
     """By row: what it changes of the baseline's configuration in each of the columns, None where it
     has no cell. Rows that have none of the columns are left out."""
-    cells = {(cell.row, cell.column): cell for cell in plan.cells}
     own = own_labels(table)
     found: dict[str, list[Change | None]] = {}
     for row in table.rows:
-        of = [cells.get((row.label, own[column])) for column in columns]
+        of = [plan.cell(row.label, own[column]) for column in columns]
         if any(of):
             base = [_base(table, plan, column) for column in columns]
             found[row.label] = [

@@ -1,31 +1,38 @@
-"""Prints `status`: runs by state, errors, workers."""
+"""Prints `status`: runs by state, errors, workers; with `--watch` every second."""
 
 from __future__ import annotations
 
+import math
+import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
 from ablate.analysis import captions
 from ablate.analysis.course import standing, told_by
 from ablate.planning.cell import PlannedRun
-from ablate.planning.design import Standing
 from ablate.planning.plan import Plan
 from ablate.planning.sweep_file import edit_notes
 from ablate.report.gate import console
+from ablate.report.live import Clock, counts_line, parts_done
 from ablate.report.text import counted, duration
-from ablate.report.workers import rate, standing_cell
+from ablate.report.workers import GrowingMetrics, rate, standing_cell, workers_table
+from ablate.running import gpus
 from ablate.shared.result import FINAL
 from ablate.store import looks
 from ablate.store.events import HELD, Status
+from ablate.store.find import Followed
 from ablate.store.ledger import Ledger
 from ablate.store.looks import InterimLook
-from ablate.store.progress import BLOCKED, GIVEN_UP, SweepProgress, observe
-from ablate.store.store import Sound, Store
+from ablate.store.progress import BLOCKED, GIVEN_UP, SweepProgress, Worker, observe
+from ablate.store.store import Store
 
 if TYPE_CHECKING:
     from rich.table import Table
+
 
 PARENTS = "(their parents)"  # the row of all runs that others start from
 
@@ -35,111 +42,115 @@ def told_counts(counts: Mapping[str, int], to_come: int) -> str:
     return ", ".join(words + ([f"{to_come:,} to come"] if to_come else []))
 
 
+@dataclass(frozen=True)
+class SweepView:
+    """A sweep at one moment, of which `status`, its page and JSON show parts. `looks`: at it."""
+
+    plan: Plan
+    runs: Sequence[PlannedRun]
+    now: SweepProgress
+    store: Store
+    looks: Sequence[InterimLook]
+
+    @classmethod
+    def of(cls, plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger) -> SweepView:
+        now = observe(plan, runs, store, ledger)
+        return cls(plan, runs, now, store, looks.read(store.read_looks(), now.sweep))
+
+    @property
+    def driver(self) -> str:
+        """ "driven by process 12", or who else drives the store."""
+        driver = self.now.driver
+        if driver is None:
+            return "not driven"
+        text = f"driven by process {'?' if driver.pid is None else driver.pid}"
+        return text if self.now.driven else f"not driven; {driver.sweep} is {text}"
+
+    @property
+    def head(self) -> str:
+        """Who drives the sweep, and its runs by state."""
+        now = self.now
+        what = told_counts(now.counts, now.total - len(now.states))
+        return f"sweep: {now.sweep} ({self.driver})\n{counted(now.total, 'run')}: {what}\n"
+
+    def by_variant(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Count the runs of each variant by status, beside what looks have decided: header and rows
+        of a grid."""
+        counts: dict[str, Counter[str]] = {row.label: Counter() for row in self.plan.rows}
+        for run in self.runs:
+            label = PARENTS if run.above else run.cell.row
+            counts.setdefault(label, Counter())[self.now.status(run.id)] += 1
+        decided = standing(self.plan, self.looks)
+        statuses = [each for each in (*get_args(Status), BLOCKED) if each in self.now.counts]
+        rows = [
+            (
+                label,
+                *(str(count[status] or "") for status in statuses),
+                *([standing_cell(decided.get(label, {}))] if decided else []),
+            )
+            for label, count in counts.items()
+        ]
+        return ("variant", *statuses, *["last look"] * bool(decided)), rows
+
+    def details(self) -> Iterator[str]:
+        """Yield a line on how the last driver ended, for every look that gave out seeds, and for
+        every failed run its error."""
+        now, store = self.now, self.store
+        if now.ended:
+            yield now.ended
+        yield from told_by(self.plan, self.looks)
+        trained = {worker.run.id for worker in now.workers}
+        for run in self.runs:
+            status = now.states[run.id].status
+            if status in GIVEN_UP and run.id not in trained:
+                folder = store.rundir(run.id)
+                why = store.liveness.notes(folder).get(
+                    "error", "its worker died without an error message"
+                )
+                yield f"{status}: {run.label}: {why} (log: {folder.log})"
+            elif status in HELD:
+                undo = store.command("run", run.label, "--undo")
+                yield f"{status}: {run.label}: `{undo}` lets it train"
+        labels = {run.id: run.label for run in self.runs}
+        for child, parent in now.blocked.items():
+            ended = now.states[parent].status
+            what = ended if ended in ("failed", "diverged") else f"was {ended}"
+            yield f"{BLOCKED}: {labels[child]}: {labels[parent]}, which it starts from, {what}"
+
+    def lost(self) -> Iterator[str]:
+        """Name runs whose files are not what they left, or are gone."""
+        results, withheld = self.store.results(self.runs)
+        yield from captions.withheld(withheld)
+        gone = [
+            run.label
+            for run in self.runs
+            if self.now.states[run.id].status in FINAL
+            and results[run.id] is None
+            and run.id not in withheld
+        ]
+        if gone:
+            yield (
+                f"missing: the ledger has a result of {captions.names(gone)}, but the run's folder "
+                f"has none; the same `ablate sweep` trains it again, or put the folder back"
+            )
+
+
 def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     """Print runs by state for each variant, the work of each worker, and the errors of runs."""
-    runs = list(plan.runs())
-    now = observe(plan, runs, store, ledger)
-    told = looks.read(store.read_looks(), now.sweep)
-    again = store.command("sweep", *plan.words)
-    print(head_lines(now))
-    show_grid(*by_variant(plan, runs, now, standing(plan, told)))
+    view = SweepView.of(plan, list(plan.runs()), store, ledger)
+    now, again = view.now, store.command("sweep", *plan.words)
+    print(view.head)
+    show_grid(*view.by_variant())
+    for worker in now.workers:
+        what = f"{worker.notes.get('phase')}{speed(worker.notes)}"
+        print(f"running: {worker.run.label} on {worker.slot}: {what}")
     for line in (
-        *_running(now),
-        *details(plan, runs, now, store, told),
-        *_lost(runs, now, store.results(runs)),
+        *view.details(),
+        *view.lost(),
         *(() if now.driven or now.over else (f"to go on: `{again}`",)),
         *edit_notes(plan, store.command),
     ):
         print(line)
-
-
-def _lost(runs: Sequence[PlannedRun], now: SweepProgress, sound: Sound) -> Iterator[str]:
-    """Name runs whose files are not what they left, or are gone."""
-    yield from captions.withheld(sound.withheld)
-    gone = [
-        run.label
-        for run in runs
-        if now.states[run.id].status in FINAL
-        and sound.results[run.id] is None
-        and run.id not in sound.withheld
-    ]
-    if gone:
-        yield (
-            f"missing: the ledger has a result of {captions.names(gone)}, but the run's folder has "
-            f"none; the same `ablate sweep` trains it again, or put the folder back"
-        )
-
-
-def head_lines(now: SweepProgress) -> str:
-    """Who drives the sweep, and its runs by state."""
-    what = told_counts(now.counts, now.total - len(now.states))
-    return f"sweep: {now.sweep} ({driver_words(now)})\n{counted(now.total, 'run')}: {what}\n"
-
-
-def driver_words(now: SweepProgress) -> str:
-    """ "driven by process 12", or who else drives the store."""
-    if now.driver is None:
-        return "not driven"
-    text = f"driven by process {'?' if now.driver.pid is None else now.driver.pid}"
-    return text if now.driven else f"not driven; {now.driver.sweep} is {text}"
-
-
-def by_variant(
-    plan: Plan, runs: Iterable[PlannedRun], now: SweepProgress, decided: Standing
-) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Count the runs of each variant by status, beside what looks have decided: header and rows of
-    a grid."""
-    counts: dict[str, Counter[str]] = {row.label: Counter() for row in plan.rows}
-    for run in runs:
-        label = PARENTS if run.above else run.cell.row
-        counts.setdefault(label, Counter())[now.status(run.id)] += 1
-    statuses = [each for each in (*get_args(Status), BLOCKED) if each in now.counts]
-    rows = [
-        (
-            label,
-            *(str(count[status] or "") for status in statuses),
-            *([standing_cell(decided.get(label, {}))] if decided else []),
-        )
-        for label, count in counts.items()
-    ]
-    return ("variant", *statuses, *["last look"] * bool(decided)), rows
-
-
-def _running(now: SweepProgress) -> Iterator[str]:
-    for worker in now.workers:
-        what = f"{worker.notes.get('phase')}{speed(worker.notes)}"
-        yield f"running: {worker.run.label} on {worker.slot}: {what}"
-
-
-def details(
-    plan: Plan,
-    runs: Sequence[PlannedRun],
-    now: SweepProgress,
-    store: Store,
-    told: Sequence[InterimLook],
-) -> Iterator[str]:
-    """Yield a line on how the last driver ended, for every look that gave out seeds, and for every
-    failed run its error."""
-    if now.ended:
-        yield now.ended
-    yield from told_by(plan, told)
-    trained = {worker.run.id for worker in now.workers}
-    for run in runs:
-        status = now.states[run.id].status
-        if status in GIVEN_UP and run.id not in trained:
-            folder = store.rundir(run.id)
-            why = store.liveness.notes(folder).get(
-                "error", "its worker died without an error message"
-            )
-            yield f"{status}: {run.label}: {why} (log: {folder.log})"
-        elif status in HELD:
-            undo = store.command("run", run.label, "--undo")
-            yield f"{status}: {run.label}: `{undo}` lets it train"
-    labels = {run.id: run.label for run in runs}
-    for child, parent in now.blocked.items():
-        ended = now.states[parent].status
-        what = ended if ended in ("failed", "diverged") else f"was {ended}"
-        yield f"{BLOCKED}: {labels[child]}: {labels[parent]}, which it starts from, {what}"
 
 
 def speed(notes: Mapping[str, Any]) -> str:
@@ -178,3 +189,78 @@ def _plain(text: str) -> Any:
     from rich.text import Text
 
     return Text(text)  # labels hold brackets, which are no markup
+
+
+LINE_EVERY_S = 5.0
+METERS_EVERY_S = 5.0
+
+
+def watch_status(plan: Plan, store: Store, ledger: Ledger) -> None:
+    """Show the status every second until the sweep is over: in place on a terminal, elsewhere a
+    line for each change of the counts."""
+    followed = Followed(store, plan)
+
+    def views() -> Iterator[SweepView]:
+        runs = list(plan.runs())
+        while True:
+            view = SweepView.of(followed.plan, runs, store, ledger)
+            yield view
+            if view.now.over:
+                return
+            time.sleep(1)
+            if followed.grew(ledger):
+                runs = list(followed.plan.runs())
+
+    if sys.stdout.isatty():
+        _watch_in_place(views())
+    else:
+        _watch_plain(views())
+
+
+def _watch_in_place(views: Iterable[SweepView]) -> None:
+    from rich.console import Group
+    from rich.live import Live
+    from rich.text import Text
+
+    clock, meters, metrics, screen = Clock(), Meters(), GrowingMetrics(), console()
+    with Live(console=screen, auto_refresh=False) as live:
+        for view in views:
+            now = view.now
+            left = clock.left_s(parts_done(now), now.total)
+            lines = [*view.details(), *meters.lines(now.workers)]
+            lines += [f"time left: {duration(left)}"] if now.workers else []
+            states = grid(*view.by_variant())
+            table = workers_table(now.workers, metrics, screen)
+            parts: list[Any] = [Text(view.head), states, *([table] if table else [])]
+            live.update(Group(*parts, Text("\n".join(lines))), refresh=True)
+
+
+class Meters:
+    """Figures of the GPUs that workers are on, asked for now and then; none once that fails."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._next = 0.0
+
+    def lines(self, workers: Iterable[Worker]) -> list[str]:
+        """A line a GPU."""
+        slots = (re.match(r"gpu:(\d+)", worker.slot) for worker in workers)
+        indices = {found[1] for found in slots if found}
+        if not indices:
+            return []
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + METERS_EVERY_S
+            try:
+                self._lines = gpus.figures(indices)
+            except gpus.NoAnswer:
+                self._lines, self._next = [], math.inf
+        return self._lines
+
+
+def _watch_plain(views: Iterable[SweepView]) -> None:
+    said, at, meters = "", -LINE_EVERY_S, Meters()
+    for now in (view.now for view in views):
+        line = f"{now.sweep}: {counts_line(now)}" + ("" if now.driven else "; not driven")
+        if line != said and (now.over or time.monotonic() - at >= LINE_EVERY_S):
+            print("\n  ".join([line, *meters.lines(now.workers)]), flush=True)
+            said, at = line, time.monotonic()

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ablate.planning.plan import Plan
-from ablate.report.outlook import Outlook
-from ablate.report.power import Detection
+from ablate.report.power import Detection, Outlook
 from ablate.report.show import configuration, sides
+from ablate.report.status import SweepView
 from ablate.running.costs import Costs
 from ablate.running.rehearse import Rehearsals
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
-from ablate.store.progress import GIVEN_UP, SweepProgress
+from ablate.store.progress import GIVEN_UP
 from ablate.store.record import load_record
 from ablate.store.store import Store
 
@@ -92,15 +92,12 @@ def of_plan(
     }
 
 
-def of_status(
-    plan: Plan, now: SweepProgress, store: Store, withheld: Iterable[str]
-) -> dict[str, Any]:
+def of_status(view: SweepView, withheld: Iterable[str]) -> dict[str, Any]:
     """Keys: sweep; driven: does a process drive it; total, done, states: {status: runs};
     variants: {row, states}; running: {run, label, slot, phase, step, total}; failed: {run, label,
     status, error, log}; withheld: lines.
     """
-    by_id = {run.id: run for run in plan.runs()}
-    failed = [run for run in by_id.values() if now.states[run.id].status in GIVEN_UP]
+    plan, now, store = view.plan, view.now, view.store
     return {
         "sweep": plan.name,
         "driven": now.driven,
@@ -112,7 +109,7 @@ def of_status(
             {
                 "row": row.label,
                 "states": _counts(
-                    (run.id for run in by_id.values() if run.cell.row == row.label), now.states
+                    (run.id for run in view.runs if run.cell.row == row.label), now.states
                 ),
             }
             for row in plan.rows
@@ -134,7 +131,8 @@ def of_status(
                 "error": store.liveness.notes(store.rundir(run.id)).get("error"),
                 "log": str(store.rundir(run.id).log),
             }
-            for run in failed
+            for run in view.runs
+            if now.states[run.id].status in GIVEN_UP
         ],
         "withheld": list(withheld),
     }

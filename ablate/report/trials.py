@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv as writers
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +12,7 @@ from ablate.analysis.trained_on import training
 from ablate.planning.cell import Cell, Trial
 from ablate.planning.plan import Plan
 from ablate.report.formats import grid
-from ablate.report.formats.tidy import inert
+from ablate.report.formats.tidy import csv_text
 from ablate.shared.errors import UserError
 from ablate.store.events import RunState
 
@@ -105,16 +103,13 @@ def _won(plan: Plan) -> set[Place]:
 def csv(plan: Plan, found: Sequence[Tried]) -> str:
     """Write one line for each trial, one column for each searched key."""
     keys = _keys(plan)
-    file = io.StringIO()
-    writer = writers.writer(file, lineterminator="\n")
-    writer.writerow(["sweep", *PLACE, *keys, *FIELDS])
+    lines: list[Sequence[object]] = [("sweep", *PLACE, *keys, *FIELDS)]
     for one in found:
         fields = one.fields()
-        settings = fields.pop("settings")
-        values = [fields[name] for name in PLACE] + [settings.get(key) for key in keys]
-        values += [fields[name] for name in FIELDS]
-        writer.writerow([inert("" if value is None else value) for value in (plan.name, *values)])
-    return file.getvalue()
+        settings = [fields["settings"].get(key) for key in keys]
+        place, told = ([fields[name] for name in names] for names in (PLACE, FIELDS))
+        lines.append((plan.name, *place, *settings, *told))
+    return csv_text(lines)
 
 
 def tree(plan: Plan, found: Sequence[Tried]) -> dict[str, Any]:

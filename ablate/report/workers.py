@@ -3,24 +3,28 @@ course of its loss, in the width that a terminal has."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.course import GOES_ON
 from ablate.planning.cell import PlannedRun
 from ablate.planning.design import Standing
-from ablate.report.growing import GrowingMetrics
 from ablate.report.text import ASCII_BARS, BARS, duration, sparkline
 from ablate.shared.files import is_number
 from ablate.shared.metrics import Metric
+from ablate.shared.rundir import RunDir, parse_lines
 from ablate.shared.spec import task_in
 from ablate.store.progress import Worker
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
 
 WIDE = 110  # characters: from here on there is room for a bar
 NAMED = 3  # rows that a line on looks names
@@ -194,3 +198,41 @@ def standing_line(standing: Standing) -> str:
 def _told(seeds: int, word: str) -> str:
     """A word's explanation in brackets stays in the table."""
     return f"{word.partition(' (')[0]}, at {seeds} seeds"
+
+
+@dataclass
+class _Read:
+    """The lines of a file so far. `inode`, `size`: of the file as it was read."""
+
+    inode: int = 0
+    size: int = 0
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+
+class GrowingMetrics:
+    """The lines of `metrics.jsonl` of any number of runs, as these grow."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Read] = {}
+
+    def lines(self, folder: RunDir) -> list[dict[str, Any]]:
+        """Every whole line, in the order of steps; [] without a file. A worker that resumes puts
+        another file in its place: that one is read from its beginning."""
+        known = self._known.setdefault(folder.id, _Read())
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            now = os.stat(folder.metrics)
+            if now.st_ino != known.inode or now.st_size < known.size:
+                known = self._known[folder.id] = _Read(now.st_ino)
+            if now.st_size > known.size:
+                self._read_on(known, folder)
+        return known.lines
+
+    def _read_on(self, known: _Read, folder: RunDir) -> None:
+        with open(folder.metrics, "rb") as file:
+            if os.fstat(file.fileno()).st_ino != known.inode:  # replaced meanwhile: the next time
+                return
+            file.seek(known.size)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        known.size += len(whole)
+        known.lines += parse_lines(whole)

@@ -10,46 +10,21 @@ a slower import, is the oracle in the tests.
 """
 
 from ablate.analysis.stats.across import (
-    AverageGain,
-    FactorialEffects,
     average_gains,
     changes,
     grid_effects,
 )
-from ablate.analysis.stats.boundaries import boundaries
-from ablate.analysis.stats.curves import Reached, auc, epochs_to, expected_best, reached
-from ablate.analysis.stats.estimate import Estimate, mean_interval, seed_correlation, welch_of_means
-from ablate.analysis.stats.exact import Exact, RankAgreement, fisher, holm, kendall, sign_flip
+from ablate.analysis.stats.estimate import (
+    Estimate,
+    auc,
+    epochs_to,
+    expected_best,
+    mean_interval,
+    seed_correlation,
+    welch_of_means,
+)
+from ablate.analysis.stats.exact import Exact, fisher, holm, kendall, sign_flip
 from ablate.analysis.stats.gains import (
-    ColumnGains,
-    Fit,
-    Method,
-    RowGain,
-    column_gains,
-    fit,
-    raw_p,
-)
-from ablate.analysis.stats.looks import look_error
-from ablate.analysis.stats.population import population_gain
-from ablate.analysis.stats.power import (
-    Forecast,
-    OverSpread,
-    Spread,
-    detect,
-    residual_spread,
-    resolution,
-)
-from ablate.analysis.stats.spread import Flips, ImageFlips, Variances, by_images, one_way, paired
-from ablate.analysis.stats.until import (
-    Decision,
-    LookFit,
-    LookState,
-    Sequential,
-    before_looks,
-    runs_until,
-    take_look,
-)
-from ablate.analysis.stats.verdict import (
     BETTER,
     CANT_TELL,
     DID_NOTHING,
@@ -58,8 +33,35 @@ from ablate.analysis.stats.verdict import (
     NEUTRAL,
     POWER,
     UNSTABLE,
+    ColumnGains,
+    Method,
+    RowGain,
     agreement,
+    column_gains,
+    fit,
+    population_gain,
+    raw_p,
     verdict,
+)
+from ablate.analysis.stats.power import (
+    Forecast,
+    OverSpread,
+    Spread,
+    detect,
+    look_error,
+    residual_spread,
+    resolution,
+)
+from ablate.analysis.stats.spread import Flips, ImageFlips, by_images
+from ablate.analysis.stats.until import (
+    Decision,
+    LookFit,
+    LookState,
+    Sequential,
+    before_looks,
+    boundaries,
+    runs_until,
+    take_look,
 )
 
 __all__ = [
@@ -71,13 +73,10 @@ __all__ = [
     "NEUTRAL",
     "POWER",
     "UNSTABLE",
-    "AverageGain",
     "ColumnGains",
     "Decision",
     "Estimate",
     "Exact",
-    "FactorialEffects",
-    "Fit",
     "Flips",
     "Forecast",
     "ImageFlips",
@@ -85,12 +84,9 @@ __all__ = [
     "LookState",
     "Method",
     "OverSpread",
-    "RankAgreement",
-    "Reached",
     "RowGain",
     "Sequential",
     "Spread",
-    "Variances",
     "agreement",
     "auc",
     "average_gains",
@@ -109,11 +105,8 @@ __all__ = [
     "kendall",
     "look_error",
     "mean_interval",
-    "one_way",
-    "paired",
     "population_gain",
     "raw_p",
-    "reached",
     "residual_spread",
     "resolution",
     "runs_until",

@@ -20,7 +20,7 @@ TOLD_APART = 1e-12  # relative: a spread below this is rounding
 class Estimate:
     """A mean with its interval. n: independent trainings behind it; below 2 there is no interval.
 
-    `sd` is the standard deviation of one seed's contribution, so that `se` is that of the mean.
+    `sd` is the standard deviation of one seed's contribution; of the mean it is sd / sqrt(n).
     """
 
     mean: float
@@ -28,10 +28,6 @@ class Estimate:
     high: float | None
     n: int
     sd: float | None = None
-
-    @property
-    def se(self) -> float | None:
-        return None if self.sd is None else self.sd / math.sqrt(self.n)
 
 
 def mean_interval(x: Sequence[float] | Floats, alpha: float = 0.05) -> Estimate:
@@ -99,3 +95,40 @@ def variance(values: Floats, smallest: float) -> Floats:
     """Over the last axis; 0 where it is rounding."""
     found: Floats = values.var(-1, ddof=1)
     return np.where(found > smallest, found, 0.0)
+
+
+def epochs_to(epochs: Floats, values: Floats, threshold: float) -> Floats:
+    """The first of `epochs` (T,), increasing, at which values (..., T) are at least `threshold`.
+
+    Shape (...); NaN where a run never gets there. Not interpolated: it is an epoch that was
+    measured. NaN values are epochs that were not.
+    """
+    there = values >= threshold
+    first: Floats = np.where(there.any(-1), np.asarray(epochs, float)[there.argmax(-1)], np.nan)
+    return first
+
+
+def auc(epochs: Floats, values: Floats) -> Floats:
+    """The area under the curve values (..., T) over `epochs` (T,), T >= 2, increasing, by the
+    trapezoidal rule and divided by its length: the mean value over the training, shape (...).
+    """
+    steps = np.diff(np.asarray(epochs, float))
+    area: Floats = ((values[..., 1:] + values[..., :-1]) / 2 * steps).sum(-1) / steps.sum()
+    return area
+
+
+def expected_best(scores: Floats, share: float = 0.8) -> tuple[Floats, Floats, Floats]:
+    """(mean, low, high), each (n,), of the best of k = 1..n draws from `scores` (n,).
+
+    `share` of all draws lie from low to high. With replacement: P(best <= v_i) = (i / n)^k for
+    sorted v (Dodge, Gururangan, Card, Schwartz, Smith 2019, "Show Your Work", eq. 8). Trials of a
+    sampler that learns are not independent draws: for those it is a summary.
+    """
+    value = np.sort(scores)
+    n = len(value)
+    below = (np.arange(n + 1) / n)[:, None] ** np.arange(1, n + 1)  # (n + 1, k)
+    mean = value @ np.diff(below, axis=0)
+    low, high = (
+        value[(below[1:] < tail - 1e-12).sum(axis=0)] for tail in ((1 - share) / 2, (1 + share) / 2)
+    )
+    return mean, low, high

@@ -14,8 +14,87 @@ from scipy.special import stdtr, stdtrit
 
 from ablate.analysis.stats.estimate import Bools, Estimate, Floats
 from ablate.analysis.stats.exact import Exact, holm, sign_flip
-from ablate.analysis.stats.spread import Flips, ImageFlips, Variances, by_images, one_way, paired
-from ablate.analysis.stats.verdict import MOST_SEEDS
+from ablate.analysis.stats.spread import (
+    PERCENT,
+    Flips,
+    ImageFlips,
+    Variances,
+    by_images,
+    one_way,
+    paired,
+)
+
+POWER = 0.8  # of the seeds that it would take to tell
+MOST_SEEDS = 100  # "more than" beyond
+FEWEST_SEEDS = 3  # with two, a baseline of three times the spread errs in 12 % of tables
+CANT_TELL = "can't tell"
+UNSTABLE = "unstable"  # told from 0 by the other rows' spread, but not by its own
+DID_NOTHING = "did nothing"  # the baseline's predictions in every seed
+
+# Words for an interval above 0 and below: of a gain, of a difference that has no better direction.
+BETTER = ("helps", "hurts")
+NEUTRAL = ("higher", "lower")
+
+
+def verdict(
+    low: float, high: float, margin: float | None = None, words: tuple[str, str] = BETTER
+) -> str:
+    """The word for a simultaneous interval of a gain; the strongest that holds.
+
+    `words`, such as `helps` and `hurts`: it excludes 0. With a margin m, `same within m`: it lies
+    in (-m, m); of a gain `no worse than m`: above -m (non-inferiority). Else `can't tell`.
+    """
+    if low > 0:
+        return words[0]
+    if high < 0:
+        return words[1]
+    if margin is not None and low > -margin:
+        if high < margin:
+            return f"same within {margin:g}"
+        if words == BETTER:
+            return f"no worse than {margin:g}"
+    return CANT_TELL
+
+
+def agreement(low: float, high: float, published: float) -> str:
+    """Is our gain in the direction of a published one?
+
+    `same direction`, `opposite direction`; `can't tell` where our interval includes 0, or where
+    theirs was printed as 0.
+    """
+    if low <= 0 <= high or published == 0:
+        return CANT_TELL
+    return "same direction" if (low > 0) == (published > 0) else "opposite direction"
+
+
+def population_gain(right: Bools, baseline: Bools, seeds: RowGain, alpha: float = 0.05) -> Estimate:
+    """The gain in accuracy, in points, by which images each seed gets right: (n, N) of a row and of
+    the baseline, seeds and images in the same order, n, N >= 2. `seeds`: the same gain over seeds
+    alone, whose interval it contains.
+
+    Seeds and images are crossed random effects on the differences: to the variance of their mean
+    over seeds comes (MS_i - MS_e) / (n N) of images drawn independently, its df by Satterthwaite
+    (1946). None without an interval over seeds.
+    """
+    d = PERCENT * (right.astype(float) - baseline)
+    n, images = d.shape
+    alone = seeds.gain
+    if alone.sd is None or alone.high is None or not seeds.df:
+        return Estimate(alone.mean, None, None, n)
+    mean = float(d.mean())
+    by_seed, by_image = d.mean(1, keepdims=True), d.mean(0, keepdims=True)
+    df_e = (n - 1) * (images - 1)
+    ms_i = n * float(by_image.var(ddof=1))
+    ms_e = float(((d - by_seed - by_image + mean) ** 2).sum()) / df_e
+    of_seeds, of_images = alone.sd**2 / n, max(ms_i - ms_e, 0.0) / (n * images)
+    total = of_seeds + of_images
+    noise = of_seeds**2 / seeds.df
+    if of_images:
+        noise += (ms_i**2 / (images - 1) + ms_e**2 / df_e) / (n * images) ** 2
+    df = total**2 / noise if noise else n - 1.0
+    half = float(stdtrit(df, 1 - alpha / 2)) * math.sqrt(total)
+    half = max(half, alone.high - alone.mean)
+    return Estimate(alone.mean, alone.mean - half, alone.mean + half, n, math.sqrt(total * n))
 
 
 @dataclass(frozen=True)

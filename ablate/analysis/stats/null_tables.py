@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablate.analysis.stats.estimate import Bools, Floats
-from ablate.analysis.stats.gains import Method, fit
+from ablate.analysis.stats.gains import FEWEST_SEEDS, Method, fit
 from ablate.analysis.stats.spread import ImageFlips
-from ablate.analysis.stats.verdict import FEWEST_SEEDS
 
 FEWEST_VARIANTS = 2  # with one, every method is the paired t
 FEWEST_RUNS = (FEWEST_VARIANTS + 1) * FEWEST_SEEDS  # of a row

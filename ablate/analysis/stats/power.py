@@ -11,8 +11,7 @@ import numpy as np
 from scipy.special import chdtri, fdtri
 
 from ablate.analysis.stats.estimate import Floats, rounding
-from ablate.analysis.stats.gains import Method, fit
-from ablate.analysis.stats.verdict import FEWEST_SEEDS, MOST_SEEDS, POWER
+from ablate.analysis.stats.gains import FEWEST_SEEDS, MOST_SEEDS, POWER, Method, fit
 
 SPREAD_LEVEL = 0.8  # of the interval of a measured spread
 BARELY_KNOWN = 8  # residual degrees of freedom: below, the spread is
@@ -177,3 +176,33 @@ def _told(n: int, method: Method, correlation: float) -> Floats:
             found.append((table.half - gain)[:, 1:].ravel())
         tables -= chunk
     return np.concatenate(found)
+
+
+TABLES = 20_000  # simulated: a standard error of 0.002
+RESULTS = 10_000_000  # at most, in wide tables; the error of 5,000 is still one of 0.004
+LOOKED_AT_ONCE = 200_000  # results: what a cache holds
+
+
+@functools.cache
+def look_error(looks: tuple[int, ...], method: Method) -> float:
+    """The chance that some variant of a column is wrongly told, read at each of these n >= 2.
+
+    `fit` itself reads tables of `method.comparisons` variants and a baseline without any gain, all
+    spreads equal, seeded, judged without images; told if ever told.
+    """
+    counts = sorted(set(looks))
+    shape = (method.comparisons + 1, counts[-1])
+    results = shape[0] * shape[1]
+    tables = max(2_000, min(TABLES, RESULTS // results))
+    rng = np.random.default_rng(20230202)
+    wrong = done = 0
+    while done < tables:
+        some = min(tables - done, max(1, LOOKED_AT_ONCE // results))
+        y = rng.standard_normal((some, *shape))
+        told = np.zeros(some, dtype=bool)
+        for n in counts:
+            found = fit(y[..., :n], method)
+            told |= (np.abs(found.gain) > found.half)[:, 1:].any(-1)
+        wrong += int(told.sum())
+        done += some
+    return wrong / tables

@@ -291,21 +291,16 @@ def one_way(y: Floats) -> Variances:
     sums = np.where(tripped, s_0 + theirs, 2 * (k * theirs + s_0) / (k + 1))
     dfs = np.where(tripped, (s_0 + theirs) ** 2 / np.maximum(noise, TINY), (k + 1) * d)
     v, df = (np.broadcast_to(part[..., None], s.shape) for part in (sums, dfs))
-    none = np.zeros_like(own)
-    return Variances(
+    return _paired(alone, n)._replace(
         v=np.where(own, alone, v),
         df=np.where(own, d, df),
         own=own,
         out=out,
-        vague=none,
-        few=none,
         tripped=tripped,
         ratio=np.sqrt(_over(s_0, theirs)),
         ratios=_over(s, others),
         shared=v,
         shared_df=df,
-        fixed=np.zeros(s.shape),
-        flips=np.zeros(s.shape),
     )
 
 

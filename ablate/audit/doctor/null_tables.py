@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ablate.analysis.captions import seeds_command
 from ablate.analysis.correct import correct
-from ablate.analysis.details import seeds_command
 from ablate.analysis.methods import method_of
 from ablate.analysis.own import with_own
 from ablate.analysis.scores import Results, Scores, all_scores, by_replicate

@@ -14,10 +14,9 @@ from typing import Any
 
 from ablate.analysis.table import Table
 from ablate.report.formats import html, latex, markdown, terminal, tidy
-from ablate.report.formats.beside import beside
 from ablate.report.formats.grid import PrintedTable, split
 from ablate.report.formats.latex import LatexFloat
-from ablate.report.formats.layout import UNFINISHED, sheet
+from ablate.report.formats.layout import UNFINISHED, beside, sheet
 from ablate.report.formats.parts import DEFAULT, SHOW, check_show, state
 from ablate.report.formats.tidy import CSV_FIELDS
 from ablate.report.pair import SweepPair

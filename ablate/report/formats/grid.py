@@ -64,6 +64,12 @@ class Grid:
             spans=tuple((self.spans[head][0], kept.count(head)) for head in dict.fromkeys(kept)),
         )
 
+    def part(self, which: Sequence[int]) -> Grid:
+        """The same without the lines that have nothing there, where columns are left out."""
+        part, whole = self.columns(which), len(which) == len(self.headings)
+        told = (x for x in part.lines if whole or x.heading or any(c.text for c in x.cells[1:]))
+        return dataclasses.replace(part, lines=tuple(told))
+
 
 @dataclass(frozen=True)
 class PrintedTable:
@@ -115,10 +121,7 @@ def _fitting(grid: Grid, width: int) -> Iterator[Grid]:
 
 
 def _part(grid: Grid, which: Sequence[int], width: int) -> Grid:
-    part = grid.columns(which)
-    if len(which) < len(grid.headings):
-        told = (x for x in part.lines if x.heading or any(cell.text for cell in x.cells[1:]))
-        part = dataclasses.replace(part, lines=tuple(told))
+    part = grid.part(which)
     least = (
         size if cell.number else min(size, LEAST)
         for cell, size in zip(part.headings, part.widths, strict=True)

@@ -1,24 +1,31 @@
-"""Lays out a table as grids: columns of `--show`, rows, columns of the sweep, blocks below."""
+"""Lays out a table as grids: columns of `--show`, rows, columns of the sweep and blocks below; as
+wide as papers do; or beside another table."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from ablate.analysis.across import Summary
-from ablate.analysis.headline import headline
-from ablate.analysis.table import Entry, Table, TableColumn
+from ablate.analysis.headline import headline, wins
+from ablate.analysis.table import Entry, Table, TableColumn, TableRow
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
 from ablate.report.formats.parts import (
     OTHERS,
     ShownPart,
     bracket,
     cut_words,
+    fates,
     interval,
     interval_form,
+    paper_apart,
     parts_of,
 )
-from ablate.report.formats.wide import wide_caption, wide_grids
+from ablate.report.pair import SweepPair, caption, notes
+from ablate.shared.errors import UserError
 
 SIDE_BY_SIDE = 3  # columns of a sweep at most
 UNFINISHED = " (unfinished)"
@@ -182,28 +189,244 @@ def _block(table: Table, block: Summary, ci: str) -> Grid:
     judged = any(line.verdict for line in block.lines)
     told_as = bracket(ci, table.gain_alpha)
     change = "change of " * (block.kind == "contrast") + table.of().change
-    headings = [
+    headings = (
         GridCell("effect" if block.kind == "placement" else "variant"),
-        *([GridCell(WHERE[block.kind])] if where else []),
+        GridCell(WHERE.get(block.kind, "")),
         GridCell(change + told_as, number=True),
-        *([GridCell(f"if columns were a sample{told_as}", number=True)] if sampled else []),
-        *([GridCell("columns", number=True)] if sampled else []),
+        GridCell(f"if columns were a sample{told_as}", number=True),
+        GridCell("columns", number=True),
         GridCell("n", number=True),
-        *([GridCell("verdict" if table.complete else "")] if judged else []),
-    ]
+        GridCell("verdict" if table.complete else ""),
+    )
     lines = []
     for line in block.lines:
-        gain = interval(line.gain, table.of(), True, ci)
-        sample = interval(line.sampled, table.of(), True, ci)
-        cells = [
+        gain, sample = (interval(x, table.of(), True, ci) for x in (line.gain, line.sampled))
+        cells = (
             GridCell(line.label),
-            *([GridCell(line.column)] if where else []),
+            GridCell(line.column),
             GridCell(gain, bold=line.verdict == "helps", number=True),
-            *([GridCell(sample, number=True)] if sampled else []),
-            *([GridCell(str(len(line.columns)), number=True)] if sampled else []),
+            GridCell(sample, number=True),
+            GridCell(str(len(line.columns)), number=True),
             GridCell(str(line.gain.n), number=True),
-            *([GridCell(line.verdict or "")] if judged else []),
-        ]
-        lines.append(GridLine(tuple(cells)))
+            GridCell(line.verdict or ""),
+        )
+        lines.append(GridLine(cells))
     note = f"{block.note}; {block.contrasts} contrasts" if block.contrasts > 1 else block.note
-    return Grid(block.title, tuple(headings), tuple(lines), note=note)
+    shown = (True, where, True, sampled, sampled, True, judged)
+    grid = Grid(block.title, headings, tuple(lines), note=note)
+    return grid.columns([place for place, there in enumerate(shown) if there])
+
+
+# Parts that the long table has: words are counted at the end of a line.
+LONG_PARTS = ("ci", "pm", "n", "verdict")
+
+
+def wide_grids(table: Table, show: Sequence[str]) -> Iterator[Grid]:
+    """Make a grid for each group. Each variant has a line for every part of `show` but LONG_PARTS,
+    the first under its own label, and one for the runs that diverged or miss.
+
+    Raises UserError where nothing else is asked for.
+    """
+    shown = [name for name in show if name not in LONG_PARTS]
+    if not shown:
+        raise UserError("--show: a wide table has no ci, n and verdict; add gain, or --no-wide")
+    runs = ShownPart("runs", lambda entry: "; ".join(fates(entry)))
+    parts = [part for name in shown for part in _wide_parts(table, name)] + [runs]
+    for group in (*table.groups, ""):
+        if columns := [column for column in table.columns if column.group == group]:
+            yield _wide_grid(table, group or OTHERS * bool(table.groups), columns, parts)
+
+
+def _wide_parts(table: Table, name: str) -> Iterator[ShownPart]:
+    return paper_apart(table) if name == "paper" else parts_of(table, [name])
+
+
+def wide_caption(table: Table) -> Iterator[str]:
+    """State what is counted, and where the numbers are that a wide table leaves out."""
+    if not any(entry.verdict for entry in table.entries) and any(e.gain for e in table.entries):
+        beyond = "below" if table.of().sign < 0 else "above"
+        yield (
+            f"Counts without verdicts are of means that are {beyond} the mean of {table.baseline}, "
+            f"by however little."
+        )
+    command = shlex.join(["ablate", "table", *(table.words or [table.sweep]), "--no-wide"])
+    yield f"`{command}` shows n, intervals and verdicts, column by column."
+
+
+@dataclass(frozen=True)
+class _Notes:
+    """Footnotes, each where it is of all that stands below it: the corner, a heading or an
+    architecture; else of a cell (column's label, row)."""
+
+    corner: tuple[int, ...]
+    headings: Mapping[str, tuple[int, ...]]
+    archs: Mapping[str, tuple[int, ...]]
+    cells: Mapping[tuple[str, str], tuple[int, ...]]
+
+    @classmethod
+    def of(cls, columns: Sequence[TableColumn]) -> _Notes:
+        notes = {
+            (column.label, entry.row): {*column.footnotes, *entry.footnotes}
+            for column in columns
+            for entry in column.entries
+        }
+
+        def common(some: Collection[TableColumn]) -> set[int]:
+            found = [notes[c.label, entry.row] for c in some for entry in c.entries]
+            return set.intersection(*found) if found else set()
+
+        corner = common(columns)
+        headings = {
+            wide: common([c for c in columns if c.wide == wide]) - corner
+            for wide in dict.fromkeys(column.wide for column in columns)
+        }
+        above = corner.union(*headings.values())
+        archs = {
+            arch: common([c for c in columns if c.arch == arch]) - above
+            for arch in dict.fromkeys(column.arch for column in columns if column.arch)
+        }
+        for column in columns:
+            for entry in column.entries:
+                elsewhere = corner | headings[column.wide] | archs.get(column.arch, set())
+                notes[column.label, entry.row] -= elsewhere
+        return cls(_sorted(corner), _each(headings), _each(archs), _each(notes))
+
+
+def _sorted(numbers: Collection[int]) -> tuple[int, ...]:
+    return tuple(sorted(numbers))
+
+
+def _each(notes: Mapping[Any, Collection[int]]) -> dict[Any, tuple[int, ...]]:
+    return {place: _sorted(numbers) for place, numbers in notes.items()}
+
+
+def _wide_grid(
+    table: Table, title: str, columns: Sequence[TableColumn], parts: Sequence[ShownPart]
+) -> Grid:
+    whole, notes = table.whole or table, _Notes.of(columns)
+    places = {(column.arch, column.wide): column for column in columns}
+    headings = dict.fromkeys(column.wide for column in columns)
+    lines: list[GridLine] = []
+    above = OTHERS
+    for arch in dict.fromkeys(column.arch for column in columns):
+        of = [places.get((arch, heading)) for heading in headings]
+        for row in table.rows:
+            entries = [_entry(column, row) for column in of]
+            if not any(entries):
+                continue
+            under = ", ".join(filter(None, (arch, row.family))) or OTHERS
+            if under != above:
+                empty = (GridCell("", number=True) for _ in headings)
+                first = GridCell(under, notes.archs.get(arch, ()))
+                lines.append(GridLine((first, *empty, GridCell("")), heading=True))
+                above = under
+            every = (c for c in whole.columns if (c.group, c.arch) == (columns[0].group, arch))
+            counted = wins(whole, [entry for c in every if (entry := _entry(c, row))])
+            lines += _wide_lines(table, row, entries, parts, notes, counted)
+    alone = parts[0].heading  # of architectures that nothing else differs of
+    named = (GridCell(h or alone, notes.headings[h], number=True) for h in headings)
+    head = (GridCell("variant", notes.corner), *named, GridCell(f"against {table.baseline}"))
+    made = Grid(title, head, tuple(lines))
+    is_counted = any(line.cells[-1].text for line in lines)
+    return made if is_counted else made.columns(range(len(head) - 1))
+
+
+def _entry(column: TableColumn | None, row: TableRow) -> Entry | None:
+    entries = column.entries if column else ()
+    return next((entry for entry in entries if entry.row == row.label), None)
+
+
+def _wide_lines(
+    table: Table,
+    row: TableRow,
+    entries: Sequence[Entry | None],
+    parts: Sequence[ShownPart],
+    notes: _Notes,
+    counted: str,
+) -> Iterator[GridLine]:
+    """A line for each part that has a text; the last text of an entry bears its footnotes.
+    `counted` stands at the end of the first."""
+    there = [entry for entry in entries if entry]
+    grid = [[part.cell(entry) if entry else GridCell("") for entry in entries] for part in parts]
+    for i, entry in enumerate(entries):
+        if entry and (numbers := notes.cells[entry.column, entry.row]):
+            bears = max((p for p, cells in enumerate(grid) if cells[i].text), default=0)
+            grid[bears][i] = dataclasses.replace(grid[bears][i], notes=numbers)
+    grey = all(entry.diverged for entry in there)
+    for place, (part, cells) in enumerate(zip(parts, grid, strict=True)):
+        if place and not any(cell.text for cell in cells):
+            continue
+        label = GridCell(part.heading) if place else GridCell(row.label, row.footnotes)
+        told = "" if place else counted
+        right = (dataclasses.replace(cell, number=True) for cell in cells)
+        yield GridLine((label, *right, GridCell(told)), grey=grey)
+
+
+def beside(pair: SweepPair, show: Sequence[str]) -> PrintedTable:
+    """Lay out the gains of both, `show` of each. The footnotes of the second go on with the numbers
+    of the first."""
+    first, second = (explained(table, list(parts_of(table, show))) for table in pair.tables)
+    after = len(first.footnotes)
+    later = {i: after + i for i in range(1, 1 + len(second.footnotes))}
+    tables = first, second.remarked(later)
+    parts = [list(parts_of(table, show)) for table in tables]
+    grids = tuple(_pair_grid(pair, tables, parts, place) for place in range(len(pair.columns)))
+    told = ((table.sweep, headline(table.whole or table)) for table in tables)
+    return PrintedTable(
+        title=" and ".join(_sweep_name(table) for table in tables),
+        grids=grids,
+        notes=tuple(notes(pair)),
+        caption=(
+            *caption(pair),
+            *dict.fromkeys(line for t in tables for line in cut_words(t, show)),
+        ),
+        footnotes=(*first.footnotes, *second.footnotes),
+        headline=" ".join(f"{name}: {text}" for name, text in told if text),
+        trained_on=" ".join(f"{table.sweep}: {_lowered(table.trained_on)}" for table in tables),
+    )
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def _sweep_name(table: Table) -> str:
+    return table.sweep + ("" if table.complete else UNFINISHED)
+
+
+def _pair_grid(
+    pair: SweepPair, tables: Sequence[Table], parts: Sequence[Sequence[ShownPart]], place: int
+) -> Grid:
+    labels = pair.columns[place]
+    columns = [
+        next(column for column in table.columns if column.label == label)
+        for table, label in zip(tables, labels, strict=True)
+    ]
+    headings = [
+        cell for column, of in zip(columns, parts, strict=True) for cell in headings_of(column, of)
+    ]
+    title = dict.fromkeys(column.heading for column in columns if column.heading)
+    spans = ((_sweep_name(table), len(of)) for table, of in zip(tables, parts, strict=True))
+    lines = []
+    for shared in pair.rows:
+        found = [
+            next((entry for entry in column.entries if entry.row == label), None)
+            for column, label in zip(columns, shared.labels, strict=True)
+        ]
+        if not any(found):
+            continue
+        marks = tuple(_marks(tables, shared.labels))
+        cells = [c for e, of in zip(found, parts, strict=True) for c in cells_of(e, of)]
+        grey = all(entry.diverged for entry in found if entry)
+        lines.append(GridLine((GridCell(shared.labels[0], marks), *cells), grey=grey))
+    return Grid(
+        " beside ".join(title),
+        (GridCell("variant"), *headings),
+        tuple(lines),
+        spans=(("", 1), *spans),
+    )
+
+
+def _marks(tables: Sequence[Table], labels: Sequence[str]) -> Iterator[int]:
+    for table, label in zip(tables, labels, strict=True):
+        yield from next(row.footnotes for row in table.rows if row.label == label)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from ablate.analysis.captions import level
 from ablate.analysis.footnotes import setting
 from ablate.analysis.scores import short
-from ablate.analysis.table import Against, Entry, Table
+from ablate.analysis.table import Against, Cost, Entry, Table
 from ablate.planning.analysis_keys import METRICS as NAMES
 from ablate.planning.analysis_keys import is_metric
 from ablate.report.formats.grid import GridCell
@@ -48,10 +48,14 @@ class ShownPart:
     """A column of a column."""
 
     heading: str
-    cell: Callable[[Entry], GridCell]
+    text: Callable[[Entry], str]
     number: bool = True
     is_gain: bool = False
     is_verdict: bool = False
+
+    def cell(self, entry: Entry) -> GridCell:
+        bold = self.is_gain and entry.verdict == "helps"
+        return GridCell(self.text(entry), bold=bold, number=self.number, verdict=self.is_verdict)
 
 
 def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
@@ -104,23 +108,22 @@ def _value_heading(metric: Metric, alpha: float, ci: str) -> str:
 
 
 def _accuracy(table: Table, ci: str) -> Iterator[ShownPart]:
-    def cell(entry: Entry) -> GridCell:
-        text = interval(entry.accuracy, table.of(), ci=ci)
-        return GridCell(text + _never(entry.never, entry), number=True)
+    def text(entry: Entry) -> str:
+        return interval(entry.accuracy, table.of(), ci=ci) + _never(entry.never, entry)
 
-    yield ShownPart(_value_heading(table.of(), table.alpha, ci), cell)
+    yield ShownPart(_value_heading(table.of(), table.alpha, ci), text)
 
 
 def _other(table: Table, name: str, ci: str) -> ShownPart:
-    def cell(entry: Entry) -> GridCell:
-        if name == table.metric:
-            return next(_accuracy(table, ci)).cell(entry)
-        if (other := entry.others.get(name)) is None:
-            return GridCell("-", number=True)
-        text = interval(other.estimate, table.of(name), ci=ci) + _never(other.never, entry)
-        return GridCell(text, number=True)
+    if name == table.metric:
+        return next(_accuracy(table, ci))
 
-    return ShownPart(_value_heading(table.of(name), table.alpha, ci), cell)
+    def text(entry: Entry) -> str:
+        if (other := entry.others.get(name)) is None:
+            return "-"
+        return interval(other.estimate, table.of(name), ci=ci) + _never(other.never, entry)
+
+    return ShownPart(_value_heading(table.of(name), table.alpha, ci), text)
 
 
 def _never(never: Sequence[int], entry: Entry) -> str:
@@ -128,39 +131,32 @@ def _never(never: Sequence[int], entry: Entry) -> str:
 
 
 def _gain(table: Table, ci: str) -> Iterator[ShownPart]:
-    def cell(entry: Entry) -> GridCell:
+    def text(entry: Entry) -> str:
         is_baseline = entry.row == table.baseline
-        text = "" if is_baseline else interval(entry.gain, table.of(), True, ci)
-        return GridCell(text, bold=entry.verdict == "helps", number=True)
+        return "" if is_baseline else interval(entry.gain, table.of(), True, ci)
 
-    yield ShownPart(table.of().change + bracket(ci, table.gain_alpha), cell, is_gain=True)
+    yield ShownPart(table.of().change + bracket(ci, table.gain_alpha), text, is_gain=True)
 
 
 def _population(table: Table, ci: str) -> Iterator[ShownPart]:
     """The interval alone: the gain is the one for new seeds."""
 
-    def cell(entry: Entry) -> GridCell:
+    def text(entry: Entry) -> str:
         found = entry.population
-        text = "" if entry.row == table.baseline else "-"
-        if found is not None and found.low is not None and found.high is not None:
-            text = f"[{table.of().text(found.low, True)}, {table.of().text(found.high, True)}]"
-        return GridCell(text, number=True)
+        if found is None or found.low is None or found.high is None:
+            return "" if entry.row == table.baseline else "-"
+        return f"[{table.of().text(found.low, True)}, {table.of().text(found.high, True)}]"
 
-    yield ShownPart(f"for new images, too [{level(table.gain_alpha)} CI]", cell)
+    yield ShownPart(f"for new images, too [{level(table.gain_alpha)} CI]", text)
 
 
 def _n(table: Table, ci: str) -> Iterator[ShownPart]:
-    yield ShownPart("n", lambda entry: GridCell(str(entry.n), number=True))
+    yield ShownPart("n", lambda entry: str(entry.n))
 
 
 def _verdict(table: Table, ci: str) -> Iterator[ShownPart]:
     heading = "verdict" if table.complete else "runs"
-    yield ShownPart(
-        heading,
-        lambda entry: GridCell(state(entry, table), verdict=True),
-        number=False,
-        is_verdict=True,
-    )
+    yield ShownPart(heading, lambda entry: state(entry, table), number=False, is_verdict=True)
 
 
 def state(entry: Entry, table: Table) -> str:
@@ -185,24 +181,22 @@ def fates(entry: Entry) -> Iterator[str]:
 
 
 def _params(table: Table, ci: str) -> Iterator[ShownPart]:
-    yield ShownPart("params", lambda entry: GridCell(short(entry.parameters), number=True))
+    yield ShownPart("params", lambda entry: short(entry.parameters))
 
 
 def _macs(table: Table, ci: str) -> Iterator[ShownPart]:
-    yield ShownPart(
-        "multiply-adds", lambda entry: GridCell(short(entry.multiply_adds), number=True)
-    )
+    yield ShownPart("multiply-adds", lambda entry: short(entry.multiply_adds))
 
 
 def _cost(table: Table, ci: str) -> Iterator[ShownPart]:
-    def of(text: Callable[[Entry], str]) -> Callable[[Entry], GridCell]:
-        return lambda entry: GridCell(text(entry) if entry.cost else "-", number=True)
+    def of(text: Callable[[Cost], str]) -> Callable[[Entry], str]:
+        return lambda entry: text(entry.cost) if entry.cost else "-"
 
-    yield ShownPart("device-hours", of(lambda e: f"{e.cost.device_s / 3600:.3g}" if e.cost else ""))
-    yield ShownPart("s a run", of(lambda e: f"{e.cost.run_s:.3g}" if e.cost else ""))
-    yield ShownPart("images/s", of(lambda e: short(e.cost.images_per_s if e.cost else None)))
-    yield ShownPart("peak memory", of(lambda e: short(e.cost.peak_bytes if e.cost else None, "B")))
-    yield ShownPart("utilisation", of(lambda e: _share(e.cost.utilisation if e.cost else None)))
+    yield ShownPart("device-hours", of(lambda cost: f"{cost.device_s / 3600:.3g}"))
+    yield ShownPart("s a run", of(lambda cost: f"{cost.run_s:.3g}"))
+    yield ShownPart("images/s", of(lambda cost: short(cost.images_per_s)))
+    yield ShownPart("peak memory", of(lambda cost: short(cost.peak_bytes, "B")))
+    yield ShownPart("utilisation", of(lambda cost: _share(cost.utilisation)))
 
 
 def _share(value: float | None) -> str:
@@ -213,30 +207,27 @@ def _chosen(table: Table, ci: str) -> Iterator[ShownPart]:
     """Make a column for each searched key, with the chosen value of each search."""
     keys = dict.fromkeys(k for e in table.entries for choice in e.chosen for k in choice.params)
 
-    def of(key: str) -> Callable[[Entry], GridCell]:
-        def values(entry: Entry) -> str:
-            return ", ".join(setting(choice.params[key]) for choice in entry.chosen)
-
-        return lambda entry: GridCell(values(entry) or "-", number=True)
+    def of(key: str) -> Callable[[Entry], str]:
+        return lambda entry: ", ".join(setting(c.params[key]) for c in entry.chosen) or "-"
 
     for key in keys:
         yield ShownPart(key, of(key))
 
 
 def _paper(table: Table, ci: str) -> Iterator[ShownPart]:
-    def printed(entry: Entry) -> GridCell:
-        return GridCell(entry.against.published.said if entry.against else "", number=True)
-
-    def said(entry: Entry) -> GridCell:
+    def said(entry: Entry) -> str:
         gain = entry.against.said if entry.against else None
-        text = interval(gain, table.of(), True) if gain or entry.row != table.baseline else ""
-        return GridCell(text, number=True)
+        return interval(gain, table.of(), True) if gain or entry.row != table.baseline else ""
 
-    yield ShownPart(table.paper or "paper", printed)
+    yield ShownPart(table.paper or "paper", _theirs(lambda a: a.published.said))
     if ci and any(entry.against and entry.against.said for entry in table.entries):
         yield ShownPart("gain, ± a 95 % CI", said)
     if any(_beside(entry, table) for entry in table.entries):
-        yield ShownPart("beside it", lambda entry: GridCell(_beside(entry, table)), number=False)
+        yield ShownPart("beside it", lambda entry: _beside(entry, table), number=False)
+
+
+def _theirs(text: Callable[[Against], str]) -> Callable[[Entry], str]:
+    return lambda entry: text(entry.against) if entry.against else ""
 
 
 INSIDE = {  # `Against.inside`, in a column of its own and in a line
@@ -249,17 +240,16 @@ INSIDE = {  # `Against.inside`, in a column of its own and in a line
 def paper_apart(table: Table) -> Iterator[ShownPart]:
     """The parts of `paper` one by one, each with a short text."""
 
-    def of(text: Callable[[Against], str]) -> Callable[[Entry], GridCell]:
-        return lambda entry: GridCell(text(entry.against) if entry.against else "", number=True)
-
     def less(value: float | None) -> str:
         return "" if value is None else table.of().text(value, True)
 
-    yield ShownPart(table.paper or "paper", of(lambda a: a.published.said))
-    yield ShownPart("value minus it", of(lambda a: less(a.value)))
-    yield ShownPart("gain minus it", of(lambda a: less(a.gain)))
-    yield ShownPart("direction", of(lambda a: (a.agreement or "").removesuffix(" direction")))
-    yield ShownPart("in our interval", of(lambda a: INSIDE[a.inside][0] if a.agreement else ""))
+    yield ShownPart(table.paper or "paper", _theirs(lambda a: a.published.said))
+    yield ShownPart("value minus it", _theirs(lambda a: less(a.value)))
+    yield ShownPart("gain minus it", _theirs(lambda a: less(a.gain)))
+    yield ShownPart("direction", _theirs(lambda a: (a.agreement or "").removesuffix(" direction")))
+    yield ShownPart(
+        "in our interval", _theirs(lambda a: INSIDE[a.inside][0] if a.agreement else "")
+    )
 
 
 def _beside(entry: Entry, table: Table) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv as writers
 import dataclasses
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.across import PValues, Summary
@@ -65,16 +65,19 @@ def csv(*tables: Table) -> str:
     the quantities METRIC.run and chosen.*, which are of one run. What a table has no number for
     has no line.
     """
+    facts = ((table.sweep, *fact) for table in tables for fact in _facts(table))
+    lines: list[Sequence[object]] = [CSV_FIELDS]
+    for *place, value in facts:
+        text = isinstance(value, str)
+        lines.append((*place, "" if text else value, value if text else ""))
+    return csv_text(lines)
+
+
+def csv_text(lines: Iterable[Sequence[object]]) -> str:
+    """Write lines of cells, None as an empty one."""
     file = io.StringIO()
     writer = writers.writer(file, lineterminator="\n")
-    writer.writerow(CSV_FIELDS)
-    facts = ((table.sweep, *fact) for table in tables for fact in _facts(table))
-    for sweep, column, row, seed, quantity, value in facts:
-        is_text = isinstance(value, str)
-        number = "" if value is None or is_text else value
-        text = value if is_text else ""
-        words = [inert(part) for part in (sweep, column, row, seed, quantity, text)]
-        writer.writerow([*words[:-1], number, words[-1]])
+    writer.writerows(map(inert, line) for line in lines)
     return file.getvalue()
 
 

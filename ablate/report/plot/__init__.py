@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
-from ablate.report.plot.form import Form
-from ablate.report.plot.measured import Nothing, RunDirs
+from ablate.report.plot.form import Form, Nothing, RunDirs
 from ablate.shared.errors import unknown
 
 if TYPE_CHECKING:
@@ -56,27 +55,27 @@ KINDS = {
     "tuning": Kind(
         "the expected best validation score of k trials; needs a sweep with `tune:`",
         "Dodge et al. 2019 (arXiv 1909.03004)",
-        "search:tuning",
+        "curves:tuning",
     ),
     "gradnorm": Kind(
         "gradient norm by depth and by step; needs probe=[gradnorm]",
         "Dual PatchNorm, Fig. 2 and 4",
-        "gradients:gradnorm",
+        "probes:gradnorm",
     ),
     "scales": Kind(
         "the scale of the norm before the patch embedding, as patches; needs probe=[scales]",
         "Dual PatchNorm, Fig. 3",
-        "maps:scales",
+        "probes:scales",
     ),
     "attention": Kind(
         "mean attention distance of every head by layer; needs probe=[attention]",
         "DTN (arXiv 2112.02624)",
-        "heads:attention",
+        "probes:attention",
     ),
     "tokens": Kind(
         "length of the token at each place by layer; needs probe=[tokens]",
         "after DTN (arXiv 2112.02624)",
-        "maps:tokens",
+        "probes:tokens",
     ),
 }
 FORMATS = ("svg", "pdf", "png")

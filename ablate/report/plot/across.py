@@ -13,9 +13,7 @@ from ablate.analysis.table import Table
 from ablate.planning.overrides import show
 from ablate.planning.plan import Plan
 from ablate.planning.probing import again
-from ablate.report.plot.form import Form
-from ablate.report.plot.inks import ink_of, inks
-from ablate.report.plot.measured import Nothing, RunDirs, named
+from ablate.report.plot.form import Form, Nothing, RunDirs, ink_of, inks, named
 from ablate.report.plot.style import Drawing
 
 ACROSS = 3  # rows in a line

@@ -1,13 +1,25 @@
-"""What the command line says about a figure, whatever the figure shows: style, size, rows."""
+"""What all figures share, without matplotlib: what the command line says of one, colour, mark and
+dashes of each row, and the runs that are drawn.
+
+The first six colours are those of Okabe and Ito (2008), less the yellow, which white paper
+swallows. The others were chosen one by one, each as far as possible from all before it: in CIELAB,
+for full colour vision and for each kind of colour blindness (Machado et al. 2009). Rows differ in
+marker, fill and dashes, too, so that a figure is read in grey.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.planning.cell import Row
+from ablate.analysis.table import Table
+from ablate.planning.cell import PlannedRun, Row
+from ablate.planning.plan import Plan
+from ablate.planning.probing import again
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.rundir import RunDir
 
 LEAST, MOST = 1.0, 40.0  # inches of a side
 COLUMN, BOTH = 3.3, 6.8  # inches: a column of a two-column paper, and both
@@ -121,3 +133,96 @@ def read_size(text: str) -> Size:
             f"3.3x2.4, got {text!r}"
         )
     return size
+
+
+RunDirs = Callable[[str], RunDir]  # a run's id -> its folder
+Arrays = Mapping[str, Any]
+ByCell = dict[tuple[str, str], dict[int, Arrays]]  # (row, column) -> seed -> arrays
+
+
+class Nothing(UserError):
+    """There is no data to draw yet; the message has the command that makes it."""
+
+
+def probed(plan: Plan, table: Table, rundir: RunDirs, form: Form, probe: str) -> ByCell:
+    """Read the measurements of a probe, in the plan's order, without cells that have none.
+
+    Raises Nothing where no run has any.
+    """
+    found: ByCell = {}
+    for run in in_order(plan, table, form):
+        arrays = rundir(run.id).read_probe(probe) if probe in run.cell.spec.get("probe", ()) else {}
+        if arrays:
+            found.setdefault((run.cell.row, run.cell.column), {})[run.seed] = arrays
+    if found:
+        return found
+    if any(probe in cell.spec.get("probe", ()) for cell in plan.cells):
+        raise Nothing(f"{plan.name}: no run has measured {probe} yet; run {again(plan)}")
+    raise Nothing(f"{plan.name}: its runs did not measure {probe}; run {again(plan, probe)}")
+
+
+def in_order(plan: Plan, table: Table, form: Form) -> Iterator[PlannedRun]:
+    """Yield the runs of the rows shown by row, column and seed, without runs that the table
+    withholds."""
+    for row in filter(lambda row: form.shows(row.label), plan.rows):
+        for column in plan.columns:
+            if cell := plan.cell(row.label, column.label):
+                for seed, run in cell.ids.items():
+                    if run not in table.withheld:
+                        yield PlannedRun(run, cell.at(seed), seed)
+
+
+def named(row: str, column: str) -> str:
+    """Return the name of a cell."""
+    return f"{row}, {column}" if column else row
+
+
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8700F0"),
+    *("#692D0F", "#2D1E96", "#5A3C5A", "#C3B469", "#9678FF", "#E1004B", "#960087"),
+    *("#3C693C", "#A5C3A5", "#963C00", "#961ED2", "#D200B4", "#7896F0"),
+)
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">")
+DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (5, 1, 1, 1, 1, 1)))
+BLACK, GREY = "#000000", "#666666"
+
+
+@dataclass(frozen=True)
+class Ink:
+    """The colour, mark and dashes of a row, the same in every figure of its sweep."""
+
+    colour: str
+    marker: str
+    dashes: Any
+    filled: bool
+
+    def mark(self, **more: Any) -> dict[str, Any]:
+        """Arguments of `Axes.plot`, for points."""
+        face = self.colour if self.filled else "white"
+        return {"color": self.colour, "marker": self.marker, "markerfacecolor": face, **more}
+
+    def line(self, **more: Any) -> dict[str, Any]:
+        """... and for lines."""
+        return {"color": self.colour, "linestyle": self.dashes, **more}
+
+
+def inks(plan: Plan, styles: Mapping[str, str] | None = None) -> dict[str, Ink]:
+    """Choose the style of each row by its place in the plan, whichever rows are drawn. The baseline
+    is black; any two of the first 20 others differ in colour, and in grey, too. `styles`: row ->
+    the name of a style, which has the place of its first row; None: each row has its own."""
+    names = [(styles or {}).get(row.label, row.label) for row in plan.rows]
+    places = [[*dict.fromkeys(names)].index(name) for name in names]
+    return {
+        row.label: ink_of(place, row.label == plan.baseline)
+        for place, row in zip(places, plan.rows, strict=True)  # the baseline is first as a rule
+    }
+
+
+def ink_of(place: int, black: bool = False) -> Ink:
+    """The style of a place, from 1: 0 is that of what is black."""
+    return Ink(
+        BLACK if black else COLOURS[(place - 1) % len(COLOURS)],
+        MARKERS[place % len(MARKERS)],
+        DASHES[place % len(DASHES)],
+        filled=place // len(MARKERS) % 2 == 0,
+    )

@@ -12,9 +12,7 @@ from ablate.analysis.captions import family, level, sentence
 from ablate.analysis.table import Entry, Table
 from ablate.planning.plan import Plan
 from ablate.planning.probing import again
-from ablate.report.plot.form import Form
-from ablate.report.plot.inks import BLACK, inks
-from ablate.report.plot.measured import Nothing, RunDirs, named
+from ablate.report.plot.form import BLACK, Form, Nothing, RunDirs, inks, named
 from ablate.report.plot.style import Drawing
 
 ACROSS = 2  # columns of a forest in a line

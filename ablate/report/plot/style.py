@@ -21,8 +21,7 @@ from matplotlib.transforms import ScaledTranslation
 
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
-from ablate.report.plot.form import STYLES, Form, Size
-from ablate.report.plot.inks import GREY
+from ablate.report.plot.form import GREY, STYLES, Form, Size
 from ablate.shared.errors import UserError
 
 LINES, SPACED = 4, 1.2  # of notes that any figure has room for; from line to line, in letters

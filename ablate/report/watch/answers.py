@@ -14,22 +14,19 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ablate.analysis.course import standing
 from ablate.analysis.reading import glance
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
-from ablate.report.growing import GrowingMetrics
 from ablate.report.live import Clock, counts_line, parts_done
 from ablate.report.logs import tail
 from ablate.report.page import gains_html, template
-from ablate.report.plot.inks import inks
-from ablate.report.status import by_variant, details, driver_words
+from ablate.report.plot.form import inks
+from ablate.report.status import SweepView
 from ablate.report.text import duration
-from ablate.report.workers import curve, first_metric, worker_cells
-from ablate.store import looks
+from ablate.report.workers import GrowingMetrics, curve, first_metric, worker_cells
 from ablate.store.find import Followed, driven
 from ablate.store.ledger import Ledger
-from ablate.store.progress import SweepProgress, driver_of, observe
+from ablate.store.progress import SweepProgress, driver_of
 from ablate.store.store import Store
 
 STATE_EVERY_S = 1.0
@@ -88,20 +85,19 @@ class SweepAnswers:
         with Ledger.reading(self._store) as ledger:
             if self._followed.grew(ledger):
                 self._take()
-            now = observe(self._plan, self._runs, self._store, ledger)
-            told = looks.read(self._store.read_looks(), now.sweep)
+            view = SweepView.of(self._plan, self._runs, self._store, ledger)
             newest = ledger.newest(10 * NEWEST)
-        plan, runs = self._plan, self._runs
+        now = view.now
         self._done, self._over = now.done, now.over
         left = self._clock.left_s(parts_done(now), now.total)
-        head, rows = by_variant(plan, runs, now, standing(plan, told))
+        head, rows = view.by_variant()
         workers = worker_cells(now.workers, self._metrics)
-        lines = list(details(plan, runs, now, self._store, told))
+        lines = list(view.details())
         return {
             "title": self.title,
             "over": now.over,
             "head": counts_line(now),
-            "driver": driver_words(now),
+            "driver": view.driver,
             "left": duration(left) if now.workers and left is not None else "",
             "done": now.done,
             "total": now.total,

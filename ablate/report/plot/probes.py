@@ -1,0 +1,208 @@
+"""Draws what probes measured: gradient norms, attention distances, maps of scales and of tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from ablate.analysis.table import Table
+from ablate.planning.plan import Plan
+from ablate.report.plot.form import GREY, Form, Nothing, RunDirs, inks, named, probed
+from ablate.report.plot.style import Drawing, mosaic
+from ablate.shared.metrics.probed import FIRST, LAST, depths, profile, summary
+
+UPRIGHT = 8  # depths at most whose names stand side by side
+
+
+def gradnorm(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+    """Draw two panels for each column: by depth at the end, and the embedding by step."""
+    found = {
+        cell: {seed: arrays for seed, arrays in by_seed.items() if len(arrays["steps"])}
+        for cell, by_seed in probed(plan, table, rundir, form, "gradnorm").items()
+    }
+    columns = [c.label for c in plan.columns if c.label in {column for _, column in found}]
+    ink = inks(plan)
+    heading, size = "Gradient norms by depth and by step", (8.6, 1.1 + 2.7 * len(columns))
+    sheet = Drawing(plan, table, form, "gradnorm", heading, (len(columns), 2), size)
+    legend: dict[str, Any] = {}
+    for (row, column), by_seed in found.items():
+        left, right = sheet.axes[columns.index(column)]
+        profiles = [profile(arrays) for arrays in by_seed.values()]
+        labels = profiles[0][0]
+        depth = range(len(labels))
+        mean = _band(left, depth, np.stack([norms for _, norms in profiles]), ink[row].colour)
+        (line,) = left.plot(depth, mean, **ink[row].mark(linestyle=ink[row].dashes))
+        words = ", ".join(f"{k} {v:.3g}" for k, v in zip(labels, mean, strict=True))
+        sheet.tell(line, f"{named(row, column)}: {words}, n = {len(by_seed)}")
+        left.set_xticks(depth, labels, rotation=90 if len(labels) > UPRIGHT else 0)
+        legend.setdefault(row, line)
+
+        first = [(a["steps"], depths(a)[1][:, 0]) for a in by_seed.values()]
+        shared = min((steps for steps, _ in first), key=len)  # one that diverged ends early
+        norms = np.stack([norms[: len(shared)] for _, norms in first])
+        mean = _band(right, shared, norms, ink[row].colour)
+        (line,) = right.plot(shared, mean, **ink[row].line())
+        sheet.tell(line, f"{named(row, column)}: {labels[0]}, n = {len(by_seed)}")
+        left.set_title(plan.heading(column), loc="left")
+        left.set_ylabel("gradient norm")
+        right.set_ylabel(f"gradient norm of the {labels[0]}")
+        for axes in (left, right):
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
+    sheet.axes[-1][0].set_xlabel("depth: embedding, blocks, head")
+    sheet.axes[-1][1].set_xlabel("step")
+    sheet.legend(legend)
+    sheet.foot(
+        "Norm of the gradient of all parameters at a depth, before clipping; the embedding without "
+        f"its norms. By depth: mean over the last tenth of the steps, at most {LAST:,}. Lines: "
+        "means over seeds; bands: from the lowest to the highest."
+    )
+    return sheet
+
+
+def _band(axes: Any, x: Any, values: Any, colour: str) -> Any:
+    """Draw the range over seeds (n, points) and return the mean. Values without a logarithm are
+    left out: nan, inf, and the zeros of the first steps, in which a zero head has no gradient."""
+    values = np.where(np.isfinite(values) & (values > 0), values, np.nan)
+    if len(values) > 1:
+        axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0)
+    return values.mean(0)
+
+
+ACROSS = 2  # columns in a line
+
+
+def uniform(height: int, width: int) -> float:
+    """Compute the distance of uniform attention, in grid units: 7.2808 on 14 x 14."""
+    places = np.stack(np.meshgrid(np.arange(height), np.arange(width)), -1).reshape(-1, 2)
+    return float(np.linalg.norm(places[:, None] - places[None], axis=-1).mean())
+
+
+def attention(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+    """Draw one panel for each column: a point for every head of every seed, a line for the mean."""
+    found = probed(plan, table, rundir, form, "attention")
+    columns = [c.label for c in plan.columns if c.label in {column for _, column in found}]
+    rows = [r.label for r in plan.rows if r.label in {row for row, _ in found}]
+    ink = inks(plan)
+    lines, across = form.across(len(columns), ACROSS)
+    heading, size = "Attention distance of every head", (2.4 + 4 * across, 4.2 * lines)
+    sheet = Drawing(plan, table, form, "attention", heading, (lines, across), size)
+    panels = [axes for (axes,) in sheet.columns(len(columns))]
+    legend: dict[str, Any] = {}
+    grids: dict[str, tuple[int, int]] = {}
+    for (row, column), by_seed in found.items():
+        axes = panels[columns.index(column)]
+        aside = 0.5 * ((rows.index(row) + 0.5) / len(rows) - 0.5)
+        for seed, arrays in by_seed.items():
+            layers, heads = arrays["distance"].shape
+            x = np.repeat(np.arange(1, layers + 1) + aside, heads)
+            (points,) = axes.plot(x, arrays["distance"].ravel(), **ink[row].mark(linestyle="none"))
+            sheet.tell(points, f"{named(row, column)}: seed {seed}, {layers} x {heads} heads")
+            h, w = map(int, arrays["grid"])
+            grids[column] = (h, w)
+        mean = np.mean([arrays["distance"].mean(1) for arrays in by_seed.values()], 0)
+        (line,) = axes.plot(np.arange(1, len(mean) + 1) + aside, mean, **ink[row].line())
+        axes.set_xticks(range(1, len(mean) + 1))
+        legend.setdefault(row, (line, points))
+    for column, grid in grids.items():
+        axes = panels[columns.index(column)]
+        everywhere = uniform(*grid)
+        axes.axhline(everywhere, color=GREY, linewidth=0.8, linestyle=":")
+        place = axes.get_yaxis_transform()
+        axes.text(1, everywhere, " uniform", color=GREY, transform=place, va="center")
+        axes.set_title(plan.heading(column), loc="left")
+        axes.set_xlabel("layer")
+        axes.set_ylim(bottom=0)
+    for axes in panels[::across]:
+        axes.set_ylabel("mean attention distance, grid units")
+    sheet.legend(legend)
+    sheet.foot(
+        "A point: a head of one seed, mean over validation images; from patches to patches, class "
+        "token left out. Lines: means over heads and seeds. Dotted: a head that looks everywhere "
+        "alike."
+    )
+    return sheet
+
+
+def scales(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+    """Draw one panel for each cell with a map for each channel, of its first measured seed."""
+    found: dict[tuple[str, str], tuple[int, Any]] = {}
+    specs = {(cell.row, cell.column): cell.spec for cell in plan.cells}
+    for cell, by_seed in probed(plan, table, rundir, form, "scales").items():
+        seed, arrays = next(iter(by_seed.items()))
+        if FIRST in arrays:
+            side, channels = specs[cell]["model"]["patch"], specs[cell]["data"]["channels"]
+            found[cell] = seed, arrays[FIRST].reshape(side, side, channels)
+    if not found:
+        raise Nothing(
+            f"{plan.name}: no row has a learned norm before the patch embedding; add a row with "
+            f"stem=dpn or stem=pre"
+        )
+    everything = np.concatenate([scale.ravel() for _, scale in found.values()])
+    heading = "Learned scale of the norm before the patch embedding"
+    most = max(scale.shape[-1] for _, scale in found.values())
+    size = (3.3 + 0.9 * most, 1.2 + 2.1 * len(found))
+    sheet = Drawing(plan, table, form, "scales", heading, (len(found), 1), size)
+    told = ["By place in a patch; the initial scale is 1. Means:"]
+    for (axes,), (cell, (seed, scale)) in zip(sheet.axes, found.items(), strict=True):
+        image = mosaic(axes, scale.transpose(2, 0, 1), everything.min(), everything.max())
+        means = ", ".join(f"{name} {mean:.3f}" for name, mean in summary(scale).items())
+        sheet.tell(axes, f"{named(*cell)}: {means}")
+        told.append(f"{named(*cell)}, seed {seed}: {means}.")
+        axes.set_title(named(*cell), loc="left", fontsize="small")
+        names = ("red", "green", "blue") if scale.shape[-1] == 3 else ("grey",)
+        _name_maps(axes, scale.shape[1], names)
+    panels = [axes for (axes,) in sheet.axes]
+    sheet.figure.colorbar(image, ax=panels, shrink=0.8, panchor=False, label="scale")
+    sheet.foot(*told)
+    return sheet
+
+
+def tokens(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+    """Draw one panel for each cell with a map of places for each layer; mean over seeds."""
+    found = {
+        cell: (sorted(by_seed), np.mean([arrays["norms"] for arrays in by_seed.values()], 0))
+        for cell, by_seed in probed(plan, table, rundir, form, "tokens").items()
+    }
+    most = max(len(norms) for _, norms in found.values())
+    size = (max(5.5, 1.8 + 0.75 * most), 1.2 + 1.35 * len(found))
+    sheet = Drawing(
+        plan, table, form, "tokens", "Length of tokens by layer and place", (len(found), 1), size
+    )
+    for (axes,), (cell, (seeds, norms)) in zip(sheet.axes, found.items(), strict=True):
+        image = mosaic(axes, norms, norms.min(), norms.max())
+        by_layer = ", ".join(f"{mean:.3g}" for mean in norms.mean((1, 2)))
+        sheet.tell(axes, f"{named(*cell)}: means by layer {by_layer}; n = {len(seeds)}")
+        axes.set_title(named(*cell), loc="left", fontsize="small")
+        means = norms.mean((1, 2))
+        names = [f"{layer}\n({mean:.3g})" for layer, mean in enumerate(means)]
+        _name_maps(axes, norms.shape[2], names)
+        thin = 20 if form.style == "page" else 8
+        sheet.figure.colorbar(
+            image, ax=axes, shrink=0.9, panchor=False, label="length", aspect=thin
+        )
+    sheet.foot(
+        "Mean length of the token at each place before the first block (0) and behind each block, "
+        "over validation images and seeds; in brackets: the mean of a map. Every panel has its "
+        "own colour scale: compare panels by their numbers."
+    )
+    return sheet
+
+
+def _name_maps(axes: Any, width: int, names: Any) -> None:
+    for n, name in enumerate(names):
+        middle = n * (width + 1) + (width - 1) / 2
+        axes.annotate(
+            name,
+            (middle, 0),
+            xycoords=("data", "axes fraction"),
+            xytext=(0, -3),
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            fontsize="small",
+        )
