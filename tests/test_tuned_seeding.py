@@ -190,7 +190,8 @@ SEARCH = "tune: {space: {optim.lr: {choices: [3e-3, 1e-2]}}, sampler: grid, at: 
         (f"{PARENTS}}}", 2 * 4 + 20),  # which rows share that differ in the child alone
         (f"{PARENTS}, seed: 0}}", 2 * 4 + 20 / 9),  # and all nine seeds
         (f"{PARENTS}}}\n{SEARCH}}}", 2 * (4 + 2) + 20),
-        (f"{PARENTS}, {SEARCH}}}}}", 2 * (4 + 2 + 20)),
+        # Both rows have the same trials, so the same winner: a sweep of them trains both once.
+        (f"{PARENTS}, {SEARCH}}}}}", 2 * 4 + 2 + 20),
     ],
 )
 def test_hours_of_a_seed_count_its_search_and_its_parent(tmp_path, sections, epochs):

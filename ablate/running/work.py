@@ -91,11 +91,12 @@ def works_of(
             done = sum(known or states.get(r, RunState()).status in FINAL for r in trials)
             work.search = 3.0 * images * ratio * searches * size if trials_of_search else None
             work.left += ratio * (searches - done / plan.tune.trials_each)
-            work.seed = ratio * searches / seeds + 1.0
+            report = 1.0
             if plan.tune.parents:  # and with what they choose a parent for each report
-                report = _images(child.spec["parent"], examples) / images
+                parent = _images(child.spec["parent"], examples) / images
+                report = parent if trials_of_search else 0.0
                 work.left += report * (seeds - len(child.ids))
-                work.seed += report - 1.0
+            work.seed = ratio * searches / seeds + report
         work.each = 3.0 * images * size
         work.evaluated = _evaluated(cell.spec, examples)
         work.launches = launches_of(cell.spec, answer["launches"], images, work.evaluated)
