@@ -381,7 +381,7 @@ def _what_lacks(path: Path) -> str:
     return "torn" if read_json(path) is None else "not what a worker writes"
 
 
-# --- Verifies the decoded datasets of a sweep, and that its runs were trained and tested on them --
+# --- Decoded datasets -----------------------------------------------------------------------------
 
 # By run: data_sha256 by the name in `eval.also`, "": of its own; one that diverged read no other.
 Read = Mapping[str, Mapping[str, object]]
@@ -427,7 +427,7 @@ def _of_other_bytes(
     ]
 
 
-# --- Verifies what a ledger says of a sweep as a whole: seals of its events, the plan, the looks --
+# --- The ledger as a whole ------------------------------------------------------------------------
 
 
 def check_ledger(plan: Plan, store: Store, ledger: Ledger) -> tuple[list[str], list[str]]:

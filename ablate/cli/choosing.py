@@ -102,7 +102,7 @@ def new(
     print(f"try it: {written.command}")
 
 
-# --- `ablate data prepare`: fetches and decodes a dataset before a sweep --------------------------
+# --- `ablate data prepare` ------------------------------------------------------------------------
 
 
 def prepare(

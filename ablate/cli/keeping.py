@@ -355,7 +355,7 @@ def alone(store: Store, command: str) -> Iterator[None]:
         store.driver.release()
 
 
-# --- The command that brings stores together: merge -----------------------------------------------
+# --- Merging stores -------------------------------------------------------------------------------
 
 
 def merge(

@@ -339,7 +339,7 @@ def _with_rows(form: Form, made: Plan, rows: str | None, highlight: str | None) 
     return form
 
 
-# --- Commands that look into searches: trials -----------------------------------------------------
+# --- Searches -------------------------------------------------------------------------------------
 
 
 def trials(
@@ -368,7 +368,7 @@ def trials(
             print_set(format, lambda _: markdown(sheet), lambda width: rich(split(sheet, width)))
 
 
-# --- `ablate table A B`: two sweeps side by side --------------------------------------------------
+# --- Two sweeps: `ablate table A B` ---------------------------------------------------------------
 
 
 def paired(store: Store, ledger: Ledger, selection: Selection) -> list[Selection]:

@@ -122,7 +122,12 @@ def _parts(n: int, size: int) -> Iterator[range]:
     return (range(first, min(first + size, n)) for first in range(0, n, size))
 
 
-# --- Philox 4x32-10: four random words for a counter of four words and a key of two ---------------
+# --- Philox 4x32-10 -------------------------------------------------------------------------------
+
+# Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3 (SC 2011), section 3.3 and
+# table 2. A word is 32 bits, 0 to 2^32 - 1, held in int64. Integers alone, elementwise: the same
+# bits on every device, with nothing kept between calls, no host synchronisation, and no random
+# state for a captured graph to lose.
 
 MASK = 0xFFFFFFFF
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57

@@ -65,7 +65,9 @@ def _levels(image: Image.Image) -> np.ndarray:
     return levels.astype(np.uint8)
 
 
-# --- A folder of images and masks, as ADE20k's release has them: ----------------------------------
+# --- Folders of images and masks, as ADE20k has them ----------------------------------------------
+
+# images/SPLIT/NAME.jpg, and for each annotations/SPLIT/NAME.png.
 
 
 def open_masks(data: Data, found: Listing) -> Source:

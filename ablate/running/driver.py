@@ -448,7 +448,9 @@ def result_line(run: PlannedRun, result: Mapping[str, Any], metric: Metric) -> s
     return f"finished: {run.label}{figure}, {result.get('seconds', 0):.0f} s"
 
 
-# --- Chooses the next run and its slot: pure functions, beside `next_step` ------------------------
+# --- The next run and its slot --------------------------------------------------------------------
+
+# Pure functions, beside `next_step`.
 
 
 def assign(

@@ -74,7 +74,7 @@ def near(value: object, names: Iterable[str], share: float = 0.6) -> str | None:
     return found[0] if found else None
 
 
-# --- Text that others wrote (titles, file names, versions, exceptions), as a line may show it -----
+# --- Text of strangers ----------------------------------------------------------------------------
 
 
 def printable(text: str) -> str:

@@ -212,7 +212,10 @@ class Average:
                 average.copy_(own)
 
 
-# --- ----------------------------------------------------------------------------------------------
+# --- Adafactor ------------------------------------------------------------------------------------
+
+# As big_vision has it (`scale_by_adafactor` of its optax.py): with a momentum, without clipped
+# updates, rates that hang on a weight's size, or steps of its own.
 
 LEAST = 32  # entries that both axes have where a mean square is kept by rows and columns
 EPS = 1e-30  # added to a squared gradient
@@ -315,7 +318,7 @@ def axes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
     return found
 
 
-# --- Optimisers of torch.optim's kind, also by import path, and what one keeps, as tensors --------
+# --- Optimisers of torch.optim, also by import path -----------------------------------------------
 
 _MOVES = {"params", "lr", "scale"}  # of a group: what is set from outside
 

@@ -54,7 +54,11 @@ def by_groups(images: Tensor) -> bool:
     return images.device.type == "cpu"
 
 
-# --- Laws with an exp() or an erf() in them, by a table that the CPU works out once ---------------
+# --- Quantiles ------------------------------------------------------------------------------------
+
+# Laws with an exp() or an erf() in them, by a table that the CPU works out once: a GPU's exp() is
+# not a CPU's to the last bit, an entry of a table is. What is drawn is one of 65,536 quantiles, by
+# the upper 16 bits of a uniform number, each at the middle of its share.
 
 QUANTILES = 1 << 16
 

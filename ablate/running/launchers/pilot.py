@@ -182,7 +182,7 @@ class _Pilot:
             self.heard_at = self.beaten_at  # who can't write is silent, and not dead
 
 
-# --- Decoded data, copied once to a disk of the node where workers read it: `launcher.cache` ------
+# --- Decoded data on a disk of the node: `launcher.cache` -----------------------------------------
 
 
 class NodeCache:

@@ -298,7 +298,9 @@ def _farewell(pilot: _Pilot, how: str) -> str:
     return f"pilot {pilot.folder.id} is gone: {how if how == SILENT else why}"
 
 
-# --- ----------------------------------------------------------------------------------------------
+# --- The jobs of an engine ------------------------------------------------------------------------
+
+# What it is asked for, and what is heard of it, in threads: the driver waits for no answer.
 
 AT_ONCE = 4  # questions how a job ended
 ASK_S = 5.0  # between two questions to the engine

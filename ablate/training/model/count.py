@@ -211,7 +211,7 @@ class _Counter(TorchDispatchMode):
         return out
 
 
-# --- Do classes of the user's own give what their kind is to give? Told in their file and line ----
+# --- Shapes that classes of the user give ---------------------------------------------------------
 
 Expected = Callable[[Tensor], tuple[int, ...]]
 

@@ -246,7 +246,10 @@ def floors(texts: np.ndarray) -> np.ndarray:
     return found
 
 
-# --- From texts to tokens: how a text is written, and the tables that number its parts ------------
+# --- Tokens of texts ------------------------------------------------------------------------------
+
+# A table of tokens is learnt from the training texts alone, and the same for every run on the same
+# data: it is part of the data that `Data.fingerprint` stands for.
 
 PAD, END, UNKNOWN = 0, 1, 2  # the numbers of [pad], [end] and [unk]; others follow
 OTHERS = 3

@@ -110,7 +110,7 @@ class Identity(nn.Module):
         return x
 
 
-# --- The class token and registers beside norms that mix tokens -----------------------------------
+# --- Class tokens beside norms that mix tokens ----------------------------------------------------
 
 
 class ExcludeCls(nn.Module):
