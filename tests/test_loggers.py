@@ -90,7 +90,7 @@ def cut_off(shell: Shell, words: tuple[str, ...], beyond: int, all_of_them: bool
     step = kept(shell)
     files = shell.folder / "runs" / "logs" / "jsonl" / "k"
     if step:
-        wait_for(lambda: any(f'"step": {step},' in f.read_text() for f in files.glob("*#*")))
+        wait_for(lambda: any(f'"step": {step},' in f.read_text() for f in files.glob("[!.]*#*")))
     kill([driver.pid, *feeders(shell.folder), *(held if all_of_them else ())])
     for pid in held if not all_of_them else ():
         os.kill(pid, signal.SIGCONT)
