@@ -37,8 +37,11 @@ if TYPE_CHECKING:
 PARENTS = "(their parents)"  # the row of all runs that others start from
 
 
+LIFE = (*get_args(Status), BLOCKED)  # in the order of a run's life
+
+
 def told_counts(counts: Mapping[str, int], to_come: int) -> str:
-    words = [f"{count:,} {status}" for status, count in counts.items()]
+    words = [f"{counts[status]:,} {status}" for status in LIFE if counts.get(status)]
     return ", ".join(words + ([f"{to_come:,} to come"] if to_come else []))
 
 
@@ -81,7 +84,7 @@ class SweepView:
             label = PARENTS if run.above else run.cell.row
             counts.setdefault(label, Counter())[self.now.status(run.id)] += 1
         decided = standing(self.plan, self.looks)
-        statuses = [each for each in (*get_args(Status), BLOCKED) if each in self.now.counts]
+        statuses = [each for each in LIFE if each in self.now.counts]
         rows = [
             (
                 label,
