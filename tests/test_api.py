@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Shell
+from pages import PAGES
 
 import ablate
 from ablate.planning.design import Fixed, Looks
@@ -62,6 +65,17 @@ def test_a_sweep_is_trained_read_and_resumed_as_by_the_commands(folder, shell: S
     store = ablate.Store(folder / "runs")
     assert store.sweeps == [sweep.name]
     assert list(store.sweep(sweep.name).to_pandas().id) == [run.id for run in again.runs()]
+
+
+def test_the_page_is_right(folder):
+    [code] = re.findall(r"```python\n(.*?)```", PAGES["docs/python.md"], re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code.replace("seeds=3", 'seeds=3, launcher="inline"'), names)
+    assert list(names["gains"].row) == ["none", "dpn"]
+    assert len(names["runs"]) == 6
+    assert ablate.__all__ == sorted(
+        re.findall(r"^\| `(\w+)", PAGES["docs/python.md"], re.MULTILINE)
+    )
 
 
 def test_words_are_those_of_the_command_and_so_are_their_mistakes(folder):
