@@ -131,7 +131,7 @@ def test_each_is_a_column_of_the_table_and_of_frames(driven, monkeypatch):
     whole = facts(driven, "analysis.family=table")
     assert {found[column, "", "contrasts", ""] for column in columns} == {1}
     assert {whole[column, "", "contrasts", ""] for column in columns} == {4}
-    frame = ablate.load("beside")
+    frame = ablate.Store().sweep("beside").to_pandas()
     assert (frame["top1@again"] == frame["top1"]).all()
     assert set(frame["test_n@words"]) == {300}
     assert "also: again.test.loss" in driven("show", "none#0").out

@@ -114,7 +114,7 @@ class Whole:
         self.page = self.report(self.store)[0]
         assert self.tables["tiny"].code == 0
         assert ask("export", "tiny", str(self.bundle), "--store", str(self.store.root)).code == 0
-        self.frame = ablate.load(store=self.bundle)
+        self.frame = ablate.Store(self.bundle).sweep().to_pandas()
         self.exported = ask("table", "--from", str(self.bundle), "--format", "csv")
         self.stop(next(self.plan("half").runs()).id)
         with Ledger.driving(self.store) as ledger:  # open: what it appends is in the -wal
@@ -404,7 +404,7 @@ def distrust(whole: Whole, name: str, damage: Any, times: int) -> None:
             assert checked.code == 1, f"{where}: {checked}"
             assert path.name in checked.out + checked.err, f"{where}: {checked}"
             try:
-                frame = ablate.load(store=out)
+                frame = ablate.Store(out).sweep().to_pandas()
             except (Failure, UserError):
                 pass
             else:

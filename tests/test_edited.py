@@ -131,7 +131,7 @@ def test_an_edited_result_is_named_and_withheld_by_every_reader(store, ask, tmp_
     assert code == 1
     assert run.id in text
     assert "result.json" in text
-    frame = ablate.load(store="runs").set_index("id")
+    frame = ablate.Store("runs").sweep().to_pandas().set_index("id")
     assert frame.status[run.id] == "withheld"
     assert math.isnan(frame.top1[run.id])
     assert not frame.top1.drop(run.id).isna().any()
@@ -146,7 +146,7 @@ def test_edited_metrics_are_named_and_withheld_where_they_are_read(store, ask, t
         assert code == 0
         assert said in text
     assert said in ask("plot", "curves")[1]
-    assert run.id not in set(ablate.load(store="runs", curves=True).id)
+    assert run.id not in set(ablate.Store("runs").sweep().to_pandas(curves=True).id)
     assert ask("report", "--out", "page.html")[0] == 0
     assert said in (tmp_path / "page.html").read_text()
     code, text = ask("export", "out")
@@ -201,7 +201,7 @@ def test_an_edited_plan_is_named_by_every_command_that_goes_by_it(store, ask):
         line = f"ablate: runs/sweeps/{NAME}.json: was edited after it was planned; {remedy}\n"
         assert said.endswith(line), words
     with pytest.raises(Failure, match="was edited after it was planned"):
-        ablate.load(store="runs")
+        ablate.Store("runs").sweep().to_pandas()
     code, said = ask("verify")
     assert (code, f"{NAME}.json: differs from the plan that" in said) == (1, True)
     problems = [finding.text for finding in examine_store(store) if finding.level == "problem"]

@@ -1,4 +1,4 @@
-"""`ablate export DIR`, `ablate table --from DIR`, `ablate.load`: what a reviewer gets."""
+"""`ablate export DIR`, `ablate table --from DIR`, frames: what a reviewer gets."""
 
 from __future__ import annotations
 
@@ -424,7 +424,7 @@ def test_a_pipe_in_a_file_s_place_is_named_and_nobody_waits_for_it(out, name):
     calls = [
         lambda: bundle_check.check(Bundle(out)).findings,
         lambda: Bundle(out).recompute(*Bundle(out).read()),
-        lambda: ablate.load(store=out),
+        lambda: ablate.Store(out).sweep().to_pandas(),
     ]
     for call in calls:
         try:
@@ -488,7 +488,7 @@ def test_a_run_whose_files_were_changed_is_not_exported(exported, out, tmp_path)
 
 def test_load_gives_a_row_a_run(exported):
     store = exported.folder / "runs"
-    frame = ablate.load("tiny", store)
+    frame = ablate.Store(store).sweep("tiny").to_pandas()
     plan = Store(store).read_plan("tiny")
     assert list(frame.id) == [run.id for run in plan.runs()]
     for row in frame.itertuples():
@@ -511,7 +511,7 @@ def test_load_gives_a_row_a_run(exported):
 
 def test_load_gives_the_curves(exported):
     store = exported.folder / "runs"
-    frame = ablate.load("tiny", store, curves=True)
+    frame = ablate.Store(store).sweep("tiny").to_pandas(curves=True)
     lines = [
         {"id": path.parent.name, **json.loads(line)}
         for path in (store / "runs").glob("*/metrics.jsonl")
@@ -527,9 +527,10 @@ def test_load_gives_the_curves(exported):
 def test_a_bundle_loads_as_its_store_and_its_files_are_the_frames(exported, monkeypatch):
     out = exported.folder / "out"
     monkeypatch.chdir(exported.folder)
-    runs, curves = ablate.load("tiny"), ablate.load("tiny", curves=True)
-    pd.testing.assert_frame_equal(ablate.load(store=out), runs)
-    pd.testing.assert_frame_equal(ablate.load("tiny", out, curves=True), curves)
+    sweep = ablate.Store().sweep("tiny")
+    runs, curves = sweep.to_pandas(), sweep.to_pandas(curves=True)
+    pd.testing.assert_frame_equal(ablate.Store(out).sweep().to_pandas(), runs)
+    pd.testing.assert_frame_equal(ablate.Store(out).sweep("tiny").to_pandas(curves=True), curves)
     pd.testing.assert_frame_equal(pd.read_parquet(out / "curves.parquet"), curves)
     read = pd.read_csv(out / "runs.csv", keep_default_na=False)
     assert list(read.id) == list(runs.id)
@@ -538,11 +539,11 @@ def test_a_bundle_loads_as_its_store_and_its_files_are_the_frames(exported, monk
 
 def test_load_names_what_there_is(exported, tmp_path):
     with pytest.raises(UserError, match="tiny"):
-        ablate.load("tinny", exported.folder / "runs")
+        ablate.Store(exported.folder / "runs").sweep("tinny").to_pandas()
     with pytest.raises(UserError, match="tiny"):
-        ablate.load("tinny", exported.folder / "out")
+        ablate.Store(exported.folder / "out").sweep("tinny").to_pandas()
     with pytest.raises(UserError, match="no store"):
-        ablate.load(store=tmp_path)
+        ablate.Store(tmp_path).sweep().to_pandas()
 
 
 def test_importing_ablate_loads_nothing():

@@ -354,7 +354,7 @@ def test_parents_are_searched_as_they_are(shell):
             {"stem": won.params[stem]},
         )
     assert "nothing wrong" in shell("verify", "tuned").out
-    frame = ablate.load("tuned", shell.folder / "runs", trials=True)
+    frame = ablate.Store(shell.folder / "runs").sweep("tuned").to_pandas(trials=True)
     assert frame[rate].notna().all()
     assert frame[stem].notna().all()
 

@@ -30,7 +30,7 @@ def rows(table: str) -> dict[str, list[str]]:
 def check_gain(shell: Shell, table: str, row: str, baseline: str) -> Mapping[str, int]:
     """The table has the row's gain, an interval around it, as its raw results give it; the
     parameters of both."""
-    frame = ablate.load(store=shell.folder / "runs").set_index("row")
+    frame = ablate.Store(shell.folder / "runs").sweep().to_pandas().set_index("row")
     means = 100 * frame.groupby("row").top1.mean()
     _, gain, *_ = rows(table)[row]
     number, low, high = map(float, re.findall(r"[+-]?[\d.]+", gain))

@@ -109,7 +109,7 @@ def test_every_way_of_printing_a_verdict_leaves_one_look(store, words):
 def test_what_prints_none_leaves_none(store, tmp_path):
     for words in (("status",), ("plot", "curves"), ("verify",), ("show", "pre#0")):
         run(*words)
-    ablate.load("fixture", store.root)
+    ablate.Store(store.root).sweep("fixture").to_pandas()
     assert told(store) == []
 
 

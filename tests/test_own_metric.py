@@ -241,7 +241,7 @@ def test_from_an_empty_folder_to_a_table(driven, monkeypatch):
     }
     assert found == pytest.approx(expected, rel=1e-12)
     monkeypatch.chdir(driven.folder)
-    frame = ablate.load(store=driven.folder / "runs").set_index(["row", "seed"])
+    frame = ablate.Store(driven.folder / "runs").sweep().to_pandas().set_index(["row", "seed"])
     assert {place: 100 * frame.loc[place, ECE] for place in expected} == pytest.approx(expected)
     tree = json.loads(driven("table", "--format", "json").out)
     assert tree["own"][ECE]["name"] == "expected calibration error"

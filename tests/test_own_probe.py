@@ -60,7 +60,7 @@ def test_its_number_is_in_tables_and_frames(driven):
     assert "| variant | Steepness:last [95 % CI] | difference [95 % CI] |" in text
     assert "Gradient norm of the last step: mean over seeds" in text
     assert f"what the probe {PROBE} kept" in text
-    frame = ablate.load(store=driven.folder / "runs").set_index(["row", "seed"])
+    frame = ablate.Store(driven.folder / "runs").sweep().to_pandas().set_index(["row", "seed"])
     found = float(np.load(runs["dpn#1"].path / "probe-Steepness.npz")["last"])
     assert frame.loc[("dpn", 1), NUMBER] == pytest.approx(found)
     assert "nothing wrong" in driven("verify").out

@@ -349,11 +349,11 @@ def test_a_parent_serves_each_of_its_children_and_two_sweeps(copy):
 def test_parents_are_no_rows_of_frames_and_tables_of_runs(copy, monkeypatch):
     """They have the row and the seed of a child: a mean over both would be of neither."""
     monkeypatch.chdir(copy.folder)
-    frame = ablate.load("tuned")
+    frame = ablate.Store().sweep("tuned").to_pandas()
     assert sorted(zip(frame.row, frame.seed, strict=True)) == [
         (row, seed) for row in ("dpn", "none") for seed in (0, 1)
     ]
-    assert set(ablate.load("tuned", curves=True).id) == set(frame.id)
+    assert set(ablate.Store().sweep("tuned").to_pandas(curves=True).id) == set(frame.id)
     copy("export", "tuned", "out")
     with open("out/runs.csv") as file:
         assert {row["id"] for row in csv.DictReader(file)} == set(frame.id)

@@ -254,7 +254,7 @@ def test_the_numbers_of_the_files_are_in_tables_and_frames(driven):
         if ":" in line["quantity"] and line["quantity"].endswith(".run")
     }
     assert {key: float(value) for key, value in found.items()} == pytest.approx(expected)
-    frame = ablate.load(store=driven.folder / "runs").set_index(["row", "seed"])
+    frame = ablate.Store(driven.folder / "runs").sweep().to_pandas().set_index(["row", "seed"])
     for (row, seed, name), value in expected.items():
         scale = 100 if name == "fewshot:5" else 1
         assert scale * frame.loc[(row, seed), name] == pytest.approx(value)
@@ -311,7 +311,7 @@ def test_an_edited_file_is_named_and_its_run_withheld(shell):
     assert "probe-gradnorm.npz: differs from the file that the run wrote" in (
         shell("verify", code=1).out
     )
-    frame = ablate.load(store=shell.folder / "runs").set_index("id")
+    frame = ablate.Store(shell.folder / "runs").sweep().to_pandas().set_index("id")
     assert frame.loc[run.id, "status"] == "withheld"
     assert math.isnan(frame.loc[run.id, "gradnorm:embedding"])
     path.unlink()

@@ -18,7 +18,7 @@ from ablate.analysis.headline import headline, summary, wins
 from ablate.analysis.methods import sequential_of
 from ablate.analysis.seeding import Seeding
 from ablate.analysis.tabulate import tabulate
-from ablate.cli import starting
+from ablate.api import training
 from ablate.planning.design import USUAL, Fixed, Looks, looks_to
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.plan import Plan
@@ -478,7 +478,7 @@ def test_a_long_sweep_asks_about_its_greatest_cost(planned, monkeypatch, tmp_pat
 
     monkeypatch.setattr("ablate.running.estimate.costs", costs)
     with pytest.raises(UserError, match="enough"):
-        starting._confirm(plan, Store(tmp_path), None, None, False)
+        training.forecast(plan, Store(tmp_path), None, None)
     assert len([*asked[0].runs()]) == 54
 
 

@@ -300,23 +300,24 @@ def test_trials_tells_what_was_tried(calm):
 
 def test_load_has_reports_alone_and_no_test_scores_of_trials(calm):
     store = calm.folder / "runs"
-    plan, frame = read(calm), ablate.load("lr", store)
+    plan, frame = read(calm), ablate.Store(store).sweep("lr").to_pandas()
     assert sorted(frame.id) == sorted(run for cell in plan.cells for run in cell.ids.values())
     for run in frame.itertuples():
         choice = plan.cell(run.row, "").chosen[run.seed]
         assert frame["optim.lr"][run.Index] == choice.params["optim.lr"]
         assert run.search == run.seed
     assert "train.epochs" not in frame  # all were trained as long
-    whole = ablate.load("lr", store, trials=True)
+    whole = ablate.Store(store).sweep("lr").to_pandas(trials=True)
     tried = whole[whole.trial.notna()]
     assert len(whole) == len(tried) + len(frame)
     assert tried[["top1", "loss", "test_n"]].isna().all(axis=None)
     scores = {run: t.score for t in plan.trials for run in t.cell.ids.values()}
     assert dict(zip(tried.id, tried.score, strict=True)) == scores
     assert set(whole["train.epochs"]) == {1, 2}
-    curves = ablate.load("lr", store, curves=True)
+    curves = ablate.Store(store).sweep("lr").to_pandas(curves=True)
     assert set(curves.id) == set(frame.id)
-    assert set(ablate.load("lr", store, curves=True, trials=True).id) == set(whole.id)
+    both = ablate.Store(store).sweep("lr").to_pandas(curves=True, trials=True)
+    assert set(both.id) == set(whole.id)
 
 
 def test_the_ranking_against_the_budget_is_drawn(calm):

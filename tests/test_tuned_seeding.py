@@ -13,7 +13,7 @@ from test_seeding import declared
 
 from ablate.analysis import stats
 from ablate.analysis.seeding import Seeding
-from ablate.cli import starting
+from ablate.api import training
 from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.plan import Plan
@@ -233,7 +233,7 @@ def test_a_long_sweep_asks_about_all_trials_of_the_last_look(planned, monkeypatc
 
     monkeypatch.setattr("ablate.running.estimate.costs", costs)
     with pytest.raises(UserError, match="enough"):
-        starting._confirm(plan, Store(tmp_path / "runs"), None, None, False)
+        training.forecast(plan, Store(tmp_path / "runs"), None, None)
     assert len(asked[0].trials) == EACH * 9 * 3
 
 

@@ -448,7 +448,7 @@ def test_a_convnext_against_a_vit(shell, oracle, killed):
     envs = "".join(path.read_text() for path in shell.folder.glob("runs/runs/*/env.json"))
     assert bool(re.search(r'"from_step": [1-9]', envs)) == killed
     assert "timm:test_convnext" in shell("table", "nets", "--format", "csv").out
-    frame = ablate.load("nets", shell.folder / "runs")
+    frame = ablate.Store(shell.folder / "runs").sweep("nets").to_pandas()
     assert list(frame["model"]) == ["mu/4", "timm:test_convnext"]
     if killed:
         again = shell("verify", "--rerun", "timm:test_convnext#0", "launcher=inline")

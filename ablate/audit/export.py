@@ -75,8 +75,8 @@ metrics.jsonl, and checked against the hashes that were taken in training):
     ablate table --from .
     ablate table --from . --format csv | cmp - table.csv
 
-In Python, ablate.load(store=".") and ablate.load(store=".", curves=True) are pandas frames;
-with trials=True they equal runs.csv and curves.parquet.
+In Python, sweep = ablate.Store(".").sweep() has pandas frames: sweep.to_pandas(trials=True) is
+runs.csv, sweep.to_pandas(curves=True, trials=True) is curves.parquet.
 
 Check that no file was changed after the export, and recompute every table, figure and page:
 

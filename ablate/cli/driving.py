@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,14 +13,12 @@ from ablate.cli import starting
 from ablate.cli.mistakes import number
 from ablate.cli.printing import Format, TableView, TextFormat, print_json, print_table
 from ablate.cli.selection import RUNS, Selection, StoreDir
-from ablate.cli.starting import check_name, check_words, grown, ready, statuses_of, tell_renamed
-from ablate.shared.errors import Failure, UserError
+from ablate.shared.errors import UserError
 
 if TYPE_CHECKING:
     from ablate.analysis.table import Table
     from ablate.planning.plan import Plan
     from ablate.running.driver import Outcome
-    from ablate.running.launchers import Launcher
     from ablate.running.observers import Observers
     from ablate.store.events import RunState
     from ablate.store.store import Store
@@ -53,7 +50,10 @@ def sweep(
     ] = False,
 ) -> None:
     """Train the missing runs of a sweep. The same command starts, resumes and extends it."""
-    again = statuses_of(retry)
+    from ablate.api.training import check_retry
+
+    again = [status for status in retry.split(",") if status]
+    check_retry(again)
     with starting.silent() if quiet else contextlib.nullcontext():
         _sweep(selection, again, replace, yes, detach, quiet)
 
@@ -66,6 +66,7 @@ def _sweep(
     detach: str | None,
     quiet: bool,
 ) -> None:
+    from ablate.api.training import Start, check_name, renamed_lines
     from ablate.planning.logger import aside
     from ablate.report.live import view
     from ablate.running.disk import await_room
@@ -77,116 +78,33 @@ def _sweep(
     beside = aside(selection.beside)
     check_installed([*beside.loggers])
     check_name(selection.words, kept)
-
-    def made() -> tuple[Plan, dict[str, Any]]:
-        plan, settings = selection.plan(None if replace else starting.memory(kept))
-        if not replace:
-            check_words(plan, kept)
-        return plan, settings
-
-    plan, settings = made()
-    known = starting.recorded(kept, plan.name)
-
-    def current() -> Plan:
-        """Of what is recorded by now: it may have waited for a process that drove this sweep."""
-        return plan if starting.recorded(kept, plan.name) == known else made()[0]
-
+    start = Start(selection.plan, kept, replace)
     if detach is not None:
-        starting.detach(detach, plan, kept, settings, yes)
+        starting.detach(detach, start.plan, kept, start.settings, yes)
         return
-    print(f"sweep: {plan.name}", flush=True)
-    tell_renamed(plan, kept)
+    print(f"sweep: {start.plan.name}", flush=True)
+    for line in renamed_lines(start.plan, kept):
+        print(line)
     await_room(kept, view)
-    with Observers(beside, kept.root, plan.name, _say) as observers:
-        outcome = _train(plan.name, current, kept, settings, again, replace, yes, observers)
+    with Observers(beside, kept.root, start.plan.name, _say) as observers:
+        try:
+            outcome = start.train(observers, again, partial(starting.confirm, yes=yes), _say)
+        except KeyboardInterrupt:  # once it trains the driver listens itself
+            print("stopped before the first run; the same command goes on")
+            raise typer.Exit(130) from None
         _close(kept, outcome, observers, quiet)
-
-
-def _train(
-    name: str,
-    current: Callable[[], Plan],
-    kept: Store,
-    settings: Mapping[str, Any],
-    again: Sequence[str],
-    replace: bool,
-    yes: bool,
-    observers: Observers,
-) -> Outcome:
-    """Drive the plan of now, from asking what it costs to its last run."""
-    from ablate.analysis.seeding import growing
-    from ablate.planning.search import Search
-    from ablate.report.live import view
-    from ablate.running import launchers
-    from ablate.running.decisions import settle
-    from ablate.running.driver import Drive
-    from ablate.running.driver_lock import driving
-    from ablate.running.preflight import check_parents, put_aside
-    from ablate.store.provenance import origin
-
-    launcher = launchers.make({**settings, "origin": origin(kept.diffs)}, kept.cache)
-    for line in launcher.devices.remarks:
-        print(f"warning: {line}")
-    try:
-        with driving(kept, name, view) as ledger:
-            plan = current()
-            search = Search(plan) if plan.tune else None
-            with contextlib.suppress(OSError):  # a full disk, which the drive waits for
-                for line in launcher.offer(0, ()):  # its beat begins, however long it prepares
-                    print(line)
-            for note in plan.notes:
-                print(f"note: {note}")
-            grower = growing(plan, kept, search, functools.partial(ledger.look, kept), _say)
-            if "damaged" in again:
-                before = kept.read_plan(name)  # with what a search has asked for
-                runs = [*plan.runs(), *(before.runs() if before else ())]
-                for line in put_aside(runs, kept, ledger):
-                    print(line)
-            if grower is not None:
-                plan = starting.grown(plan, kept, grower)
-            lacking = ready(plan, kept, ledger, launcher, yes)
-            check_parents(plan.runs(), kept)
-            starting.leave_runs(plan, kept, ledger, replace)
-            with view() as watching:
-                decisions = {}
-                if lacking:
-                    _prepare(plan, kept, launcher, watching)
-                    decisions = settle(plan, kept, launcher)
-                seen = observers.beside(watching)
-                drive = Drive(plan, kept, ledger, launcher, settings, seen, grower, decisions)
-                outcome = drive.run(again)
-                kept.driver.note(ended=outcome.ended)
-            if search is not None:
-                search.write(kept.studies)
-    except KeyboardInterrupt:  # once it trains the driver listens itself
-        print("stopped before the first run; the same command goes on")
-        raise typer.Exit(130) from None
-    finally:
-        launcher.free()
-    return outcome
 
 
 def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> None:
-    """Decode missing or damaged datasets before anything trains: a bad image ends the command here,
-    a full disk pauses it."""
-    from ablate.planning.cell import spec_parents
-    from ablate.running.disk import with_room
-    from ablate.running.launchers.decode import decode
-
-    specs = [tree for cell in plan.cells for tree in (cell.spec, *spec_parents(cell.spec))]
-    work = functools.partial(decode, specs, store.root, watching, launcher.ask)
-    with_room(store, watching.say, work)
-
-
 def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) -> None:
     """Print the end of a drive and the table, unless `quiet`, and exit with the code."""
     from ablate.analysis.headline import headline
+    from ablate.api.training import check_outcome
     from ablate.store.find import left_out
     from ablate.store.ledger import Ledger
-    from ablate.store.progress import BLOCKED, GIVEN_UP
 
     plan, progress = outcome.plan, outcome.progress
     done = f"{progress.done} of {progress.total}"
@@ -202,35 +120,7 @@ def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) ->
         for how in ("cancelled", *["skipped"] * bool(plan.design.needed(plan))):  # which lack them
             if held := progress.counts.get(how):
                 print(f"{held} {how}: `ablate run RUN --undo` lets such a run train")
-    if len(outcome.retired) and progress.counts.get("interrupted"):
-        raise Failure(
-            f"{plan.name}: no device is left ({', '.join(outcome.retired)}); "
-            f"{done} runs are done, the same command goes on"
-        )
-    lost = {s: n for s, n in progress.counts.items() if s in GIVEN_UP}
-    status = store.command("status", plan.name)
-    if outcome.stopped is not None:
-        raise Failure(
-            f"{plan.name}: {outcome.stopped}: no single variant is the cause; mend it, then "
-            f"`{_retry(store, plan, lost)}` goes on; {done} runs are done"
-        )
-    stuck = progress.counts.get(BLOCKED, 0)
-    if lost:
-        told = lost | ({BLOCKED: stuck} if stuck else {})
-        text = ", ".join(f"{n} {status}" for status, n in told.items())
-        raise Failure(
-            f"{plan.name}: {text} of {progress.total} runs: `{status}` shows why, "
-            f"`{_retry(store, plan, lost)}` trains them again"
-        )
-    if stuck:
-        raise Failure(
-            f"{plan.name}: {stuck} of {progress.total} runs are blocked: what they start from "
-            f"has no weights; `{status}` names it"
-        )
-
-
-def _retry(store: Store, plan: Plan, lost: Collection[str]) -> str:
-    return store.command("sweep", *plan.words, "--retry", ",".join(lost) or "failed")
+    check_outcome(outcome, store)
 
 
 def _verdicts(table: Table) -> list[dict[str, Any]]:
@@ -279,6 +169,7 @@ def plan(
 ) -> None:
     """Show the runs and the cost of a sweep, without training."""
     from ablate.analysis.own import with_own
+    from ablate.api.training import check_name, grower, grown, memory
     from ablate.report import trees
     from ablate.report.planned import show_head, show_plan
     from ablate.report.power import Detection, Outlook, forecast, outlook
@@ -291,12 +182,12 @@ def plan(
 
     kept = Store(selection.store)
     check_name(selection.words, kept)
-    made, settings = selection.plan(starting.memory(kept), unseen=True)
+    made, settings = selection.plan(memory(kept), unseen=True)
     _check_options(detect, spread, on, mfu, made)
     devices = None if on is None else Devices.parse(on, mfu)
     if format is Format.text:
         show_head(made)
-    made = grown(made, kept, starting.grower(made, kept))
+    made = grown(made, kept, grower(made, kept))
     states, finished = _told_by_ledger(made, kept)
     launcher = launchers.make(settings, kept.cache)
     try:

@@ -1,4 +1,5 @@
-"""Makes tidy pandas frames of the runs and curves of a sweep. `ablate.load` names the columns."""
+"""Makes tidy pandas frames of the runs and curves of a sweep; `ablate.Sweep.to_pandas` names the
+columns."""
 
 from __future__ import annotations
 

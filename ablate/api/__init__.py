@@ -1,0 +1,1 @@
+"""What Python code calls: the nouns, and training a sweep. The command line is a client of it."""

@@ -1,0 +1,287 @@
+"""The nouns of `import ablate`: a sweep, its runs, its table, the store of all, and its design."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ablate.analysis import table as tables
+from ablate.analysis.reading import read
+from ablate.api import training
+from ablate.audit.bundle import Bundle, open_sweep
+from ablate.planning.design import Design as Design
+from ablate.planning.expand import plan as declare
+from ablate.planning.overrides import show
+from ablate.planning.plan import Plan
+from ablate.planning.recall import Recall
+from ablate.report.formats import render
+from ablate.shared.errors import UserError
+from ablate.store import store as stores
+from ablate.store.ledger import Ledger
+from ablate.store.record import RunRecord, load_records
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Place = str | os.PathLike[str] | None
+
+
+class Store:
+    """A folder of runs, or a bundle that `ablate export` wrote; None is $ABLATE_STORE or ./runs."""
+
+    def __init__(self, path: Place = None) -> None:
+        self.path = Path(path or os.environ.get("ABLATE_STORE", "runs"))
+
+    @property
+    def sweeps(self) -> list[str]:
+        """The names of the driven sweeps, the last first."""
+        from ablate.store.find import sweeps
+
+        if (bundle := Bundle(self.path)).is_one:
+            return [bundle.read()[0].name]
+        kept = stores.Store(self.path)
+        with Ledger.reading(kept) as ledger:
+            return sweeps(kept, ledger) if ledger.sweeps() else []
+
+    def sweep(self, name: str | None = None) -> Sweep:
+        """Return a driven sweep, the last for None. Raises UserError where there is none of this
+        name, Failure where its plan is not whole."""
+        plan, kept, _ = open_sweep(self.path, name)
+        sweep = Sweep.__new__(Sweep)
+        sweep.plan, sweep._store = plan, kept
+        return sweep
+
+
+class Sweep:
+    """A sweep: `Sweep("stem=none,dpn", seeds=5)`, `Sweep("figure1", scale="digits")`.
+
+    `words` are those of `ablate sweep`, each a text; `keys` are words, too (`seeds=5`,
+    `train={"epochs": 3}` is `train.epochs=3`). The options are those of the command. Raises
+    UserError for every mistake in them, one line.
+    """
+
+    def __init__(
+        self,
+        *words: str,
+        store: Place = None,
+        scale: str | None = None,
+        name: str | None = None,
+        across: Collection[str] = (),
+        each: bool = False,
+        until: int | None = None,
+        margin: float | None = None,
+        **keys: Any,
+    ) -> None:
+        self._store = stores.Store(Store(store).path)
+        texts = [*words, *(f"{key}={show(value)}" for key, value in _leaves(keys))]
+        training.check_name(texts, self._store)
+        options: dict[str, Any] = {"scale": scale, "name": name, "across": across, "each": each}
+        options |= {"until": until, "margin": margin}
+
+        def declared(recall: Recall | None) -> tuple[Plan, dict[str, Any]]:
+            return declare(texts, store=self._store.root, recall=recall, **options)
+
+        self._declare = declared
+        self.plan: Plan = declared(training.memory(self._store))[0]
+
+    def __repr__(self) -> str:
+        return f"<ablate.Sweep {self.name!r}: {len(self.plan.rows)} rows, {self.plan.seeds_said}>"
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def design(self) -> Design:
+        """Which seeds the cells have, and when gains are judged."""
+        return self.plan.design
+
+    def train(self, retry: Sequence[str] = (), *, replace: bool = False) -> Sweep:
+        """Train the missing runs, as `ablate sweep --yes` does, and return the sweep as it is then.
+
+        Prints progress. Raises Failure where runs are left that can't be trained, KeyboardInterrupt
+        where it was stopped: the same call goes on.
+        """
+        from ablate.planning.logger import aside
+        from ablate.report.live import view
+        from ablate.running.disk import await_room
+        from ablate.running.observers import Observers
+
+        if not hasattr(self, "_declare"):
+            raise UserError(
+                f"{self.name}: was opened by its name; give Sweep the words to train it"
+            )
+        training.check_retry(retry)
+        start = training.Start(self._declare, self._store, replace)
+        await_room(self._store, view)
+        with Observers(aside([]), self._store.root, self.name, print) as observers:
+            outcome = start.train(observers, retry, _accept, print)
+        if outcome.signal is not None:
+            raise KeyboardInterrupt
+        training.check_outcome(outcome, self._store)
+        self.plan = outcome.plan
+        return self
+
+    def table(self, **analysis: Any) -> Table:
+        """Read the table, which is a look, as `ablate table` does. `analysis`: keys of the analysis
+        that change for this table (`margin=1.0`)."""
+        from ablate.planning.declaration import change_analysis
+        from ablate.store.find import left_out
+
+        plan, store, events = open_sweep(self._store.root, self.name)
+        if not isinstance(store, Bundle):
+            with Ledger.reading(store) as ledger:
+                plan = left_out(plan, ledger)
+        plan = replace(plan, analysis=change_analysis(plan.analysis, analysis)).with_own()
+        if isinstance(store, Bundle):
+            return Table(read(plan, store, store.recompute(plan, events)).table)
+        results, why = store.results(plan.runs(), curves=True, probes=True, predictions=True)
+        return Table(read(plan, store, results, withheld=why).table)
+
+    def runs(self) -> list[Run]:
+        """Return every run that is reported, in the plan's order."""
+        return [Run(record) for record in self._records()[2] if record.run.trial is None]
+
+    def to_pandas(self, *, curves: bool = False, trials: bool = False) -> pd.DataFrame:
+        """Return the runs as a tidy frame; with `curves` what was measured while they ran.
+
+        Runs that are reported, a row each: `sweep`, `row`, `column`, `seed`, `id`,
+        `family`; every key that varies (`stem`, `block.attn`, what was tuned, ...) as the
+        run had it; `status` (finished, diverged, failed, planned, ...); the metrics of its
+        task on the test set (of classification `top1` and `top5`, fractions, top5 from 10
+        classes, and `loss`, nats), `test_n` (images), the same of each set of `eval.also`
+        (`top1@dark`), and so the metric of your own that its table is of (`mymetrics:ece`);
+        the numbers of its probes (`gradnorm:embedding`, ...: `ablate list metrics`); `step`
+        (optimiser steps), `train_loss` (of the last epoch), `collapsed` (bool), `seconds`
+        (of training), `device`; `parameters` and `multiply_adds` (of an image). What a run
+        has not is missing. Where settings were tuned, `search` is the one whose winner the
+        run has; with `trials` the trainings of searches come first: numbered by `trial`,
+        with the validation `score` that they were judged by, and without test scores.
+
+        Curves, a row an evaluation of a run: `sweep`, `row`, `column`, `seed`, `id`,
+        `step`, `epoch`, and what it measured then: `lr`, `train_loss`, the metrics of the
+        task (`val_top1`, ...) and `val_n` (images).
+
+        Raises UserError where the store has no such sweep, Failure where its plan is not
+        whole.
+        """
+        from ablate.report.frames import curves_frame, measured_records, runs_frame
+
+        plan, store, records = self._records()
+        measured = measured_records(plan, store, records)
+        return (curves_frame if curves else runs_frame)(plan, measured, trials)
+
+    def _records(self) -> tuple[Plan, stores.Store, list[RunRecord]]:
+        plan, store, events = open_sweep(self._store.root, self.name)
+        return plan, store, load_records(plan, store, events, probes=True)
+
+
+def _accept(forecast: training.Forecast) -> None:
+    for warning in forecast.warnings:
+        print(f"warning: {warning}")
+
+
+def _leaves(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Dotted keys and their values."""
+    for key, value in keys.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{key}.{name}", leaf) for name, leaf in _leaves(value))
+        else:
+            yield key, value
+
+
+class Run:
+    """A run as the plans, the ledger and its folder tell of it."""
+
+    def __init__(self, record: RunRecord) -> None:
+        self._record = record
+
+    def __repr__(self) -> str:
+        return f"<ablate.Run {self.label}: {self.status}>"
+
+    @property
+    def id(self) -> str:
+        return self._record.run.id
+
+    @property
+    def label(self) -> str:
+        """ROW@COLUMN#SEED, as the commands take it."""
+        return self._record.label
+
+    @property
+    def row(self) -> str:
+        return self._record.run.cell.row
+
+    @property
+    def column(self) -> str:
+        return self._record.run.cell.column
+
+    @property
+    def seed(self) -> int:
+        return self._record.run.seed
+
+    @property
+    def status(self) -> str:
+        """finished, diverged, failed, planned, ..."""
+        return self._record.status
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """The metrics of its task on the test set; {} where it has no result."""
+        return dict(self._record.result.get("test") or {})
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The whole configuration."""
+        return self._record.run.cell.spec
+
+    @property
+    def folder(self) -> Path:
+        return self._record.folder.path
+
+
+class Table:
+    """A table of gains with intervals and verdicts. `data`: every number of it."""
+
+    def __init__(self, data: tables.Table) -> None:
+        self.data = data
+
+    def __str__(self) -> str:
+        return self.render("md")
+
+    def _repr_html_(self) -> str:
+        return self.render("html")
+
+    def render(self, format: str = "md", **options: Any) -> str:
+        """Set it as `md`, `latex`, `html`, `csv` or `json`. `options`: see `formats.render`."""
+        return str(render(self.data, format, **options))
+
+    @property
+    def verdicts(self) -> dict[tuple[str, str], str]:
+        """(row, column) -> verdict, where one is given."""
+        return {(e.row, e.column): e.verdict for e in self.data.entries if e.verdict is not None}
+
+    def to_pandas(self) -> pd.DataFrame:
+        """A row for each row and column: `column`, `row`, `n`, `mean`, `mean_low`, `mean_high` (of
+        the metric), `gain`, `gain_low`, `gain_high`, `verdict`; in the metric's printed unit.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                **{"column": e.column, "row": e.row, "n": e.accuracy.n if e.accuracy else 0},
+                **_interval("mean", e.accuracy),
+                **_interval("gain", e.gain),
+                "verdict": e.verdict,
+            }
+            for e in self.data.entries
+        )
+
+
+def _interval(name: str, of: Any) -> dict[str, float | None]:
+    """A mean with its interval, by three names."""
+    parts = {name: "mean", f"{name}_low": "low", f"{name}_high": "high"}
+    return {key: getattr(of, part, None) for key, part in parts.items()}

@@ -1,0 +1,335 @@
+"""Trains the missing runs of a sweep, from the plan that its words declare to its last run."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ablate.analysis.captions import count, other_words
+from ablate.planning.plan import Plan
+from ablate.planning.recall import Recall
+from ablate.planning.search import Grower, Search
+from ablate.planning.sweep_paths import sweep_files
+from ablate.planning.words import alike
+from ablate.report.live import view
+from ablate.report.text import device_time, duration
+from ablate.running.launchers import Launcher, make
+from ablate.shared.errors import Failure, UserError, unknown
+from ablate.shared.files import sha256_of
+from ablate.shared.result import FINAL
+from ablate.store.events import HELD
+from ablate.store.ledger import Ledger
+from ablate.store.progress import BLOCKED, GIVEN_UP, working
+from ablate.store.store import Store
+
+if TYPE_CHECKING:
+    from ablate.running.driver import Outcome
+    from ablate.running.observers import Observers
+
+LONG_H = 24.0  # device-hours that are worth a question
+RETRIED = ("failed", "oom", "hung", "damaged")
+
+Say = Callable[[str], None]  # takes a line for the user
+
+
+class Declare(Protocol):
+    """Reads the words of a sweep: its plan, and the settings of its launcher. Raises UserError."""
+
+    def __call__(self, recall: Recall | None) -> tuple[Plan, dict[str, Any]]: ...
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What is known of a sweep before it starts. `cost`: a line, "" of a sweep that is not long."""
+
+    warnings: tuple[str, ...]
+    cost: str
+
+
+Confirm = Callable[[Forecast], None]  # ends the sweep by an exception where it is not to start
+
+
+class Start:
+    """A sweep that is about to be driven. `replace`: earlier plans of its name are given up."""
+
+    def __init__(self, declare: Declare, store: Store, replace: bool = False) -> None:
+        self._declare, self._store, self._replace = declare, store, replace
+        self.plan, self.settings = self._declared()
+        self._recorded = recorded(store, self.plan.name)
+
+    def _declared(self) -> tuple[Plan, dict[str, Any]]:
+        plan, settings = self._declare(None if self._replace else memory(self._store))
+        if not self._replace:
+            check_words(plan, self._store)
+        return plan, settings
+
+    def now(self) -> Plan:
+        """The plan by what is recorded now: the sweep may have waited for another driver of it."""
+        is_new = recorded(self._store, self.plan.name) != self._recorded
+        return self._declared()[0] if is_new else self.plan
+
+    def train(
+        self, observers: Observers, retry: Sequence[str], confirm: Confirm, say: Say
+    ) -> Outcome:
+        """Drive the plan of now to its last run. `retry`: states whose runs are trained again."""
+        from ablate.analysis.seeding import growing
+        from ablate.running.decisions import settle
+        from ablate.running.driver import Drive
+        from ablate.running.driver_lock import driving
+        from ablate.running.preflight import check_parents, put_aside
+        from ablate.store.provenance import origin
+
+        store, name = self._store, self.plan.name
+        launcher = make({**self.settings, "origin": origin(store.diffs)}, store.cache)
+        for line in launcher.devices.remarks:
+            say(f"warning: {line}")
+        try:
+            with driving(store, name, view) as ledger:
+                plan = self.now()
+                search = Search(plan) if plan.tune else None
+                with contextlib.suppress(OSError):  # a full disk, which the drive waits for
+                    for line in launcher.offer(0, ()):  # its beat begins, however long it prepares
+                        say(line)
+                for note in plan.notes:
+                    say(f"note: {note}")
+                by = growing(plan, store, search, functools.partial(ledger.look, store), say)
+                if "damaged" in retry:
+                    before = store.read_plan(name)  # with what a search has asked for
+                    for line in put_aside(
+                        [*plan.runs(), *(before.runs() if before else ())], store, ledger
+                    ):
+                        say(line)
+                if by is not None:
+                    plan = grown(plan, store, by)
+                lacking = _ready(plan, store, ledger, launcher, confirm, say)
+                check_parents(plan.runs(), store)
+                for line in leave_runs(plan, store, ledger, self._replace):
+                    say(line)
+                with view() as watching:
+                    decisions = {}
+                    if lacking:
+                        _prepare(plan, store, launcher, watching)
+                        decisions = settle(plan, store, launcher)
+                    seen = observers.beside(watching)
+                    drive = Drive(plan, store, ledger, launcher, self.settings, seen, by, decisions)
+                    outcome = drive.run(retry)
+                    store.driver.note(ended=outcome.ended)
+                if search is not None:
+                    search.write(store.studies)
+        finally:
+            launcher.free()
+        return outcome
+
+
+# --- What a name and its words stood for before ---------------------------------------------------
+
+
+def check_name(words: Sequence[str], store: Store) -> None:
+    """Raise UserError if the first word names a driven sweep, but no sweep file."""
+    name = words[0] if words else ""
+    if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
+        return
+    if (plan := _driven(name, store)) is not None:
+        if name == plan.words[0]:
+            raise UserError(
+                f"{name}: is the name of a driven sweep, but its sweep file is neither in this "
+                f"folder nor in ./sweeps; start ablate where {name}.yaml lies, or give its path"
+            )
+        raise UserError(
+            f"{name}: is the name of a driven sweep; to drive the sweep again give its words: "
+            f"`{store.command('sweep', *other_words(plan, *words[1:]))}`"
+        )
+
+
+def _driven(name: str, store: Store) -> Plan | None:
+    """Return the plan with this name, None if no such plan can be read."""
+    try:
+        return store.read_plan(name)
+    except Failure:
+        return None  # not whole: it is written again
+
+
+def memory(store: Store) -> Recall:
+    """Return what tells by which plan the store drove a sweep last, None where its words made
+    another sweep, or where that plan is not the one that was recorded."""
+
+    def recall(name: str, words: Sequence[str]) -> Plan | None:
+        if not (store.ledger.exists() or store.plans()):
+            return None
+        with Ledger.reading(store) as ledger, contextlib.suppress(Failure, UserError):
+            before = ledger.sealed_plan(store, name) if name in ledger.sweeps() else None
+            if before is not None and alike(before.words, words, store.root):
+                return before
+        return None
+
+    return recall
+
+
+def recorded(store: Store, name: str) -> str:
+    """Return the hash of a sweep's plan file, "" where there is none."""
+    path = store.plan_path(name)
+    return sha256_of(path) if path.exists() else ""
+
+
+def check_words(plan: Plan, store: Store) -> None:
+    """Raise UserError if the store has a sweep of this name with other runs."""
+    before = _driven(plan.name, store)
+    if before is None:
+        return
+    with contextlib.suppress(UserError):  # words that can't be read any more are others
+        if alike(before.words, plan.words, store.root):
+            return
+    raise UserError(
+        f"{plan.name}: is the name of another sweep, `{store.command('sweep', *before.words)}`; "
+        f"give another name with --as NAME, or replace that sweep with --replace, which keeps the "
+        f"runs of both until `ablate gc`"
+    )
+
+
+def renamed_lines(plan: Plan, store: Store) -> Iterator[str]:
+    """Yield a line for each row and column that has another label than in the plan of before."""
+    from ablate.store.looks import renamed, trained
+
+    before = _driven(plan.name, store)
+    for labels in () if before is None else renamed(trained(before), trained(plan)):
+        for label, now in labels.items():
+            yield f"renamed: {label!r} is {now!r} now; all runs are kept"
+
+
+def leave_runs(plan: Plan, store: Store, ledger: Ledger, replace: bool) -> Iterator[str]:
+    """Yield a line on the runs that the sweep planned last and this plan lacks. With `replace`, and
+    after one that a crash cut off, give them up, and the runs of all earlier plans."""
+    replace = replace or ledger.replaces(plan.name, recorded(store, plan.name))
+    left = ledger.left(plan)
+    if replace:
+        left = list({*left, *ledger.earlier(plan.name).kept} - {run.id for run in plan.runs()})
+        ledger.replace(store, plan)
+    if left:
+        runs = f"{count(len(left), 'run')} of earlier plans {'is' if len(left) == 1 else 'are'}"
+        if replace:
+            yield f"note: {runs} given up: `ablate gc` offers those that no sweep has"
+        else:
+            yield f"note: {runs} not in this one; `ablate gc` keeps them until --replace"
+
+
+def check_retry(statuses: Sequence[str]) -> None:
+    """Raise UserError for a state whose runs can't be trained again."""
+    for status in statuses:
+        if status in HELD:
+            raise UserError(f"--retry {status}: `ablate run RUN --undo` lets such a run train")
+        if status not in RETRIED:
+            raise unknown("--retry", status, RETRIED)
+
+
+# --- Before the first run -------------------------------------------------------------------------
+
+
+def grower(plan: Plan, store: Store) -> Grower | None:
+    """Return what would make the plan grow, if anything; nothing of it is told or recorded."""
+    from ablate.analysis.seeding import growing
+
+    return growing(plan, store, Search(plan) if plan.tune else None)
+
+
+def grown(plan: Plan, store: Store, by: Grower | None) -> Plan:
+    """Return the plan with the runs that are asked for by now."""
+    if by is None:
+        return plan
+    seals = store.seals()
+    return by.grow(lambda run: store.result(run, seals.get(run)), store.metrics) or plan
+
+
+def _ready(
+    plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, confirm: Confirm, say: Say
+) -> bool:
+    """Is a run left to train? Then build every model once, without weights, and ask whether a long
+    sweep is to start."""
+    from ablate.running.preflight import preflight
+
+    ids = {run.id for run in plan.runs()}
+    states = ledger.states(ids)
+    held = {run for run in states if states[run].status in HELD}
+    done = (run for run in ids - held if run in states and states[run].status in FINAL)
+    if sum(store.rundir(run).has_result() for run in done) + len(held) == len(ids):
+        return False
+    launcher.warm()  # while the models are built
+    slots = {str(notes.get("slot")) for notes in working(store, states)}
+    preflight(launcher, slots, lambda line: say(f"warning: {line}"))
+    confirm(forecast(plan, store, ledger, launcher))
+    return True
+
+
+def forecast(plan: Plan, store: Store, ledger: Ledger | None, launcher: Launcher) -> Forecast:
+    """Return the warnings of a sweep and, of a long one, its cost at most. `ledger`: None where the
+    store has none yet."""
+    from ablate.planning.plan_merge import unasked
+    from ablate.running.estimate import costs
+    from ablate.running.preflight import in_use
+    from ablate.running.rehearse import rehearsed
+
+    most = plan.design.at_most(plan)
+    about = "about" if most is plan else "at most about"
+    if most is not plan and most.tune:  # with the parents of all trials
+        most = grown(most, store, Search(unasked(most)))
+    states = {} if ledger is None else ledger.states({run.id for run in most.runs()})
+    finished = {} if ledger is None else ledger.last_detail("finished")
+    cost = costs(most, store, launcher, states, finished, from_s=LONG_H * 3600)
+    told = rehearsed(most, store, launcher, cost.described, own_only=True)
+    warnings = (*cost.warnings(), *told.warnings, *in_use(launcher, store, states))
+    if cost.left_s <= LONG_H * 3600:
+        return Forecast(warnings, "")
+    if math.isinf(cost.left_s):
+        return Forecast(warnings, f"{most.name}: more than a month on {cost.where}")
+    time = f"{about} {device_time(cost.left_s)}, {duration(cost.wall_s)} on {cost.where}"
+    return Forecast(warnings, f"{most.name}: {time}")
+
+
+def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> None:
+    """Decode missing or damaged datasets before anything trains: a bad image ends the command here,
+    a full disk pauses it."""
+    from ablate.planning.cell import spec_parents
+    from ablate.running.disk import with_room
+    from ablate.running.launchers.decode import decode
+
+    specs = [tree for cell in plan.cells for tree in (cell.spec, *spec_parents(cell.spec))]
+    work = functools.partial(decode, specs, store.root, watching, launcher.ask)
+    with_room(store, watching.say, work)
+
+
+# --- After the last run ---------------------------------------------------------------------------
+
+
+def check_outcome(outcome: Outcome, store: Store) -> None:
+    """Raise Failure where runs are left that the same command doesn't train, or no device is."""
+    plan, progress = outcome.plan, outcome.progress
+    done = f"{progress.done} of {progress.total}"
+    if len(outcome.retired) and progress.counts.get("interrupted"):
+        raise Failure(
+            f"{plan.name}: no device is left ({', '.join(outcome.retired)}); "
+            f"{done} runs are done, the same command goes on"
+        )
+    lost = {status: n for status, n in progress.counts.items() if status in GIVEN_UP}
+    retry = store.command("sweep", *plan.words, "--retry", ",".join(lost) or "failed")
+    why = store.command("status", plan.name)
+    if outcome.stopped is not None:
+        raise Failure(
+            f"{plan.name}: {outcome.stopped}: no single variant is the cause; mend it, then "
+            f"`{retry}` goes on; {done} runs are done"
+        )
+    stuck = progress.counts.get(BLOCKED, 0)
+    if lost:
+        states: Mapping[str, int] = lost | ({BLOCKED: stuck} if stuck else {})
+        text = ", ".join(f"{n} {status}" for status, n in states.items())
+        raise Failure(
+            f"{plan.name}: {text} of {progress.total} runs: `{why}` shows why, "
+            f"`{retry}` trains them again"
+        )
+    if stuck:
+        raise Failure(
+            f"{plan.name}: {stuck} of {progress.total} runs are blocked: what they start from "
+            f"has no weights; `{why}` names it"
+        )
