@@ -179,7 +179,7 @@ class Sweep:
         return plan, store, load_records(plan, store, events, probes=True)
 
 
-def _accept(forecast: training.Forecast) -> None:
+def _accept(forecast: training.SweepCost) -> None:
     for warning in forecast.warnings:
         print(f"warning: {warning}")
 

@@ -43,14 +43,14 @@ class Declare(Protocol):
 
 
 @dataclass(frozen=True)
-class Forecast:
+class SweepCost:
     """What is known of a sweep before it starts. `cost`: a line, "" of a sweep that is not long."""
 
     warnings: tuple[str, ...]
     cost: str
 
 
-Confirm = Callable[[Forecast], None]  # ends the sweep by an exception where it is not to start
+Confirm = Callable[[SweepCost], None]  # ends the sweep by an exception where it is not to start
 
 
 class Start:
@@ -263,7 +263,7 @@ def _ready(
     return True
 
 
-def forecast(plan: Plan, store: Store, ledger: Ledger | None, launcher: Launcher) -> Forecast:
+def forecast(plan: Plan, store: Store, ledger: Ledger | None, launcher: Launcher) -> SweepCost:
     """Return the warnings of a sweep and, of a long one, its cost at most. `ledger`: None where the
     store has none yet."""
     from ablate.planning.plan_merge import unasked
@@ -281,11 +281,11 @@ def forecast(plan: Plan, store: Store, ledger: Ledger | None, launcher: Launcher
     told = rehearsed(most, store, launcher, cost.described, own_only=True)
     warnings = (*cost.warnings(), *told.warnings, *in_use(launcher, store, states))
     if cost.left_s <= LONG_H * 3600:
-        return Forecast(warnings, "")
+        return SweepCost(warnings, "")
     if math.isinf(cost.left_s):
-        return Forecast(warnings, f"{most.name}: more than a month on {cost.where}")
+        return SweepCost(warnings, f"{most.name}: more than a month on {cost.where}")
     time = f"{about} {device_time(cost.left_s)}, {duration(cost.wall_s)} on {cost.where}"
-    return Forecast(warnings, f"{most.name}: {time}")
+    return SweepCost(warnings, f"{most.name}: {time}")
 
 
 def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> None:

@@ -14,7 +14,7 @@ import typer
 from ablate.shared.errors import UserError, unknown
 
 if TYPE_CHECKING:
-    from ablate.api.training import Forecast
+    from ablate.api.training import SweepCost
     from ablate.planning.plan import Plan
     from ablate.store.store import Store
 
@@ -31,7 +31,7 @@ def silent() -> Iterator[None]:
             sys.stdin = asked
 
 
-def confirm(forecast: Forecast, yes: bool) -> None:
+def confirm(forecast: SweepCost, yes: bool) -> None:
     """Print warnings, and ask about the cost of a long sweep, unless `yes`. Raise UserError where
     nobody can answer."""
     for warning in forecast.warnings:
