@@ -42,7 +42,7 @@ HEAD = """# Glossary
 
 [All pages](../README.md#where-to-look)
 
-The nouns of the code, each with the first sentence of its owner's docstring (by `tests/glossary.py`).
+The nouns of the code, with the first sentence of their owners' docstrings (`tests/glossary.py`).
 
 | noun | meaning | owner |
 |---|---|---|

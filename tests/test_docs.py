@@ -271,7 +271,9 @@ def test_the_glossary_is_of_this_code():
     """Written from the code, and each noun in few words."""
     text = PAGES["docs/glossary.md"]
     assert text == glossary.page(), "python tests/glossary.py"
-    lines = re.findall(r"^\| (\w+) \| (.+) \| \[`([\w/.]+)`\]\(\.\./([\w/.]+)\) `(\w+)` \|$", text, re.M)
+    lines = re.findall(
+        r"^\| (\w+) \| (.+) \| \[`([\w/.]+)`\]\(\.\./([\w/.]+)\) `(\w+)` \|$", text, re.M
+    )
     assert len(lines) == 25 == len({noun for noun, *_ in lines})
     assert len(lines) == len(re.findall(r"^\| \w+ \| .*`", text, re.M))
     for noun, meaning, file, link, name in lines:
