@@ -1,5 +1,5 @@
-"""The state table of docs/resume-and-store.md, row by row, and that nothing is left out of it; and
-that the driver that goes by it starts no run for ever."""
+"""The rules of `next_step`, row by row, and that nothing is left out of them; and that the driver
+that goes by it starts no run for ever."""
 
 from __future__ import annotations
 

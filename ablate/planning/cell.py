@@ -29,8 +29,8 @@ JOINT = " · "  # between the values in the label of a product
 
 @dataclass(frozen=True)
 class Column:
-    """One value of `across`; `paper` names the published column it stands for; `tuned`: do its
-    cells get the searches of `tune:`, where the sweep has it?"""
+    """One value of `across`; gains are taken within a column. `paper` names the published column it
+    stands for; `tuned`: do its cells get the searches of `tune:`, where the sweep has it?"""
 
     label: str
     settings: Mapping[str, Any]

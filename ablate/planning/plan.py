@@ -39,7 +39,8 @@ from ablate.version import FORMAT
 
 @dataclass(frozen=True)
 class Plan:
-    """A sweep, expanded. A sweep without `across` has one column, labelled ""."""
+    """A sweep, expanded: every cell and every run, in order. Without `across` it has one column,
+    labelled ""."""
 
     name: str
     title: str

@@ -33,8 +33,8 @@ def next_step(
 
     `state` is the ledger's, `result`: its folder has a whole one, `refused`: what lies there as its
     result is none, `alive`: its lock is held, `exit`: the reason that its last worker left (None:
-    it died, or there was none), `attempts`: the limit on deaths without progress. Rows from the
-    top, as in docs/resume-and-store.md.
+    it died, or there was none), `attempts`: the limit on deaths without progress. The first rule
+    that fits holds; docs/resume-and-store.md has what a user sees of them.
     """
     final = state.status in FINAL
     if result and alive:

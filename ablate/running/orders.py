@@ -41,8 +41,8 @@ def effect_of(order: str, state: RunState, *, result: bool, alive: bool, known: 
     """Decide what an order does with a run. Total.
 
     `state`: the ledger's; `result`: its folder has one; `alive`: it has a worker; `known`: its
-    result was recorded at any time, so the user may have seen it. Rows from the top, as in
-    docs/resume-and-store.md.
+    result was recorded at any time, so the user may have seen it. The first rule
+    that fits holds; docs/resume-and-store.md has them for users.
     """
     ended = result or state.status in FINAL
     status = "finished" if result and state.status not in FINAL else state.status

@@ -36,7 +36,7 @@ def fingerprint(
     found: Listing | None = None,
     unseen: bool = False,
 ) -> str:
-    """16 hex digits for a plain `data` section (without its `fingerprint`).
+    """The hash of a dataset's content, of a plain `data` section (without its `fingerprint`).
 
     `memo`: a JSON file that remembers hashes by path, size and times, so that a plan re-reads no
     gigabytes. `found`: what lies at `data.path`, where somebody has just looked. `unseen`: that

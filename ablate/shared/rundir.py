@@ -134,7 +134,7 @@ _OWN = re.compile(
 
 
 class RunDir:
-    """The files of one run. Nothing else knows their names."""
+    """The files of one run; nothing else knows their names."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

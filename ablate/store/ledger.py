@@ -86,7 +86,8 @@ class Remains(NamedTuple):
 
 
 class Ledger(Queries):
-    """An open ledger. `Ledger.driving` opens it for the driver, `Ledger.reading` for a look."""
+    """One SQLite file of sealed events, open. `Ledger.driving` opens it for the driver,
+    `Ledger.reading` for a look."""
 
     @classmethod
     @contextmanager

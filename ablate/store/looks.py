@@ -58,7 +58,8 @@ class ReadColumn:
 
 @dataclass(frozen=True)
 class InterimLook:
-    """`planned`: of a peek, the numbers of seeds at which verdicts were planned."""
+    """Gains that were read, or as a peek means, and the runs of each row. `planned`: of a peek, the
+    numbers of seeds at which verdicts were planned."""
 
     sweep: str
     metric: str

@@ -46,7 +46,7 @@ _numbers = itertools.count()
 
 
 class PilotDir:
-    """The folder of one pilot."""
+    """The folder of one pilot: a process on a cluster's node that trains what it is given."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -52,7 +52,8 @@ class Ask(Protocol):
 
 
 class Launcher(Liveness, Protocol):
-    """The launcher as the driver sees it. `tests/launcher_contract.py` tests every launcher."""
+    """Starts workers, answers for them and stops them, as the driver sees it.
+    `tests/launcher_contract.py` tests every launcher."""
 
     slots: Sequence[Slot]  # offered now
     devices: GpuSet  # the GPUs of this host behind its slots, and remarks

@@ -74,7 +74,8 @@ class Evaluation(Protocol):
 
 
 class Task(Evaluation):
-    """What a training asks of a task. It keeps no state: all that a run learns is in its model.
+    """What a training asks of a task: inputs, loss and scores. It keeps no state: all that a run
+    learns is in its model.
 
     It is made of the run. B are the rows of a batch; what an input, a target and an output are is
     the task's own matter. One that trains nothing (`TaskChoice.shown`) has `evaluate` alone.

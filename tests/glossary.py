@@ -1,0 +1,71 @@
+"""docs/glossary.md: the nouns of the code, each with the first sentence of its owner's docstring.
+
+`python tests/glossary.py` writes it; tests/test_docs.py compares.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+PAGE = REPOSITORY / "docs" / "glossary.md"
+OWNERS = {
+    "Sweep": "ablate/planning/declaration.py Sweep",
+    "Row": "ablate/planning/cell.py Row",
+    "Column": "ablate/planning/cell.py Column",
+    "Cell": "ablate/planning/cell.py Cell",
+    "Plan": "ablate/planning/plan.py Plan",
+    "Trial": "ablate/planning/cell.py Trial",
+    "Design": "ablate/planning/design.py Looks",
+    "Analysis": "ablate/planning/analysis_keys.py Analysis",
+    "Run": "ablate/shared/spec.py Run",
+    "Param": "ablate/shared/schema.py Param",
+    "Metric": "ablate/shared/metrics/metric.py Metric",
+    "Fingerprint": "ablate/shared/fingerprint.py fingerprint",
+    "RunDir": "ablate/shared/rundir.py RunDir",
+    "Store": "ablate/store/store.py Store",
+    "Ledger": "ablate/store/ledger.py Ledger",
+    "Look": "ablate/store/looks.py InterimLook",
+    "Launcher": "ablate/running/launchers/__init__.py Launcher",
+    "Fault": "ablate/training/faults.py Fault",
+    "Pilot": "ablate/store/pilots.py PilotDir",
+    "Slot": "ablate/running/launchers/__init__.py Slot",
+    "Training": "ablate/training/training.py Training",
+    "Feed": "ablate/data/feed.py Feed",
+    "Task": "ablate/training/task/__init__.py Task",
+    "Estimate": "ablate/analysis/stats/estimate.py Estimate",
+    "Verdict": "ablate/analysis/stats/gains.py verdict",
+}
+HEAD = """# Glossary
+
+[All pages](../README.md#where-to-look)
+
+The nouns of the code, with the first sentence of their owners' docstrings (`tests/glossary.py`).
+
+| noun | meaning | owner |
+|---|---|---|
+"""
+
+
+def meaning(file: str, name: str) -> str:
+    """The first sentence of a docstring, on one line."""
+    kinds = (ast.ClassDef, ast.FunctionDef)
+    body = ast.parse((REPOSITORY / file).read_text()).body
+    owners = [node for node in body if isinstance(node, kinds) and node.name == name]
+    assert owners, f"{file} has no {name}"
+    text = " ".join((ast.get_docstring(owners[-1]) or "").split())
+    return re.split(r"(?<=[^.])\.(?= |$)", text)[0]
+
+
+def page() -> str:
+    rows = []
+    for noun, owner in OWNERS.items():
+        file, name = owner.split()
+        rows.append(f"| {noun} | {meaning(file, name)} | [`{file}`](../{file}) `{name}` |\n")
+    return HEAD + "".join(rows)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())
