@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import glossary
+import options_page
 import pytest
 import typer
 import yaml
@@ -121,9 +122,14 @@ def options() -> set[str]:
 def test_every_command_and_option_is_explained():
     for name in COMMANDS:
         assert f"ablate {name}" in ALL, name
-    table = re.findall(r"^\| (`--[^|]+)\|", PAGES["docs/command-line.md"], re.M)
+        assert f"## `ablate {name}" in PAGES["docs/options.md"], name
+    table = re.findall(r"^\| `(-.*?)` \| \w", PAGES["docs/options.md"], re.M)
     explained = {name for row in table for name in re.findall(r"--[\w-]+", row)}
     assert explained == options()
+
+
+def test_the_page_of_options_is_as_it_is_written_now():
+    assert options_page.written() == PAGES["docs/options.md"], "python tests/options_page.py"
 
 
 def test_no_option_is_named_that_is_not_there():

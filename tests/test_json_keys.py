@@ -1,5 +1,5 @@
 """docs/json.md is what `--format json` prints: every key that a command prints is there with its
-type, and every key that is there is printed."""
+type, every key that is there is printed, and the page is as it is written now."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from conftest import REPOSITORY
+from json_page import written
 from test_formats import sown
 from test_json import GOLDEN
 from test_null_tables import sow
@@ -246,6 +247,10 @@ def test_the_page_has_every_key_and_no_other(said, tmp_path):
         check_object(document, section, section, seen)
     told = {(section, key) for section, keys in SECTIONS.items() for key in keys}
     assert told - seen == set()
+
+
+def test_the_page_is_as_it_is_written_now():
+    assert written() == PAGE, "python tests/json_page.py writes it"
 
 
 def test_the_version_and_the_states_are_on_the_page():

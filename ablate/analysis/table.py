@@ -79,7 +79,7 @@ class Entry:
     others: Mapping[str, Other] = field(default_factory=dict)
     p_values: PValues = field(default_factory=PValues)
     parameters: int | None = None
-    multiply_adds: int | None = None  # of one image
+    multiply_adds: float | None = None  # of one image; of a published table a rounded one
     cost: Cost | None = None  # where asked for
     against: Against | None = None
     chosen: tuple[TuningWinner, ...] = ()  # what tuning chose, one a search

@@ -1,5 +1,5 @@
-"""Makes the plain trees of `--format json`; docs/json.md is their contract. Every key is always
-present.
+"""Makes the plain trees of `--format json`; docs/json.md is their contract, written from
+docs/json.keys by tests/json_page.py. Every key is always present.
 
 Times are seconds since 1970, durations are seconds, and null is an unknown value.
 """

@@ -1,0 +1,131 @@
+"""Writes docs/json.md: `python tests/json_page.py`, with `.` and `tests` on the path.
+
+docs/json.keys has the words of the page. `### entry = Entry` is an object that is made of a
+dataclass, whose fields and types are read here; the other objects stand there as KEY | TYPE |
+MEANING. A key whose name says what it is has no meaning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from conftest import REPOSITORY
+
+from ablate.analysis import across, paper, stats, table
+from ablate.audit import merge
+from ablate.cli.printing import JSON_VERSION
+from ablate.planning import cell
+from ablate.report import pair
+from ablate.shared import metrics
+from ablate.store.events import Status
+from ablate.store.progress import BLOCKED
+
+SCOPE = {
+    name: value
+    for module in (metrics, stats, cell, paper, across, pair, merge, table)
+    for name, value in vars(module).items()
+} | {"Callable": Callable}
+PLAIN = {str: "text", int: "whole", float: "number", bool: "yes/no"}
+# What the trees leave out, where it is empty or always: `ablate.report.formats.tidy.tree`.
+ABSENT = {"task", "groups", "on", "group", "lacking", "beside", "population"}
+WITHOUT = {
+    "Table": {"choice", "wide", "words", "details", "whole"},
+    "TableColumn": {"arch", "wide"},
+}
+ONLY = {"Metric": ("name", "unit", "points", "scale", "sign", "neutral", "own")}
+ADDED = {"Table": {"own": "map of [measure] or absent"}}
+
+
+class Key(NamedTuple):
+    name: str
+    type: str
+    meaning: str = ""
+
+
+def types_of(of: type, named: Mapping[type, str]) -> dict[str, str]:
+    """Key -> its type, of the JSON of a dataclass."""
+
+    def said(hint: Any) -> str:
+        origin, inner = typing.get_origin(hint), typing.get_args(hint)
+        if origin in (types.UnionType, typing.Union):
+            [some] = [part for part in inner if part is not types.NoneType]
+            return f"{said(some)} or null"
+        if origin is tuple:
+            return f"{'list' if inner[-1] is Ellipsis else 'pair'} of {said(inner[0])}"
+        if origin is list:
+            return f"list of {said(inner[0])}"
+        if origin is not None:
+            return "tree" if inner[1] is Any else f"map of {said(inner[1])}"
+        return PLAIN.get(hint) or f"[{named[hint]}]"
+
+    hints = typing.get_type_hints(of, globalns=SCOPE)
+    fields = ONLY.get(of.__name__) or [f.name for f in dataclasses.fields(of)]
+    kept = [name for name in fields if name not in WITHOUT.get(of.__name__, ())]
+    found = {key: said(hints[key]) for key in kept}
+    for key in ABSENT & found.keys():
+        found[key] = found[key].removesuffix(" or null") + " or absent"
+    return {**found, **ADDED.get(of.__name__, {})}
+
+
+def rows(lines: list[str], of: type | None, named: Mapping[type, str]) -> Iterator[Key]:
+    given = [[part.strip() for part in line.split(" | ")] for line in lines]
+    if of is None:
+        yield from (Key(*parts) for parts in given)
+        return
+    meanings = {parts[0]: parts[1] for parts in given}
+    found = types_of(of, named)
+    assert meanings.keys() <= found.keys(), meanings.keys() - found.keys()
+    yield from (Key(key, kind, meanings.get(key, "")) for key, kind in found.items())
+
+
+def section(text: str, named: Mapping[type, str]) -> Iterator[str]:
+    head, *rest = text.strip().splitlines()
+    marks, title = head.split(" ", 1)
+    name, _, of = title.partition(" = ")
+    yield f"{marks} `{name}`"
+    yield ""
+    for line in rest:
+        if line.startswith("~ "):
+            yield from (line[2:], "")
+    yield from ("| key | type | meaning |", "|---|---|---|")
+    if marks == "##":
+        yield "| `version` | whole | |"
+    lines = [line for line in rest if line and not line.startswith("~ ")]
+    for key in rows(lines, SCOPE[of] if of else None, named):
+        kind = re.sub(r"\[(\w+)\]", r"[\1](#\1)", key.type)
+        yield f"| `{key.name}` | {kind} | {key.meaning + ' ' if key.meaning else ''}|"
+
+
+def written() -> str:
+    """The page."""
+    text = (REPOSITORY / "docs" / "json.keys").read_text()
+    head, *sections = re.split(r"^(?=##)", text, flags=re.MULTILINE)
+    head = head.replace("VERSION", str(JSON_VERSION))
+    states = [f"`{state}`" for state in (*typing.get_args(Status), BLOCKED)]
+    said = f"A *state* is {', '.join(states[:-1])} or {states[-1]}."
+    head = head.replace("STATES", textwrap.fill(said, 130))
+    classes = re.findall(r"^##+ (.+) = (\w+)$", text, re.MULTILINE)
+    named = {SCOPE[of]: name for name, of in classes}
+    parts = ["\n".join(section(part, named)) for part in sections]
+    return (
+        "\n\n".join(
+            [
+                "# JSON for scripts",
+                "[All pages](../README.md#where-to-look)",
+                "<!-- Written by tests/json_page.py from the code and docs/json.keys. -->",
+                head.strip(),
+                *parts,
+            ]
+        )
+        + "\n"
+    )
+
+
+if __name__ == "__main__":
+    (REPOSITORY / "docs" / "json.md").write_text(written())

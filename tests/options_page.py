@@ -1,0 +1,69 @@
+"""Writes docs/options.md, the commands and options as `--help` has them:
+`python tests/options_page.py`, with `.` and `tests` on the path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import typer
+from conftest import REPOSITORY
+
+from ablate import cli
+
+MANY = 8  # commands that share an option which is told once, above all
+VALUES = {"scale": "NAME", "across": "KEY", "store": "DIR", "retry": "STATES", "show": "ITEMS"}
+
+
+def commands() -> Iterator[tuple[str, typer.core.TyperCommand]]:
+    """Every command, subcommands in their place."""
+    for name, command in typer.main.get_command(cli.app).commands.items():
+        inner = getattr(command, "commands", None)
+        if inner is None:
+            yield name, command
+        else:
+            yield from ((f"{name} {sub}", one) for sub, one in inner.items())
+
+
+def options(command: typer.core.TyperCommand) -> dict[str, str]:
+    """An option as it is typed -> its help."""
+    found = {}
+    for param in command.params:
+        names = [n for n in (*param.opts, *param.secondary_opts) if n.startswith("-")]
+        if not names or param.name == "help":
+            continue
+        value = (
+            ""
+            if param.is_flag
+            else f" {param.metavar or VALUES.get(param.name, param.name.upper())}"
+        )
+        typed = f"`{', '.join(names)}{value}`".replace("|", "\\|")
+        found[typed] = " ".join((param.help or "").split()).replace("|", "\\|")
+    return found
+
+
+def table(rows: dict[str, str]) -> list[str]:
+    return ["| option | |", "|---|---|", *(f"| {name} | {text} |" for name, text in rows.items())]
+
+
+def written() -> str:
+    """The page."""
+    each = {name: options(command) for name, command in commands()}
+    told = [(name, row) for rows in each.values() for name, row in rows.items()]
+    shared = {name: text for name, text in told if told.count((name, text)) >= MANY}
+    lines = ["# Commands and options", "", "[All pages](../README.md#where-to-look)", ""]
+    lines += ["<!-- Written by tests/options_page.py from `ablate COMMAND --help`. -->", ""]
+    lines += ["Most commands take these; `ablate COMMAND --help` says which."]
+    lines += ["", *table(shared)]
+    for name, command in commands():
+        help = (command.help or "").strip().split("\n\n")
+        lines += ["", f"## `ablate {name}`", "", *(" ".join(part.split()) for part in help[:1])]
+        own = {name: text for name, text in each[name].items() if name not in shared}
+        if own:
+            lines += ["", *table(own)]
+    own = options(typer.main.get_command(cli.app))
+    lines += ["", "## `ablate` itself", "", *table(own)]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    (REPOSITORY / "docs" / "options.md").write_text(written())
