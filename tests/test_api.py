@@ -82,6 +82,11 @@ def test_words_are_those_of_the_command_and_so_are_their_mistakes(folder):
     sweep = ablate.Sweep("stem=none,dpn", data="digits", until=8, optim={"lr": 1e-3})
     assert isinstance(sweep.design, Looks)
     assert "optim.lr=0.001" in sweep.plan.words
+    keys = {"stem": ("none", "dpn"), "probe": ["gradnorm"], "block": {"attn": ("pre", "post")}}
+    words = ("stem=none,dpn", "probe=[gradnorm]", "block.attn=pre,post")
+    plan, same = (ablate.Sweep(*w, seeds=[3, 5], **k).plan for w, k in (((), keys), (words, {})))
+    assert (plan.cells, plan.seeds) == (same.cells, (3, 5))
+    assert [row.label for row in plan.rows][:2] == ["none · pre", "none · post"]
     with pytest.raises(UserError, match="did you mean"):
         ablate.Sweep("stem=none,dpm")
     with pytest.raises(UserError, match=r"train\.stepz"):

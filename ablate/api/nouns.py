@@ -58,9 +58,9 @@ class Store:
 class Sweep:
     """A sweep: `Sweep("stem=none,dpn", seeds=5)`, `Sweep("figure1", scale="digits")`.
 
-    `words` are those of `ablate sweep`, each a text; `keys` are words, too (`seeds=5`,
-    `train={"epochs": 3}` is `train.epochs=3`). The options are those of the command. Raises
-    UserError for every mistake in them, one line.
+    `words` are those of `ablate sweep`, each a text; `keys` are words, too: `train={"epochs": 3}`
+    is `train.epochs=3`, and the tuple in `stem=("none", "dpn")` has several values, while a list is
+    one. The options are those of the command. Raises UserError for every mistake in them, one line.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Sweep:
         **keys: Any,
     ) -> None:
         self._store = stores.Store(Store(store).path)
-        texts = [*words, *(f"{key}={show(value)}" for key, value in _leaves(keys))]
+        texts = [*words, *_words(keys)]
         training.check_name(texts, self._store)
         options: dict[str, Any] = {"scale": scale, "name": name, "across": across, "each": each}
         options |= {"until": until, "margin": margin}
@@ -184,13 +184,14 @@ def _accept(forecast: training.SweepCost) -> None:
         print(f"warning: {warning}")
 
 
-def _leaves(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values."""
+def _words(keys: Mapping[str, Any], section: str = "") -> Iterator[str]:
+    """The words of these keys: "train.epochs=3", "stem=none,dpn" of a tuple."""
     for key, value in keys.items():
         if isinstance(value, Mapping):
-            yield from ((f"{key}.{name}", leaf) for name, leaf in _leaves(value))
+            yield from _words(value, f"{section}{key}.")
         else:
-            yield key, value
+            values = value if isinstance(value, tuple) else (value,)
+            yield f"{section}{key}={','.join(map(show, values))}"
 
 
 class Run:
