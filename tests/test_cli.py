@@ -588,7 +588,7 @@ def test_plan_of_a_driven_sweep_knows_what_is_done(driven):
     assert "4 runs (4 finished)" in done
     assert "left:" not in done
     more = driven("plan", *ROWS, "seeds=3", "--as", "tiny").out
-    assert "6 runs (4 finished, 2 planned)" in more
+    assert "6 runs (2 planned, 4 finished)" in more
     assert "(from finished runs)" in more
     assert "3 seeds" not in driven("table").out  # a plan records nothing
 
@@ -630,7 +630,7 @@ def test_status_of_a_sweep_whose_driver_died_before_it_noted_the_new_runs(driven
     with Ledger.driving(store) as ledger:
         ledger.announce(grown)
     store.write_plan(grown)
-    assert "6 runs: 4 finished, 2 planned" in driven("status", "tiny").out
+    assert "6 runs: 2 planned, 4 finished" in driven("status", "tiny").out
 
 
 def test_config_prints_yaml_that_composes_to_the_same_id_again(shell):

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ablate.cli.starting import check_name
+from ablate.api.training import check_name
 from ablate.planning import expand
 from ablate.planning.plan import Plan
 from ablate.planning.sweep_file import edit_notes
