@@ -45,8 +45,9 @@ from ablate.shared.choices import CHOICES
 from ablate.shared.dataset import local
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import sha256_of
+from ablate.shared.fingerprint import MEMO
 from ablate.shared.metrics import TASKS
-from ablate.shared.own import TRAINER, OwnRun, is_own, name_of
+from ablate.shared.own import TRAINER, OwnRun, is_command, is_own, name_of
 from ablate.shared.parts import is_plugin
 
 if TYPE_CHECKING:
@@ -95,11 +96,13 @@ class Composer:
             check_yaml(file, str(file))
         self._notes: list[str] = []
         self._unseen = unseen
-        self._memo = store / "cache" / "fingerprints.json"
+        self._store = store.resolve()
+        self._memo = store / MEMO
         self._data: dict[str, dict[str, Any]] = {}
         self._weights: dict[str, str] = {}  # file -> its hash
         self._trainers: dict[str, Any] = {}  # name -> the section that its yaml makes
-        self._codes: dict[str, dict[str, Any]] = {}  # module:function -> what it is run with
+        self._codes: dict[str, dict[str, Any]] = {}  # function or command -> what it is run with
+        self._first_seeds: dict[str, int] = {}  # of each command
         self._composed: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
         self._keys: dict[tuple[str, str], set[str]] = {}
         with hydra_on_conf():
@@ -234,8 +237,11 @@ class Composer:
     def run(self, tree: Mapping[str, Any], seed: int | None = None) -> spec.Run | OwnRun:
         """The validated run of a tree that `tree` made. Raises UserError, key first."""
         if is_own(tree):
-            code = {**tree["code"], **self._code(name_of(tree))}
-            seeded = spec.seeded({**tree, "code": code}, tree["seed"] if seed is None else seed)
+            code = {**tree["code"], **self._code(tree)}
+            number = tree["seed"] if seed is None else seed
+            if is_command(tree) and number != self._first_seeds.setdefault(name_of(tree), number):
+                trainer.check_seeded(tree)
+            seeded = spec.seeded({**tree, "code": code}, number)
             return trainer.build_own(seeded)
         run = self._completed(tree)
         return build_run(spec.seeded(run, tree["seed"] if seed is None else seed))
@@ -261,10 +267,11 @@ class Composer:
                 run["parent"] = self._completed(tree["parent"])
         return run
 
-    def _code(self, name: str) -> dict[str, Any]:
+    def _code(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """See `trainer.code_of`: read once a plan, so that all of its runs have the same."""
+        name = name_of(tree)
         if name not in self._codes:
-            self._codes[name] = trainer.code_of(name, Path.cwd())
+            self._codes[name] = trainer.code_of(tree, Path.cwd(), self._store)
         return self._codes[name]
 
     def _of_files(self, data: Any, tested: bool = False) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def fingerprint(
             raise UserError(f"data.path: data={name} needs data.path=FOLDER with its {files}")
         return _digest([name, data["hub"], data["revision"]], data)
     found = found or local(Path(path).expanduser(), name, data.get("text") is not None)
-    known = _Memo(memo)
+    known = FileHashes(memo)
     hashes = known.hashes(found.files, name)
     if found.kind == "parquet":
         names = [os.path.basename(file) for file in found.files]
@@ -85,7 +85,10 @@ def _digest(content: Any, data: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-class _Memo:
+MEMO = Path("cache", "fingerprints.json")  # in a store
+
+
+class FileHashes:
     """The hashes of files, remembered in a JSON file by path and by what changes when a file does.
 
     stamps: of the files that were asked for, in their order (see `_stamp`).

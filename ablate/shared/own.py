@@ -23,11 +23,13 @@ TRAINER = "trainer"  # the group, and the section that the tree of such a run ha
 
 @dataclass(frozen=True)
 class OwnRun:
-    """One training by a function of the user's own. The fields are the sections of its tree.
+    """One training by a function or a command of the user's own. The fields are the sections of
+    its tree.
 
-    trainer: `name` ("module:function") and its settings; keys: what each of these may be; metrics:
-    what it measures; code: the files that are run (by path, a hash), the distributions that they
-    import, the folder in which they lie, and whether a process with torch loaded may run them.
+    trainer: `name` ("module:function", or the command) and its settings; keys: what each of these
+    may be; metrics: what it measures; code: the files that are run (by path, a hash), the
+    distributions that they import, the folder in which they lie, and whether a process with torch
+    loaded may run them; of a command its `program`, as declared, and the hashes of its `data`.
     """
 
     trainer: Mapping[str, Any]
@@ -43,16 +45,17 @@ def is_own(tree: Mapping[str, Any]) -> bool:
 
 
 def name_of(tree: Mapping[str, Any]) -> str:
-    """ "module:function" of such a tree."""
+    """ "module:function" of such a tree, or its command."""
     return str(tree[TRAINER]["name"])
 
 
-READS = (
-    "key",
-    "direction",
-    "range",
-    "chance",
-)  # of a metric: by which a run's own result is judged
+def is_command(tree: Mapping[str, Any]) -> bool:
+    """Is it the tree of a run that a program trains?"""
+    return is_own(tree) and "program" in tree["code"]
+
+
+READS = ("key", "direction", "range", "chance")  # of a metric: by which a result is judged
+MEASURES = ("result", "predictions")  # of a program: where its result is read
 
 
 def identity(tree: Mapping[str, Any]) -> str:
@@ -63,6 +66,10 @@ def identity(tree: Mapping[str, Any]) -> str:
         "code": {key: tree["code"][key] for key in ("files", "packages")},
         "metrics": [{name: said[name] for name in READS} for said in tree["metrics"]],
     }
+    if is_command(tree):
+        program = tree["code"]["program"]
+        kept["program"] = {key: program[key] for key in MEASURES}
+        kept["data"] = tree["code"]["data"]
     return json.dumps(kept, sort_keys=True, separators=(",", ":"))
 
 

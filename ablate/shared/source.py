@@ -7,6 +7,7 @@ a computed name (`importlib.import_module(name)`) is not seen.
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
@@ -121,6 +122,16 @@ def distributions(files: Iterable[Path], folder: Path) -> dict[str, str | None]:
         for name in _brought_by().get(top, [top])
     }
     return {name: _version(name) for name in sorted(names)}
+
+
+def imported(files: Iterable[Path]) -> set[str]:
+    """The modules by their first names, Python's own left out, that files import; of one that is
+    no Python none."""
+    tops: set[str] = set()
+    for file in files:
+        with contextlib.suppress(UserError, OSError):
+            tops |= {module[0] for level, module, _ in _statements(parsed(file)) if not level}
+    return tops - sys.stdlib_module_names
 
 
 def distribution(module: str) -> str | None:

@@ -13,19 +13,24 @@ are the versions of the distributions that these files import.
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
+from ablate.shared import program
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.own import TRAINER, OwnRun, hashed, is_own, metric_said
+from ablate.shared.fingerprint import MEMO, FileHashes
+from ablate.shared.own import TRAINER, OwnRun, hashed, is_command, is_own, metric_said, name_of
 from ablate.shared.parts import is_plugin
 from ablate.shared.schema import check_keys, read, same_keys
 from ablate.shared.source import definition, distributions, find, local_files
 from ablate.shared.spec import Run
 
 FIELDS = ("name", "keys", "metrics", "fork_safe")
+COMMAND_FIELDS = ("keys", "metrics", *program.FIELDS)
 KEY_FIELDS = ("default", "type", "choices", "nullable")
 TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list}
 EXAMPLE = "metrics: {accuracy: {direction: more, unit: '%', range: [0, 1]}}"
@@ -45,6 +50,8 @@ def build_own(tree: Mapping[str, Any]) -> OwnRun:
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise UserError(f"seed: expected a whole number from 0 on, got {seed!r}")
     settings = {key: _checked(trainer[key], keys[key], f"{TRAINER}.{key}") for key in keys}
+    if is_command(tree):
+        program.check_settings(settings)
     whole = {"name": trainer["name"], **settings}
     return OwnRun(whole, dict(keys), tuple(tree["metrics"]), dict(tree["code"]), seed)
 
@@ -65,10 +72,15 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
     makes, and the settings that are given (`trainer.KEY`). Raises UserError, one line."""
     if not isinstance(section, Mapping):
         raise UserError(f"{TRAINER}: conf/trainer/{name}.yaml: expected name:, keys:, metrics:")
-    check_keys(TRAINER, section, FIELDS, what=f"in conf/trainer/{name}.yaml one of")
-    function = section.get("name")
-    if not is_plugin(function):
-        raise UserError(f"{TRAINER}.name: expected module:function, got {function!r}")
+    is_program = "command" in section
+    fields = COMMAND_FIELDS if is_program else FIELDS
+    check_keys(TRAINER, section, fields, what=f"in conf/trainer/{name}.yaml one of")
+    function = section["command"] if is_program else section.get("name")
+    if not (is_program or is_plugin(function)):
+        raise UserError(
+            f"{TRAINER}.name: expected module:function, got {function!r}; a program has command: "
+            f"instead"
+        )
     keys, defaults = {}, {}
     for key, said in _mapping(section.get("keys", {}), "keys").items():
         if not (isinstance(key, str) and key.isidentifier()) or key == "name":
@@ -83,12 +95,24 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
     if "accuracy" in [*metrics][1:]:  # as --show calls the first one
         raise UserError(f"{TRAINER}.metrics.accuracy: goes first, or is called otherwise")
     check_keys(TRAINER, given, keys, what=f"a key of conf/trainer/{name}.yaml, among")
+    code: dict[str, Any] = {
+        "fork_safe": read(section.get("fork_safe", False), bool, f"{TRAINER}.fork_safe")
+    }
+    if is_program:
+        declares = program.read_program(
+            {key: section[key] for key in program.FIELDS if key in section}
+        )
+        program.check_program(declares, keys, metrics)
+        function = (
+            declares.command if isinstance(declares.command, str) else shlex.join(declares.command)
+        )
+        code = {"fork_safe": True, "program": asdict(declares)}
     return {
         TRAINER: {"name": function, **defaults, **given},
         "keys": keys,
         # a list: which is the first counts, and JSON sorts keys
         "metrics": [metric_said(key, said) for key, said in metrics.items()],
-        "code": {"fork_safe": read(section.get("fork_safe", False), bool, "trainer.fork_safe")},
+        "code": code,
     }
 
 
@@ -135,9 +159,20 @@ def _key(key: str, said: Any) -> tuple[dict[str, Any], Any]:
 # --- Its code -----------------------------------------------------------------------------------
 
 
-def code_of(name: str, folder: Path) -> dict[str, Any]:
-    """`files` and `packages` of a function `module:function` in `folder`, by `local_files`. Raises
-    UserError where there is no such file or function, and for a file that is no Python."""
+def code_of(tree: Mapping[str, Any], folder: Path, store: Path) -> dict[str, Any]:
+    """What the code of a declared tree is, in `folder`: of a command see `program.code_of`; of a
+    function `files`, by `local_files`, and `packages`. Raises UserError where there is no such file
+    or function, and for a file that is no Python."""
+    if is_command(tree):
+        declares = program.read_program(tree["code"]["program"])
+        data = program.data_files(declares, folder)
+        return {
+            "files": program.code_of(declares, folder, store),
+            "packages": {},
+            "data": data_hashes(data, folder, store / MEMO.parent),
+            "folder": str(folder),
+        }
+    name = name_of(tree)
     first = find(TRAINER, name, folder)
     files = local_files(first, folder)
     _check_function(name, first)
@@ -147,6 +182,25 @@ def code_of(name: str, folder: Path) -> dict[str, Any]:
         "packages": distributions(files, folder),
         "folder": str(folder),
     }
+
+
+def data_hashes(data: Sequence[str], folder: Path, cache: Path) -> dict[str, str]:
+    """The sha256 of each of these files of the folder, remembered in the cache of a store."""
+    if not data:
+        return {}
+    hashes = FileHashes(cache / MEMO.name).hashes(
+        [str(folder / n) for n in data], f"{TRAINER}.data"
+    )
+    return dict(zip(data, hashes, strict=True))
+
+
+def check_seeded(tree: Mapping[str, Any]) -> None:
+    """Raises UserError for a command that takes no seed, whose runs would all be equal."""
+    if not program.takes(name_of(tree), program.SEED):
+        raise UserError(
+            f"seeds: the command `{name_of(tree)}` has no {{seed}}, so that all of its seeds would "
+            f"be one run: add {{seed}} to the command, or give seeds=1"
+        )
 
 
 def _check_function(name: str, file: Path) -> None:

@@ -6,14 +6,13 @@ import hashlib
 import os
 import platform
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from ablate.shared import git
 from ablate.shared.files import make_folder, write_whole
 
-GIT_S = 10.0  # a question to git that takes longer is given up
 DIFF_BYTES = 1_000_000  # of a diff are kept
 _SECRET = re.compile(r"\+*notify=")  # a word that may hold a token
 
@@ -34,31 +33,15 @@ def origin(diffs: Path) -> dict[str, Any]:
 
 
 def _repository(diffs: Path) -> dict[str, Any] | None:
-    commit = _git("rev-parse", "HEAD")
+    commit = git.ask("rev-parse", "HEAD")
     if commit is None:
         return None
-    diff = _git("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
+    diff = git.ask("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
     return {
         "commit": commit.decode().strip(),
         "dirty": None if diff is None else bool(diff),
         "diff": _keep(diff, diffs) if diff else None,
     }
-
-
-def _git(*words: str) -> bytes | None:
-    """What git answers about the folder we are in; None where it can't, or takes too long."""
-    try:
-        done = subprocess.run(
-            ["git", *words],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=GIT_S,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # we only look
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
 
 
 def _keep(diff: bytes, diffs: Path) -> str:

@@ -259,6 +259,26 @@ class Handle:
         """Of metrics.jsonl."""
         return self._written().lines()
 
+    # --- For a program ----------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """Of the last `log` or `progress`."""
+        return self._step
+
+    def judges(self, name: str) -> bool:
+        """Is it a metric that is declared, or the training loss?"""
+        return name in self._declared or name == "train_loss"
+
+    def rewind(self, step: int) -> None:
+        """Drop the lines of `log` after a step: the program writes them again."""
+        self._written().rewind(step)
+        self._step = max(step, 0)
+
+    def add_seconds(self, seconds: float) -> None:
+        """Count what earlier attempts trained."""
+        self._before_s += seconds
+
     @property
     def seconds(self) -> float:
         """Of training, with those of the attempts that this one went on from."""

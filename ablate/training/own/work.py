@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.shared.errors import UserError, cut
-from ablate.shared.own import OwnRun, is_own, name_of, said_by
+from ablate.shared.own import OwnRun, is_command, is_own, name_of, said_by
 from ablate.shared.rundir import RunDir
 from ablate.shared.source import own_frame
 from ablate.shared.spec import to_tree
@@ -28,7 +28,10 @@ from ablate.training.attempt import (
     hold,
 )
 from ablate.training.own.code import Code
+from ablate.training.own.command import Command
 from ablate.training.own.handle import Ended, Handle
+
+PROCESSES = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 
 
 def tree_of(path: str) -> dict[str, Any] | None:
@@ -99,22 +102,13 @@ def _train(
         seed=run.seed,
         plugins={"trainer": code.digest},
     )
-    if not rundir.checkpoints():  # what an attempt left that this one can't go on from
-        shutil.rmtree(rundir.scratch, ignore_errors=True)
-    rundir.scratch.mkdir(exist_ok=True)
     handle = Handle(run, rundir, options, stopping, attempt.note)
-    rundir.lock.note(phase="import")
-    # What the trainer forks must not hold the run when this process is killed.
-    os.register_at_fork(after_in_child=rundir.lock.release)
     try:
-        with contextlib.chdir(rundir.scratch), code.importing(name_of(tree)) as function:
-            _seed(handle, options)
+        if is_command(tree):
             rundir.lock.note(phase="train")
-            try:
-                function({key: run.trainer[key] for key in run.keys}, handle)
-            except Exception:
-                if handle.ended is None:
-                    raise
+            Command(run, rundir, handle, attempt, options, stopping).train()
+        else:
+            _call(run, rundir, handle, code, options)
         if handle.ended is not None:
             raise handle.ended
         result = handle.finished()
@@ -140,6 +134,26 @@ def _train(
     attempt.finish(result | _where(run, handle, attempt))
 
 
+def _call(
+    run: OwnRun, rundir: RunDir, handle: Handle, code: Code, options: Mapping[str, Any]
+) -> None:
+    """Train by the function, in a folder of the run's own."""
+    if not rundir.checkpoints():  # what an attempt left that this one can't go on from
+        shutil.rmtree(rundir.scratch, ignore_errors=True)
+    rundir.scratch.mkdir(exist_ok=True)
+    rundir.lock.note(phase="import")
+    # What the trainer forks must not hold the run when this process is killed.
+    os.register_at_fork(after_in_child=rundir.lock.release)
+    with contextlib.chdir(rundir.scratch), code.importing(run.trainer["name"]) as function:
+        _seed(handle, options)
+        rundir.lock.note(phase="train")
+        try:
+            function({key: run.trainer[key] for key in run.keys}, handle)
+        except Exception:
+            if handle.ended is None:
+                raise
+
+
 def _seed(handle: Handle, options: Mapping[str, Any]) -> None:
     """The generators that a library draws from where nobody names one begin at the run's seed."""
     seed = handle.key_of("global")
@@ -157,7 +171,7 @@ def _where(run: OwnRun, handle: Handle, attempt: Attempt) -> dict[str, Any]:
         "declared": keys_of(run),
         "metrics_sha256": handle.metrics_sha256(),
         "seconds": handle.seconds,
-        "peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+        "peak_bytes": 1024 * max(resource.getrusage(who).ru_maxrss for who in PROCESSES),
         **attempt.code(["trainer"]),
         "device": _device(handle),
         "threads": handle.threads,

@@ -1,0 +1,244 @@
+"""A program that trains a run by itself, and knows nothing of us: its command, as
+`conf/trainer/NAME.yaml` declares it.
+
+    command: python train.py --lr {lr} --seed {seed} --out {folder}   # one argument a placeholder
+    keys: {lr: 6e-4}
+    metrics: {val_loss: {direction: less}}
+    result: {file: result.json}        # in {folder}; or {lines: 'val_loss=(?P<val_loss>\\S+)'}
+
+The contents of its code are in the id of its runs, never a commit: the same content is the same
+run. Nothing of it runs here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shlex
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Formatter
+from typing import Any
+
+from ablate.shared import git
+from ablate.shared.errors import UserError, unknown
+from ablate.shared.files import read_file
+from ablate.shared.own import TRAINER, hashed
+from ablate.shared.schema import section
+
+SEED, FOLDER, OVERRIDES = "seed", "folder", "overrides"
+PLACES = {
+    SEED: "the seed of the run",
+    FOLDER: "a folder of the run's own",
+    "gpus": "the number of GPUs that it may use",
+    "threads": "the number of threads that it may use",
+    OVERRIDES: "each setting as KEY=VALUE",
+}
+# What of a working folder is ours, and no code of the program.
+OURS = ("sweeps/", "conf/trainer/", "conf/launcher/")
+MOST_FILES = 1000  # that git names: more are hardly the code of one program
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True)
+class Curves:
+    """A table that grows while the program trains: csv, or jsonl by its name; a line a step."""
+
+    file: str
+    step: str = "step"
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a yaml declares of a program. Names of files are relative to the run's folder.
+
+    result: {"file": a JSON object of metrics} or {"lines": a regular expression with a group a
+    metric, whose last match on the output counts}; resume: words that are added where the files
+    that they name in the folder are there; code, data: patterns of files where the user works;
+    grace_s: seconds between SIGTERM and SIGKILL.
+    """
+
+    command: str | tuple[str, ...]
+    result: Mapping[str, str]
+    predictions: str | None = None
+    curves: Curves | None = None
+    resume: str | tuple[str, ...] | None = None
+    code: tuple[str, ...] | None = None
+    data: tuple[str, ...] = ()
+    grace_s: float = 30.0
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Program))
+
+
+def read_program(tree: Mapping[str, Any]) -> Program:
+    """The program of a yaml's section, or of a run's tree. Raises UserError, one line."""
+    program: Program = section(Program, tree, TRAINER)
+    if len(program.result) != 1 or not program.result.keys() <= {"file", "lines"}:
+        raise UserError(
+            f"{TRAINER}.result: expected {{file: result.json}} or "
+            f"{{lines: 'NAME=(?P<NAME>\\S+)'}}, got {dict(program.result)!r}"
+        )
+    inside = {
+        "result.file": program.result.get("file"),
+        "predictions": program.predictions,
+        "curves.file": None if program.curves is None else program.curves.file,
+    }
+    for key, name in inside.items():
+        if name is not None and (not name or Path(name).is_absolute() or ".." in Path(name).parts):
+            raise UserError(f"{TRAINER}.{key}: expected a file within {{folder}}, got {name!r}")
+    return program
+
+
+def check_program(program: Program, keys: Collection[str], metrics: Collection[str]) -> None:
+    """Raises UserError where the command, the keys and the metrics do not fit one another."""
+    words = split(program.command, "command")
+    if not words:
+        raise UserError(f"{TRAINER}.command: expected a program and its arguments, got nothing")
+    used = {name for n, word in enumerate(words) for name in _names(word, keys, "command")}
+    resume = [] if program.resume is None else split(program.resume, "resume")
+    for word in resume:
+        _names(word, keys, "resume")
+    if OVERRIDES in used and f"{{{OVERRIDES}}}" not in words:
+        raise UserError(f"{TRAINER}.command: {{{OVERRIDES}}} is to be a word of its own")
+    if OVERRIDES not in used and (idle := [key for key in keys if key not in used]):
+        raise UserError(
+            f"{TRAINER}.keys.{idle[0]}: the command has no {{{idle[0]}}}, so that it would change "
+            f"nothing"
+        )
+    files = [program.result.get("file"), program.predictions, program.curves]
+    if FOLDER not in used and any(each is not None for each in files):
+        raise UserError(
+            f"{TRAINER}.command: has no {{{FOLDER}}}, where its files are looked for: add it, or "
+            f"read the output by result: {{lines: ...}}"
+        )
+    if (lines := program.result.get("lines")) is not None:
+        try:
+            groups = re.compile(lines).groupindex
+        except re.error as error:
+            raise UserError(f"{TRAINER}.result.lines: {lines!r}: {error}") from error
+        if lacking := [key for key in metrics if key not in groups]:
+            raise UserError(
+                f"{TRAINER}.result.lines: has no group (?P<{lacking[0]}>...) for the metric "
+                f"{lacking[0]}"
+            )
+
+
+def split(command: str | Sequence[str], key: str) -> list[str]:
+    """The words of a command, as a shell splits a line; a list is taken as it is."""
+    if not isinstance(command, str):
+        return list(command)
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise UserError(f"{TRAINER}.{key}: {command!r}: {error}") from error
+
+
+def _names(word: str, keys: Collection[str], key: str) -> list[str]:
+    """The placeholders of a word. Raises UserError for one that nothing fills."""
+    try:
+        parts = [part[1:] for part in Formatter().parse(word) if part[1] is not None]
+    except ValueError as error:
+        raise _braces(word, key) from error
+    for name, form, conversion in parts:
+        if form or conversion or not (name or "").isidentifier():
+            raise _braces(word, key)
+        if name not in keys and name not in PLACES:
+            raise unknown(f"{TRAINER}.{key}: {{{name}}}", str(name), [*keys, *PLACES])
+    return [str(part[0]) for part in parts]
+
+
+def _braces(word: str, key: str) -> UserError:
+    return UserError(
+        f"{TRAINER}.{key}: {word}: expected a placeholder such as {{lr}}; {{{{ and }}}} are braces"
+    )
+
+
+def takes(command: str | Sequence[str], place: str) -> bool:
+    """Has the command that placeholder?"""
+    return any(
+        part[1] == place for word in split(command, "command") for part in Formatter().parse(word)
+    )
+
+
+def filled(
+    command: str | Sequence[str], settings: Mapping[str, Any], places: Mapping[str, Any]
+) -> list[str]:
+    """The words of the command with a value for each placeholder, one argument each."""
+    values = {key: written(value) for key, value in {**places, **settings}.items()}
+    words: list[str] = []
+    for word in split(command, "command"):
+        if word == f"{{{OVERRIDES}}}":
+            words += [f"{key}={written(value)}" for key, value in settings.items()]
+        else:
+            words.append(word.format_map(values))
+    return words
+
+
+def written(value: Any) -> str:
+    """A setting as an argument: a text as it is, all else as JSON has it."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raises UserError for a text that no argument should hold."""
+    for key, value in settings.items():
+        if control := _CONTROL.search(written(value)):
+            raise UserError(
+                f"{TRAINER}.{key}: {value!r} holds the control character {control[0]!r}"
+            )
+
+
+# --- Its code and data --------------------------------------------------------------------------
+
+
+def code_of(program: Program, folder: Path, apart: Path) -> dict[str, str]:
+    """The hash of each file of the program's code, by its path in `folder`: the files that the
+    patterns name, else those that git knows or would add, but for `apart`, the store.
+
+    Raises UserError where a pattern names no file, and where neither says what the code is.
+    """
+    if program.code is not None:
+        files = _matching(program.code, "code", folder)
+    else:
+        files = {name for name in _by_git(folder) if not name.startswith(OURS)}
+        files = {name for name in files if not (folder / name).is_relative_to(apart)}
+        if len(files) > MOST_FILES:
+            raise UserError(
+                f"{TRAINER}.code: git names {len(files):,} files in {folder}; say which are the "
+                f"program's, such as code: [train.py, 'model/*.py']"
+            )
+    return {name: hashed(read_file(folder / name)) for name in sorted(files)}
+
+
+def data_files(program: Program, folder: Path) -> list[str]:
+    """The files that `data` names, in order. Raises UserError where a pattern names none."""
+    return sorted(_matching(program.data, "data", folder))
+
+
+def _matching(patterns: Iterable[str], key: str, folder: Path) -> set[str]:
+    names: set[str] = set()
+    for pattern in patterns:
+        if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+            raise UserError(f"{TRAINER}.{key}: {pattern}: expected files within {folder}")
+        files = [file for file in folder.glob(pattern) if file.is_file()]
+        if not files:
+            raise UserError(f"{TRAINER}.{key}: {pattern}: no such file in {folder}")
+        names.update(file.relative_to(folder).as_posix() for file in files)
+    return names
+
+
+def _by_git(folder: Path) -> Iterator[str]:
+    listed = git.ask("ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=folder)
+    if listed is None:
+        raise UserError(
+            f"{TRAINER}.code: missing, and git knows nothing of {folder}; write `code: [FILE, ...]`"
+            f" into the yaml of the trainer, or type `git init`"
+        )
+    for name in filter(None, listed.decode("utf-8", "surrogateescape").split("\0")):
+        if (path := folder / name).is_file():
+            yield name
+        elif path.is_dir():  # a repository within this one
+            yield from (f"{name.rstrip('/')}/{below}" for below in _by_git(path))

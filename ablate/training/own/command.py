@@ -1,0 +1,389 @@
+"""Trains a run by a program: starts it, reads its curves while it runs, and its result at its end.
+
+What counts is what this attempt wrote, with exit code 0. So the result of an earlier attempt is
+moved aside before, and no process of an earlier attempt lives on beside this one.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ablate.shared.errors import UserError, cut
+from ablate.shared.files import read_file
+from ablate.shared.own import OwnRun, hashed
+from ablate.shared.program import FOLDER, SEED, Program, filled, read_program, split, takes
+from ablate.shared.rundir import RunDir
+from ablate.shared.source import imported
+from ablate.shared.trainer import data_hashes
+from ablate.training.attempt import Attempt, TrainingStopped
+from ablate.training.own import processes
+from ablate.training.own.handle import Handle
+
+POLL_S, LOOK_S, NOTE_S = 0.05, 1.0, 10.0  # between questions: has it ended, what is new, notes
+TAIL = 64 << 20  # bytes of the output that are searched for a result
+KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # all others are its faults
+
+
+@dataclass
+class Command:
+    """A run in the hands of its program, for one attempt."""
+
+    run: OwnRun
+    rundir: RunDir
+    handle: Handle
+    attempt: Attempt
+    options: Mapping[str, Any]
+    stopping: Callable[[], bool]
+
+    def train(self) -> None:
+        """Train the run to the end of its program, and give `handle` its result.
+
+        Raises TrainingStopped where it was asked to stop; UserError for a mistake in what the yaml
+        declares; RuntimeError or MemoryError where the program ended with an error; TimeoutError
+        for a process that can't be ended. A program that is killed takes its worker along: the run
+        goes on in another attempt.
+        """
+        program = read_program(self.run.code["program"])
+        processes.end(str(self.rundir.path))
+        folder = self._folder()
+        check_code(self.run, Path(self.options["cache"]))
+        place = {
+            SEED: self.run.seed,
+            FOLDER: str(folder),
+            "gpus": 0 if self.handle.device == "cpu" else 1,
+            "threads": self.handle.threads,
+        }
+        settings = {key: self.run.trainer[key] for key in self.run.keys}
+        resumed = _resume_words(program, settings, place)
+        words = [*filled(self.run.trainer["name"], settings, place), *resumed]
+        goes_on = self.attempt.before and (resumed or any(folder.iterdir()))
+        before = self.attempt.before[-1] if goes_on else {}
+        self.attempt.note(
+            program=words,
+            resumed=bool(resumed),
+            folder=folder.name,
+            machine=processes.machine(),
+            interpreter=interpreter(words[0], self.run),
+            from_step=before.get("from_step", -1) + 1,
+            before_s=before.get("before_s", 0.0) + before.get("alive_s", 0.0),
+        )
+        self.handle.add_seconds(self.attempt.facts["before_s"])
+        _set_aside(program, folder, len(self.attempt.before))
+        self.rundir.say(f"$ {shlex.join(words)}")
+        begin = self.rundir.log.stat().st_size
+        curves = _Curves(program, folder, self.handle)
+        code = self._watch(words, program, curves)
+        output = _output(self.rundir.log, begin)
+        if code and self.stopping():
+            raise TrainingStopped
+        if -code in KILLS and self.options.get("forked"):
+            self._die(-code)
+        if code:
+            _fail(code, output)
+        curves.read(ended=True)
+        try:
+            result = _result(program, folder, output, self.run)
+        except UserError:
+            if self.stopping():  # some end with 0 when they are told to end
+                raise TrainingStopped from None
+            raise
+        self.handle.result(**result, predictions=_predictions(program, folder))
+
+    def _folder(self) -> Path:
+        """The program's folder: that of the last attempt; a copy of it where that attempt may be
+        at work still, on another machine."""
+        first, before = self.rundir.scratch, self.attempt.before
+        last = before[-1] if before else {}
+        folder = self.rundir.path / last.get("folder", first.name)
+        if "exit" not in last and last.get("machine") not in (None, processes.machine()):
+            copy = self.rundir.path / f"{first.name}.{len(before)}"
+            self.rundir.say(
+                f"goes on in {copy.name}, a copy of {folder.name}: processes of the last attempt "
+                f"may be alive, on another machine"
+            )
+            shutil.rmtree(copy, ignore_errors=True)
+            if folder.exists():
+                shutil.copytree(folder, copy, symlinks=True)
+            folder = copy
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def _watch(self, words: list[str], program: Program, curves: _Curves) -> int:
+        """The exit code of the program, none of whose processes lives when this ends."""
+        home, began = str(self.rundir.path), time.monotonic()
+        look_at = note_at = 0.0
+        deadline = math.inf
+        signs: tuple[float, ...] = ()
+        try:
+            child = self._start(words)
+            while (code := child.poll()) is None:
+                now = time.monotonic()
+                if self.stopping() and deadline == math.inf:
+                    deadline = now + program.grace_s
+                    processes.send(home, signal.SIGTERM)
+                if now > deadline:
+                    self.rundir.say(f"killed: SIGTERM did not end it within {program.grace_s:g} s")
+                    raise TrainingStopped
+                if now >= look_at:
+                    look_at = now + LOOK_S
+                    curves.read()
+                    size = float(self.rundir.log.stat().st_size)
+                    before, signs = signs, (size, processes.cpu_seconds(home))
+                    if signs != before:
+                        self.handle.should_stop()  # a sign of life
+                if now >= note_at:
+                    note_at = now + NOTE_S
+                    self.attempt.note(alive_s=round(now - began, 1))
+                time.sleep(POLL_S)
+            return code
+        finally:
+            processes.end(home)
+            self.attempt.note(alive_s=round(time.monotonic() - began, 1))
+
+    def _start(self, words: list[str]) -> subprocess.Popen[bytes]:
+        threads = str(self.handle.threads)
+        environment = {"OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
+        forked = bool(self.options.get("forked"))
+        if forked:
+            processes.adopt_orphans()
+        with open(self.rundir.log, "ab") as log:
+            try:
+                return subprocess.Popen(
+                    words,
+                    cwd=self.run.code["folder"],
+                    env={**os.environ, **environment, processes.TAG: str(self.rundir.path)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    # The group of a worker that was forked ends with it.
+                    process_group=None if forked else 0,
+                )
+            except OSError as error:
+                raise UserError(f"trainer.command: {words[0]}: {error.strerror}") from error
+
+    def _die(self, number: int) -> NoReturn:
+        """End this worker as its program was ended, so that whoever drives hears of a kill."""
+        self.rundir.say(f"the program was killed by {signal.Signals(number).name}")
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("alive after SIGKILL")
+
+
+# --- Before -------------------------------------------------------------------------------------
+
+
+def check_code(run: OwnRun, cache: Path) -> None:
+    """Raises UserError for a file of code or data that is another one than when the run was
+    planned."""
+    folder = Path(run.code["folder"])
+    for name, digest in run.code["files"].items():
+        try:
+            same = hashed(read_file(folder / name)) == digest
+        except OSError:
+            same = False
+        if not same:
+            raise _changed(name, "was edited")
+    try:
+        hashes = data_hashes(list(run.code["data"]), folder, cache)
+    except OSError as error:
+        raise UserError(f"trainer.data: {error.filename}: {error.strerror}") from error
+    for name, digest in run.code["data"].items():
+        if hashes[name] != digest:
+            raise _changed(name, "is data that was changed")
+
+
+def _changed(name: str, what: str) -> UserError:
+    return UserError(
+        f"{name} {what} after this run was planned; the same `ablate sweep` plans new runs with "
+        f"what it is now"
+    )
+
+
+def _resume_words(
+    program: Program, settings: Mapping[str, Any], place: Mapping[str, Any]
+) -> list[str]:
+    """The words that continue an attempt; [] where the folder lacks a file that they name."""
+    if program.resume is None:
+        return []
+    words = split(program.resume, "resume")
+    full = filled(words, settings, place)
+    named = [new for word, new in zip(words, full, strict=True) if takes([word], FOLDER)]
+    return full if all(os.path.exists(each.rpartition("=")[2]) for each in named) else []
+
+
+def _set_aside(program: Program, folder: Path, number: int) -> None:
+    """What an earlier attempt left as its result gets another name: it is none of this one."""
+    for name in filter(None, (program.result.get("file"), program.predictions)):
+        if (file := folder / name).exists():
+            file.replace(file.with_name(f"{file.name}.attempt-{number}"))
+
+
+VERSIONS = """
+import importlib.metadata as m, json, platform, sys
+names = {name for top in sys.argv[1:] for name in m.packages_distributions().get(top, [])}
+versions = {name: m.version(name) for name in sorted(names)}
+print(json.dumps({"python": platform.python_version(), "packages": versions}))
+"""
+
+
+def interpreter(word: str, run: OwnRun) -> dict[str, Any]:
+    """What runs the program: its path; of Python its version, and those of the distributions that
+    its code imports."""
+    folder = Path(run.code["folder"])
+    path = shutil.which(os.path.join(folder, word) if os.sep in word else word)
+    if path is None or not Path(path).name.startswith("python"):
+        return {"path": path}
+    files = [folder / name for name in run.code["files"] if name.endswith(".py")]
+    try:
+        words = [path, "-c", VERSIONS, *sorted(imported(files))]
+        answer = subprocess.run(words, cwd="/", capture_output=True, timeout=60, check=True)
+        return {"path": path, **json.loads(answer.stdout)}
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return {"path": path}
+
+
+# --- Curves -------------------------------------------------------------------------------------
+
+
+class _Curves:
+    """Reads the program's table of curves as it grows, from its beginning each time it shrank."""
+
+    def __init__(self, program: Program, folder: Path, handle: Handle) -> None:
+        self._curves = program.curves
+        self._file = None if program.curves is None else folder / program.curves.file
+        self._handle = handle
+        self._at = 0  # bytes that were read
+        self._names: list[str] = []  # of a csv's columns
+
+    def read(self, ended: bool = False) -> None:
+        """Log the lines that are new; a line is whole when it ends, or with the program."""
+        if self._file is None or not self._file.exists():
+            return
+        with open(self._file, "rb") as file:
+            if file.seek(0, os.SEEK_END) < self._at:
+                self._at = 0
+            file.seek(self._at)
+            new = file.read()
+        if not ended:
+            new = new[: new.rfind(b"\n") + 1]
+        self._at += len(new)
+        for row in self._rows(new.decode(errors="replace")):
+            self._log(row)
+
+    def _rows(self, text: str) -> Iterator[Mapping[str, Any]]:
+        assert self._file is not None
+        if self._file.suffix in (".jsonl", ".json", ".ndjson"):
+            for line in filter(str.strip, text.splitlines()):
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    continue
+                if isinstance(row, dict):
+                    yield row
+            return
+        for cells in csv.reader(text.splitlines()):
+            if self._curves is not None and self._curves.step in cells:
+                self._names = cells  # once more, where a program that began again appends
+            elif self._names:
+                yield dict(zip(self._names, cells, strict=False))
+
+    def _log(self, row: Mapping[str, Any]) -> None:
+        assert self._curves is not None
+        values = {key: number for key, cell in row.items() if (number := _number(cell)) is not None}
+        step = values.pop(self._curves.step, None)
+        if step is None or not math.isfinite(step) or step < 0 or not values:
+            return
+        values = {
+            key: value
+            for key, value in values.items()
+            if key.isidentifier() and (math.isfinite(value) or self._handle.judges(key))
+        }
+        if step <= self._handle.step:
+            self._handle.rewind(int(step) - 1)  # it began again, or goes on from before
+        self._handle.log(int(step), **values)
+
+
+def _number(cell: Any) -> float | None:
+    if isinstance(cell, bool) or not isinstance(cell, int | float | str):
+        return None
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+# --- The result ---------------------------------------------------------------------------------
+
+
+def _output(log: Path, begin: int) -> str:
+    """What this attempt printed, the last of a long one."""
+    with open(log, "rb") as file:
+        file.seek(max(begin, file.seek(0, os.SEEK_END) - TAIL))
+        return file.read().decode(errors="replace").replace("\r", "\n")
+
+
+def _fail(code: int, output: str) -> NoReturn:
+    """Raises the error of a program that ended with an exit code, with its last line."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    last = cut(lines[-1]) if lines else "it printed nothing"
+    text = f"the command ended with exit code {code}: {last}"
+    if re.search(
+        r"\bOutOfMemoryError\b|\bMemoryError\b|CUDA out of memory", "\n".join(lines[-20:])
+    ):
+        raise MemoryError(text)
+    raise RuntimeError(text)
+
+
+def _result(program: Program, folder: Path, output: str, run: OwnRun) -> dict[str, float]:
+    keys = [metric["key"] for metric in run.metrics]
+    if (pattern := program.result.get("lines")) is not None:
+        matches = [*re.finditer(pattern, output, re.MULTILINE)]
+        if not matches:
+            raise UserError(f"trainer.result.lines: nothing that it printed matches {pattern!r}")
+        values: Mapping[str, Any] = matches[-1].groupdict()
+        place = "trainer.result.lines"
+    else:
+        name = program.result["file"]
+        place = f"trainer.result.file: {name}"
+        try:
+            values = json.loads(read_file(folder / name))
+        except FileNotFoundError:
+            raise UserError(
+                f"{place}: missing, though the command ended with exit code 0"
+            ) from None
+        except ValueError as error:
+            raise UserError(f"{place}: is no JSON ({error})") from error
+        if not isinstance(values, dict):
+            raise UserError(f"{place}: expected an object of metrics, got {cut(repr(values))}")
+    if lacking := [key for key in keys if key not in values]:
+        has = ", ".join(map(str, values)) or "nothing"
+        raise UserError(f"{place}: lacks {lacking[0]}, which the yaml declares; it has {has}")
+    numbers = {key: _number(values[key]) for key in (*keys, "n") if key in values}
+    for key, number in numbers.items():
+        if number is None:
+            raise UserError(f"{place}: {key}: expected a number, got {cut(repr(values[key]))}")
+    return {key: number for key, number in numbers.items() if number is not None}
+
+
+def _predictions(program: Program, folder: Path) -> np.ndarray | None:
+    if program.predictions is None:
+        return None
+    try:
+        array: np.ndarray = np.load(folder / program.predictions, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"trainer.predictions: {program.predictions}: {error}") from error
+    return array
