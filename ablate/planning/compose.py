@@ -47,7 +47,7 @@ from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import sha256_of
 from ablate.shared.fingerprint import MEMO
 from ablate.shared.metrics import TASKS
-from ablate.shared.own import TRAINER, OwnRun, is_command, is_own, name_of
+from ablate.shared.own import TRAINER, OwnRun, is_own, name_of
 from ablate.shared.parts import is_plugin
 
 if TYPE_CHECKING:
@@ -102,7 +102,6 @@ class Composer:
         self._weights: dict[str, str] = {}  # file -> its hash
         self._trainers: dict[str, Any] = {}  # name -> the section that its yaml makes
         self._codes: dict[str, dict[str, Any]] = {}  # function or command -> what it is run with
-        self._first_seeds: dict[str, int] = {}  # of each command
         self._composed: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
         self._keys: dict[tuple[str, str], set[str]] = {}
         with hydra_on_conf():
@@ -238,10 +237,7 @@ class Composer:
         """The validated run of a tree that `tree` made. Raises UserError, key first."""
         if is_own(tree):
             code = {**tree["code"], **self._code(tree)}
-            number = tree["seed"] if seed is None else seed
-            if is_command(tree) and number != self._first_seeds.setdefault(name_of(tree), number):
-                trainer.check_seeded(tree)
-            seeded = spec.seeded({**tree, "code": code}, number)
+            seeded = spec.seeded({**tree, "code": code}, tree["seed"] if seed is None else seed)
             return trainer.build_own(seeded)
         run = self._completed(tree)
         return build_run(spec.seeded(run, tree["seed"] if seed is None else seed))

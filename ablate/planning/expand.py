@@ -21,6 +21,7 @@ from ablate.planning.tree import value_at
 from ablate.planning.words import Options, from_words, read_line
 from ablate.shared import spec
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.trainer import check_seeds
 
 # A variant's key in one of these is a confound.
 RECIPE = {"recipe", "optim", "train", "data", "augment", "eval", "from"}
@@ -202,6 +203,7 @@ def _cell(
         with placed(layers, otherwise):
             tree = composer.tree(layers)
     with placed(layers, otherwise):
+        check_seeds(tree, sweep.seeds)
         run = composer.run(tree, sweep.seeds[0])
     whole = spec.unseeded(spec.to_tree(run), tree)
     cell = Cell(

@@ -25,7 +25,7 @@ from typing import Any
 from ablate.shared import git
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import read_file
-from ablate.shared.own import TRAINER, hashed
+from ablate.shared.own import TRAINER, hashed, name_of
 from ablate.shared.schema import section
 
 SEED, FOLDER, OVERRIDES = "seed", "folder", "overrides"
@@ -38,6 +38,7 @@ PLACES = {
 }
 # What of a working folder is ours, and no code of the program.
 OURS = ("sweeps/", "conf/trainer/", "conf/launcher/")
+LOGS = (".log", ".out", ".err")  # names of untracked files that commands are redirected to
 MOST_FILES = 1000  # that git names: more are hardly the code of one program
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -90,6 +91,11 @@ def read_program(tree: Mapping[str, Any]) -> Program:
         if name is not None and (not name or Path(name).is_absolute() or ".." in Path(name).parts):
             raise UserError(f"{TRAINER}.{key}: expected a file within {{folder}}, got {name!r}")
     return program
+
+
+def of_tree(tree: Mapping[str, Any]) -> Program:
+    """The program of a run's tree, whose command is its name."""
+    return read_program({"command": name_of(tree), **tree["code"]["program"]})
 
 
 def check_program(program: Program, keys: Collection[str], metrics: Collection[str]) -> None:
@@ -231,14 +237,17 @@ def _matching(patterns: Iterable[str], key: str, folder: Path) -> set[str]:
 
 
 def _by_git(folder: Path) -> Iterator[str]:
-    listed = git.ask("ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=folder)
-    if listed is None:
-        raise UserError(
-            f"{TRAINER}.code: missing, and git knows nothing of {folder}; write `code: [FILE, ...]`"
-            f" into the yaml of the trainer, or type `git init`"
-        )
-    for name in filter(None, listed.decode("utf-8", "surrogateescape").split("\0")):
-        if (path := folder / name).is_file():
-            yield name
-        elif path.is_dir():  # a repository within this one
-            yield from (f"{name.rstrip('/')}/{below}" for below in _by_git(path))
+    """The files that git tracks, and those that it would add, logs aside."""
+    for options in (("--cached",), ("--others", "--exclude-standard")):
+        listed = git.ask("ls-files", "-z", *options, cwd=folder)
+        if listed is None:
+            raise UserError(
+                f"{TRAINER}.code: missing, and git knows nothing of {folder}; write "
+                f"`code: [FILE, ...]` into the yaml of the trainer, or type `git init`"
+            )
+        for name in filter(None, listed.decode("utf-8", "surrogateescape").split("\0")):
+            if (path := folder / name).is_file():
+                if options[0] == "--cached" or not name.endswith(LOGS):
+                    yield name
+            elif path.is_dir():  # a repository within this one
+                yield from (f"{name.rstrip('/')}/{below}" for below in _by_git(path))

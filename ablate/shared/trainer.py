@@ -106,7 +106,8 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
         function = (
             declares.command if isinstance(declares.command, str) else shlex.join(declares.command)
         )
-        code = {"fork_safe": True, "program": asdict(declares)}
+        rest = {key: value for key, value in asdict(declares).items() if key != "command"}
+        code = {"fork_safe": True, "program": rest}
     return {
         TRAINER: {"name": function, **defaults, **given},
         "keys": keys,
@@ -164,7 +165,7 @@ def code_of(tree: Mapping[str, Any], folder: Path, store: Path) -> dict[str, Any
     function `files`, by `local_files`, and `packages`. Raises UserError where there is no such file
     or function, and for a file that is no Python."""
     if is_command(tree):
-        declares = program.read_program(tree["code"]["program"])
+        declares = program.of_tree(tree)
         data = program.data_files(declares, folder)
         return {
             "files": program.code_of(declares, folder, store),
@@ -194,9 +195,9 @@ def data_hashes(data: Sequence[str], folder: Path, cache: Path) -> dict[str, str
     return dict(zip(data, hashes, strict=True))
 
 
-def check_seeded(tree: Mapping[str, Any]) -> None:
-    """Raises UserError for a command that takes no seed, whose runs would all be equal."""
-    if not program.takes(name_of(tree), program.SEED):
+def check_seeds(tree: Mapping[str, Any], seeds: Sequence[int]) -> None:
+    """Raises UserError for several seeds of a command that takes none, which would be equal."""
+    if len(seeds) > 1 and is_command(tree) and not program.takes(name_of(tree), program.SEED):
         raise UserError(
             f"seeds: the command `{name_of(tree)}` has no {{seed}}, so that all of its seeds would "
             f"be one run: add {{seed}} to the command, or give seeds=1"

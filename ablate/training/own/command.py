@@ -26,7 +26,7 @@ import numpy as np
 from ablate.shared.errors import UserError, cut
 from ablate.shared.files import read_file
 from ablate.shared.own import OwnRun, hashed
-from ablate.shared.program import FOLDER, SEED, Program, filled, read_program, split, takes
+from ablate.shared.program import FOLDER, SEED, Program, filled, of_tree, split, takes
 from ablate.shared.rundir import RunDir
 from ablate.shared.source import imported
 from ablate.shared.trainer import data_hashes
@@ -58,7 +58,7 @@ class Command:
         for a process that can't be ended. A program that is killed takes its worker along: the run
         goes on in another attempt.
         """
-        program = read_program(self.run.code["program"])
+        program = of_tree({"trainer": self.run.trainer, "code": self.run.code})
         processes.end(str(self.rundir.path))
         folder = self._folder()
         check_code(self.run, Path(self.options["cache"]))
@@ -196,7 +196,8 @@ def check_code(run: OwnRun, cache: Path) -> None:
         except OSError:
             same = False
         if not same:
-            raise _changed(name, "was edited")
+            hint = "; if it is no code, the yaml's `code: [...]` is to name what is"
+            raise _changed(name, "was edited", "" if name.endswith(".py") else hint)
     try:
         hashes = data_hashes(list(run.code["data"]), folder, cache)
     except OSError as error:
@@ -206,10 +207,10 @@ def check_code(run: OwnRun, cache: Path) -> None:
             raise _changed(name, "is data that was changed")
 
 
-def _changed(name: str, what: str) -> UserError:
+def _changed(name: str, what: str, hint: str = "") -> UserError:
     return UserError(
         f"{name} {what} after this run was planned; the same `ablate sweep` plans new runs with "
-        f"what it is now"
+        f"what it is now{hint}"
     )
 
 
@@ -337,10 +338,12 @@ def _output(log: Path, begin: int) -> str:
 
 
 def _fail(code: int, output: str) -> NoReturn:
-    """Raises the error of a program that ended with an exit code, with its last line."""
+    """Raises the error of a program that ended with an exit code or by a signal, with the last line
+    that it printed."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     last = cut(lines[-1]) if lines else "it printed nothing"
-    text = f"the command ended with exit code {code}: {last}"
+    end = f"with exit code {code}" if code > 0 else f"by {signal.Signals(-code).name}"
+    text = f"the command ended {end}: {last}"
     if re.search(
         r"\bOutOfMemoryError\b|\bMemoryError\b|CUDA out of memory", "\n".join(lines[-20:])
     ):

@@ -1,0 +1,611 @@
+"""Programs that know nothing of us as trainers: planned, trained, stopped, killed, resumed, judged,
+by real processes. What they compute is computed here again."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_kill import kill, wait_for, workers
+
+from ablate.planning import expand
+from ablate.shared.errors import UserError
+from ablate.training.own import processes
+
+INLINE = "launcher=inline"
+
+# Its loss is a function of rate, seed and steps, which tests compute. It saves at every step.
+TRAIN = """
+import json, os, random, sys, time
+from argparse import ArgumentParser
+
+parser = ArgumentParser()
+kinds = dict(lr=float, seed=int, steps=int, out=str, resume=str, act=str, pause=float)
+for name, kind in kinds.items():
+    parser.add_argument(f"--{name}", type=kind)
+args = parser.parse_args()
+step, loss = 0, 4.0
+if args.resume:
+    step, loss = json.load(open(args.resume))
+    print("went on after step", step)
+curve = open(f"{args.out}/log.csv", "a")
+if not step:
+    curve.write("step,train_loss,loss,note\\n")
+while step < args.steps:
+    draw = random.Random(f"{args.seed} {step}").random()
+    loss = loss * (1 - args.lr) + draw / 10 - (args.act == "tanh")
+    step += 1
+    print(step, loss, file=curve, sep=",", end=f",{loss + 1},fine\\n", flush=True)
+    json.dump([step, loss], open(f"{args.out}/new", "w"))
+    os.replace(f"{args.out}/new", f"{args.out}/last.json")
+    time.sleep(args.pause)
+print("the loss is", loss)
+json.dump(dict(loss=loss, n=7), open(f"{args.out}/result.json", "w"))
+"""
+COMMAND = (
+    "python train.py --lr {lr} --act {act} --seed {seed} --steps {steps} --pause {pause} "
+    "--out {folder}"
+)
+YAML = {
+    "command": COMMAND,
+    "keys": {
+        **{"lr": 0.1, "steps": 3, "pause": 0.0},
+        "act": {"default": "gelu", "choices": ["gelu", "tanh"]},
+    },
+    "result": {"file": "result.json"},
+    "metrics": {"loss": {"direction": "less"}},
+    "curves": {"file": "log.csv"},
+    "code": ["train.py"],
+}
+
+
+def declare(folder: Path, *without: str, name: str = "toy", **changes: object) -> None:
+    """Write conf/trainer/NAME.yaml; JSON is YAML."""
+    said = {key: value for key, value in {**YAML, **changes}.items() if key not in without}
+    (folder / "conf" / "trainer").mkdir(parents=True, exist_ok=True)
+    (folder / "conf" / "trainer" / f"{name}.yaml").write_text(json.dumps(said))
+
+
+@pytest.fixture
+def toy(shell, monkeypatch) -> Path:
+    """A folder with the program; that we are in."""
+    (shell.folder / "train.py").write_text(TRAIN)
+    declare(shell.folder)
+    (shell.folder / "sweeps").mkdir()
+    one = {"base": {"trainer": "toy"}, "variants": [{"one": {}}], "seeds": 1}
+    (shell.folder / "sweeps" / "one.yaml").write_text(json.dumps(one))
+    monkeypatch.chdir(shell.folder)
+    return shell.folder
+
+
+def expected(lr: float, seed: int, steps: int = 3, act: str = "gelu") -> float:
+    loss = 4.0
+    for step in range(steps):
+        draw = random.Random(f"{seed} {step}").random()
+        loss = loss * (1 - lr) + draw / 10 - (act == "tanh")
+    return loss
+
+
+def ids(*words: str) -> list[str]:
+    return [run.id for run in expand.plan(list(words), store=Path("runs"))[0].runs()]
+
+
+def results(folder: Path) -> dict[str, dict]:
+    return {
+        path.parent.name: json.loads(path.read_text())
+        for path in sorted((folder / "runs" / "runs").glob("*/result.json"))
+    }
+
+
+def attempts(folder: Path) -> list[dict]:
+    return [
+        attempt
+        for path in sorted((folder / "runs" / "runs").glob("*/env.json"))
+        for attempt in json.loads(path.read_text())["attempts"]
+    ]
+
+
+# --- A sweep of it ------------------------------------------------------------------------------
+
+
+def test_a_sweep_is_tabulated_verified_and_bundled(toy, shell):
+    done = shell("sweep", "trainer=toy", "trainer.lr=0.1,0.3", "seeds=3")
+    assert f"Trained by {COMMAND}" in done.out
+    rows = csv.DictReader(shell("table", "--format", "csv").out.splitlines())
+    told = {(r["row"], r["seed"]): float(r["value"]) for r in rows if r["quantity"] == "loss.run"}
+    for row in ("0.1", "0.3"):
+        for seed in range(3):
+            assert told[row, str(seed)] == expected(float(row), seed)
+    lines = [
+        json.loads(line)
+        for line in next(toy.glob("runs/runs/*/metrics.jsonl")).read_text().splitlines()
+    ]
+    assert [line["step"] for line in lines] == [1, 2, 3, 3]
+    assert all(line["val_loss"] == line["train_loss"] + 1 for line in lines[:3])
+    assert "nothing wrong" in shell("verify").out
+    assert "the same bits" in shell("verify", "--rerun", "0.1#0", INLINE).out
+    shell("export", "bundle")
+    assert "nothing wrong" in shell("verify", "bundle").out
+    [interpreter] = {json.dumps(each["interpreter"]) for each in attempts(toy)}
+    assert json.loads(interpreter)["python"] == ".".join(
+        map(str, __import__("sys").version_info[:3])
+    )
+    (path, *_) = toy.glob("runs/runs/*/metrics.jsonl")
+    path.write_text(path.read_text().replace('"test_loss": ', '"test_loss": 1'))
+    assert "metrics.jsonl" in shell("verify", code=1).out
+
+
+def test_a_search_is_judged_by_the_curves(toy, shell):
+    sweep = {
+        "base": {"trainer": "toy", "trainer.steps": 2},
+        "variants": [{"gelu": {}}, {"tanh": {"trainer.act": "tanh"}}],
+        "seeds": 2,
+        "tune": {"space": {"trainer.lr": {"uniform": [0.05, 0.6]}}, "trials": 6, "repeats": 1},
+    }
+    (toy / "sweeps" / "rates.yaml").write_text(json.dumps(sweep))
+    shell("sweep", "rates", INLINE)
+    [column] = json.loads(shell("table", "--format", "json").out)["columns"]
+    for entry in column["entries"]:
+        for choice in entry["chosen"]:
+            assert choice["params"]["trainer.lr"] > 0.3  # the loss falls with the rate
+
+
+def test_the_last_match_on_the_output_is_the_result(toy, shell):
+    text = (
+        "import sys\nfor n in range(3): print('acc=', n, file=sys.stderr if n > 1 else sys.stdout)"
+    )
+    (toy / "train.py").write_text(text + "\nprint('x' * 2_000_000, end='\\r')")
+    pattern = r"^acc= (?P<acc>\d)$"
+    said = {"command": ["python", "train.py"], "metrics": {"acc": {"direction": "more"}}}
+    declare(toy, "keys", "curves", **said, result={"lines": pattern})
+    shell("sweep", "one", INLINE)
+    assert [each["test"] for each in results(toy).values()] == [{"acc": 2.0}]
+
+
+def test_predictions_are_kept(toy, shell):
+    (toy / "train.py").write_text(
+        "import json, sys, numpy as np\nfolder = sys.argv[1]\n"
+        "np.save(f'{folder}/preds.npy', np.arange(5) > 1)\n"
+        "json.dump({'loss': 0.5}, open(f'{folder}/result.json', 'w'))\n"
+    )
+    declare(toy, "keys", "curves", command="python train.py {folder}", predictions="preds.npy")
+    shell("sweep", "one", INLINE)
+    [path] = toy.glob("runs/runs/*/predictions.npy")
+    assert np.array_equal(np.load(path), np.arange(5) > 1)
+    assert "nothing wrong" in shell("verify").out
+
+
+# --- What is planned ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"command": COMMAND + " --x {lrr}"}, r"trainer.command: \{lrr\}: .*did you mean 'lr'"),
+        (
+            {"command": COMMAND + ' {"a": 1}'},
+            r"trainer.command: \{a:: expected a placeholder such as \{lr\}; \{\{",
+        ),
+        ({"command": COMMAND + " 'a"}, "trainer.command: .*No closing quotation"),
+        ({"command": ""}, "trainer.command: expected a program and its arguments, got nothing"),
+        ({"command": 3}, "trainer.command: expected a text or .*, got 3"),
+        (
+            {"command": "python train.py {seed} {folder}"},
+            r"trainer.keys.lr: the command has no \{lr\}",
+        ),
+        ({"command": COMMAND.partition(" --out")[0]}, r"trainer.command: has no \{folder\}"),
+        ({"command": COMMAND + " a{overrides}"}, r"\{overrides\} is to be a word of its own"),
+        ({"resume": "--from {fold}"}, r"trainer.resume: \{fold\}: .*did you mean 'folder'"),
+        ({"result": {"lines": "loss=(.*)"}}, r"trainer.result.lines: has no group \(\?P<loss>"),
+        ({"result": {"lines": "(?P<loss"}}, "trainer.result.lines: .*missing >"),
+        ({"result": {}}, "trainer.result: expected {file: result.json} or {lines"),
+        ({"result": {"file": "../r.json"}}, "trainer.result.file: expected a file within {folder}"),
+        ({"predictions": "/p.npy"}, "trainer.predictions: expected a file within {folder}"),
+        ({"curves": {"fil": "x"}}, "trainer.curves.fil: expected .*did you mean 'file'"),
+        ({"code": ["trian.py"]}, "trainer.code: trian.py: no such file in "),
+        ({"code": ["../train.py"]}, "trainer.code: ../train.py: expected files within "),
+        ({"data": ["*.bin"]}, r"trainer.data: \*.bin: no such file in "),
+        ({"fork_safe": True}, "trainer.fork_safe: expected in conf/trainer/toy.yaml one of "),
+        (
+            {"code": None},
+            "trainer.code: missing, and git knows nothing of .*; write `code: .* `git i",
+        ),
+    ],
+)
+def test_a_wrong_yaml_is_refused_in_a_line(toy, changes, line):
+    declare(toy, **changes)
+    with pytest.raises(UserError, match=line) as error:
+        ids("trainer=toy", "trainer.lr=0.1,0.2", "seeds=2")
+    assert "\n" not in str(error.value)
+
+
+def test_settings_are_single_arguments(toy, shell):
+    (toy / "train.py").write_text(
+        "import json, sys\n*words, folder = sys.argv[1:]\n"
+        "json.dump({'loss': 1, 'n': 1}, open(f'{folder}/result.json', 'w'))\n"
+        "json.dump(words, open(f'{folder}/words.json', 'w'))\n"
+    )
+    keys = {"text": "x", "switch": True, "sizes": [1, 2], "none": {"default": None, "type": "int"}}
+    command = [
+        "python",
+        "train.py",
+        "-t={text}",
+        "{switch}",
+        "{sizes}",
+        "{none}",
+        "{{a}}",
+        "{folder}",
+    ]
+    declare(toy, "curves", command=command, keys=keys)
+    evil = "$(touch owned); 'a\" `b` {lr} -x"
+    rows = [{"evil": {"trainer.text": evil}}]
+    (toy / "sweeps" / "s.yaml").write_text(
+        json.dumps({"base": {"trainer": "toy"}, "variants": rows, "seeds": 1})
+    )
+    shell("sweep", "s", INLINE)
+    [path] = toy.glob("runs/runs/*/scratch/words.json")
+    assert json.loads(path.read_text()) == [f"-t={evil}", "true", "[1, 2]", "null", "{a}"]
+    assert not (toy / "owned").exists()
+    rows[0]["evil"]["trainer.text"] = "a\0b"
+    (toy / "sweeps" / "s.yaml").write_text(
+        json.dumps({"base": {"trainer": "toy"}, "variants": rows, "seeds": 1})
+    )
+    assert "control character" in shell("plan", "s", code=2).err
+
+
+def test_a_command_without_a_seed_has_one_run_a_row(toy, shell):
+    declare(toy, command=COMMAND.replace(" --seed {seed}", ""))
+    assert len(ids("trainer=toy", "trainer.lr=0.1,0.2", "seeds=1")) == 2
+    line = (
+        "seeds: the command `python train.py .*` has no {seed}, so that all of its seeds would be"
+    )
+    with pytest.raises(UserError, match=line):
+        ids("trainer=toy", "trainer.lr=0.1,0.2", "seeds=2")
+
+
+def git(*words: str) -> None:
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *words], check=True)
+
+
+def test_the_same_content_is_the_same_run(toy, shell):
+    """Whatever git has committed; an edit makes new runs, its undo brings the old ones back."""
+    declare(toy, "code", data=["corpus.bin"])
+    words = ("trainer=toy", "trainer.lr=0.1,0.2", "seeds=2")
+    corpus = toy / "corpus.bin"
+    corpus.write_bytes(b"one")
+    git("init", "-q", ".")
+    (toy / ".gitignore").write_text("corpus.bin\n*.txt\n")
+    first = ids(*words)
+    git("add", ".")
+    git("commit", "-qm", "a")
+    assert ids(*words) == first
+    shell("sweep", *words, INLINE)
+    (toy / "sweeps" / "other.yaml").write_text("seeds: 3")  # ours, no code
+    (toy / "out.txt").write_text("ignored")
+    os.rename("conf/trainer/toy.yaml", "conf/trainer/toy2.yaml")  # called otherwise
+    assert ids("trainer=toy2", *words[1:]) == first
+    os.rename("conf/trainer/toy2.yaml", "conf/trainer/toy.yaml")
+    assert ids(*words) == first
+    declare(toy, "code", data=["corpus.bin"], resume="--resume {folder}/last.json", grace_s=1)
+    assert ids(*words) == first  # how it goes on is no part of what it computes
+    for path, change in ((toy / "train.py", b"# edited"), (corpus, b"two"), (toy / "new.py", b"")):
+        before = path.read_bytes() if path.exists() else None
+        path.write_bytes((before or b"") + change)
+        assert not {*ids(*words)} & {*first}, path
+        path.unlink() if before is None else path.write_bytes(before)
+        assert ids(*words) == first
+    assert (
+        "nothing left to train" in shell("sweep", *words).err or "finished" in shell("status").out
+    )
+    assert len(results(toy)) == 4
+    declare(toy, "code", data=["corpus.bin"], command=COMMAND + " ")
+    assert not {*ids(*words)} & {*first}
+
+
+def test_code_or_data_that_changed_after_the_plan_is_not_run(toy, shell):
+    (toy / "corpus.bin").write_bytes(b"one")
+    declare(toy, data=["corpus.bin"], command=COMMAND + " --pause 0.2")
+    words = ("sweep", "trainer=toy", "trainer.lr=0.1,0.2,0.3", "seeds=2")
+    for path, line in (
+        (toy / "train.py", "train.py was edited after this run was planned"),
+        (toy / "corpus.bin", "corpus.bin is data that was changed after this run was planned"),
+    ):
+        begun = len(attempts(toy))
+        driver = shell.start(*words, "--as", path.stem, f"trainer.steps={3 + begun}")
+        wait_for(lambda n=begun: len(attempts(toy)) > n)
+        before = path.read_bytes()
+        path.write_bytes(before + b" ")
+        done = shell.end(driver)
+        assert done.code == 1
+        assert line in done.out + done.err
+        path.write_bytes(before)
+
+
+# --- What goes wrong ----------------------------------------------------------------------------
+
+WRONG = """
+import json, os, sys, time
+how, folder = sys.argv[1:]
+result = f"{folder}/result.json"
+if how == "code":
+    print("before"); sys.exit("what went wrong")
+if how == "memory":
+    raise MemoryError("too much")
+if how == "missing":
+    sys.exit()
+if how == "torn":
+    open(result, "w").write('{"loss": 0.')
+if how == "lacks":
+    json.dump({"los": 1}, open(result, "w"))
+if how == "list":
+    json.dump([1], open(result, "w"))
+if how == "text":
+    json.dump({"loss": "low"}, open(result, "w"))
+if how == "nan":
+    json.dump({"loss": float("nan")}, open(result, "w"))
+if how == "late":  # a result, and then an error
+    json.dump({"loss": 1}, open(result, "w")); os._exit(3)
+if how == "curve":
+    open(f"{folder}/log.csv", "w").write("step,loss,other\\n1,2.5,nan\\n2,inf,1\\n")
+    time.sleep(60)
+if how == "crash":
+    os.abort()
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "line"),
+    [
+        ("code", "failed", "the command ended with exit code 1: what went wrong"),
+        ("memory", "oom", "the command ended with exit code 1: MemoryError: too much"),
+        ("missing", "failed", "result.json: missing, though the command ended with exit code 0"),
+        ("torn", "failed", "result.json: is no JSON"),
+        ("lacks", "failed", "result.json: lacks loss, which the yaml declares; it has los"),
+        ("list", "failed", "result.json: expected an object of metrics, got [1]"),
+        ("text", "failed", "result.json: loss: expected a number, got 'low'"),
+        ("nan", "diverged", "diverged"),
+        ("late", "failed", "the command ended with exit code 3"),
+        ("curve", "diverged", "diverged"),
+        ("crash", "failed", "the command ended by SIGABRT"),
+    ],
+)
+def test_a_run_without_a_whole_result(toy, shell, how, status, line):
+    (toy / "train.py").write_text(WRONG)
+    said = {"command": "python train.py {how} {folder}", "keys": {"how": how}}
+    declare(toy, **said)
+    began = time.monotonic()
+    done = shell("sweep", "one", code=0 if status == "diverged" else 1)
+    assert time.monotonic() - began < 50  # it waits for nothing
+    assert status in shell("status").out
+    assert line in done.out + done.err
+
+
+def test_what_cannot_be_started(toy, shell):
+    declare(toy, command=COMMAND.replace("python", "./no-such-program"))
+    done = shell("sweep", "one", INLINE, code=1)
+    assert "trainer.command: ./no-such-program: No such file or directory" in done.out + done.err
+
+
+def test_the_result_of_an_attempt_that_failed_is_none_of_the_next(toy, shell):
+    """The first attempt writes a result and fails; the second writes none."""
+    (toy / "train.py").write_text(
+        "import json, os, sys\nfolder = sys.argv[1]\n"
+        "first = not os.path.exists(folder + '/begun')\n"
+        "open(folder + '/begun', 'w')\n"
+        "if first: json.dump({'loss': 1}, open(folder + '/result.json', 'w')); sys.exit(1)\n"
+    )
+    declare(toy, "keys", "curves", command="python train.py {folder}")
+    shell("sweep", "one", INLINE, code=1)
+    done = shell("sweep", "one", "--retry", "failed", INLINE, code=1)
+    assert "result.json: missing" in done.out + done.err
+    [folder] = toy.glob("runs/runs/*/scratch")
+    assert sorted(each.name for each in folder.iterdir()) == ["begun", "result.json.attempt-1"]
+
+
+# --- Its processes ------------------------------------------------------------------------------
+
+# Starts a child that leaves its parent, its group and its session, and one that clears its
+# environment; all write where they are.
+FAMILY = """
+import json, os, signal, subprocess, sys, time
+folder, how = sys.argv[1:]
+child = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
+if os.fork() == 0:
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    os.execv(sys.executable, [sys.executable, "-c", child, folder + "/left"])
+subprocess.Popen([sys.executable, "-c", child, folder + "/cleared"], env={})
+for each in ("left", "cleared"):
+    while not os.path.exists(f"{folder}/{each}") or not open(f"{folder}/{each}").read():
+        time.sleep(0.01)
+if how == "stubborn":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+open(folder + "/ready", "w").write(str(os.getpid()))
+if how != "ends":
+    time.sleep(600)
+json.dump({"loss": 1}, open(folder + "/result.json", "w"))
+"""
+
+
+def family(folder: Path) -> list[int]:
+    """The pids of the program and its children, once all are there."""
+    names = ("left", "cleared", "ready")
+    return wait_for(
+        lambda: [
+            int(text)
+            for path in folder.glob("runs/runs/*/scratch")
+            for name in names
+            if (path / "ready").exists() and (text := (path / name).read_text())
+        ]
+    )
+
+
+def gone(pids: list[int]) -> bool:
+    return not any(Path(f"/proc/{pid}/environ").exists() and _lives(pid) for pid in pids)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def kin(toy) -> Path:
+    (toy / "train.py").write_text(FAMILY)
+    said = {"command": "python train.py {folder} {how}", "keys": {"how": "ends"}}
+    declare(toy, "curves", **said, grace_s=0.5)
+    return toy
+
+
+def test_what_a_program_leaves_behind_ends_with_its_run(kin, shell):
+    shell("sweep", "one")
+    pids = family(kin)
+    assert len(pids) == 3
+    assert gone(pids)
+
+
+def test_a_program_that_ignores_a_stop_is_killed_after_its_grace(kin, shell):
+    driver = shell.start("sweep", "one", "trainer.how=stubborn")
+    pids = family(kin)
+    driver.send_signal(signal.SIGINT)
+    done = shell.end(driver)
+    assert gone(pids)
+    assert "stopped" in done.out + done.err
+    assert (
+        "SIGTERM did not end it within 0.5 s" in next(kin.glob("runs/runs/*/log.txt")).read_text()
+    )
+    [attempt] = attempts(kin)
+    assert attempt["exit"] == "stopped"
+
+
+@pytest.mark.faults
+def test_an_attempt_begins_when_nothing_of_the_one_before_lives(kin, shell):
+    """Driver and worker are killed: what the program started lives on until the next attempt."""
+    driver = shell.start("sweep", "one", "trainer.how=waits")
+    pids = family(kin)
+    kill([driver.pid, *workers(kin)])
+    driver.wait()
+    [left] = [pid for pid in pids if _lives(pid)][:1] or [None]
+    assert left is not None  # or this shows nothing
+    text = FAMILY.replace("time.sleep(600)\njson", "pass\njson")
+    [env] = kin.glob("runs/runs/*/env.json")
+    assert "exit" not in json.loads(env.read_text())["attempts"][-1]
+    (kin / "train.py").write_text(text)
+    (kin / "train.py").write_text(FAMILY)
+    again = shell.start("sweep", "one", "trainer.how=waits")
+    wait_for(lambda: gone(pids))
+    again.send_signal(signal.SIGINT)
+    shell.end(again)
+    later = [int(path.read_text()) for path in kin.glob("runs/runs/*/scratch/*") if path.is_file()]
+    assert gone([pid for pid in later if pid])
+
+
+def test_processes_are_those_that_have_the_tag_and_their_children(tmp_path):
+    words = ["python", "-c", "import time; time.sleep(60)"]
+    tagged = {**os.environ, processes.TAG: str(tmp_path)}
+    [one, other] = [subprocess.Popen(words, env=env) for env in (tagged, dict(os.environ))]
+    try:
+        wait_for(lambda: processes.of_run(str(tmp_path)) == [one.pid])
+        processes.end(str(tmp_path))
+        assert one.wait(5) == -signal.SIGKILL
+        assert other.poll() is None
+    finally:
+        kill([one.pid, other.pid])
+        other.wait()
+
+
+# --- Stopped, killed, resumed -------------------------------------------------------------------
+
+RESUMES = {"resume": "--resume {folder}/last.json"}
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_stopped_run_goes_on_where_it_can(toy, shell, resumes):
+    declare(toy, **(RESUMES if resumes else {}), grace_s=5)
+    words = ("sweep", "one", "trainer.steps=12")
+    driver = shell.start(*words, "trainer.pause=0.2")
+    wait_for(lambda: any(toy.glob("runs/runs/*/scratch/last.json")))
+    driver.send_signal(signal.SIGINT)
+    assert "stopped" in (done := shell.end(driver)).out + done.err
+    shell(*words, "trainer.pause=0.2")
+    [result] = results(toy).values()
+    assert result["test"]["loss"] == expected(0.1, 0, 12)
+    first, second = attempts(toy)
+    assert first["exit"] == "stopped"
+    assert second["resumed"] is resumes
+    assert second["from_step"] == 1  # it had the folder of the first, with or without a word of it
+    [log] = toy.glob("runs/runs/*/log.txt")
+    assert ("went on after step" in log.read_text()) is resumes
+    lines = [json.loads(line) for line in log.with_name("metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [*range(1, 13), 12]  # none twice, none lost
+    assert result["seconds"] > 2.2
+
+
+def test_where_the_old_processes_may_live_the_folder_is_copied(toy, shell):
+    """The machine of the first attempt is unreachable: nobody knows whether it still writes."""
+    declare(toy, **RESUMES)
+    words = ("sweep", "one", "trainer.steps=4")
+    driver = shell.start(*words, "trainer.pause=0.3")
+    wait_for(lambda: any(toy.glob("runs/runs/*/scratch/last.json")))
+    kill([driver.pid, *workers(toy)])
+    driver.wait()
+    [env] = toy.glob("runs/runs/*/env.json")
+    processes.end(str(env.parent))
+    tree = json.loads(env.read_text())
+    tree["attempts"][-1]["machine"] = "another"
+    env.write_text(json.dumps(tree))
+    before = (env.parent / "scratch" / "last.json").read_bytes()
+    shell(*words, "trainer.pause=0.3", INLINE)
+    [result] = results(toy).values()
+    assert result["test"]["loss"] == expected(0.1, 0, 4)
+    assert attempts(toy)[-1]["folder"] == "scratch.1"
+    assert (env.parent / "scratch" / "last.json").read_bytes() == before
+    assert not (env.parent / "scratch" / "result.json").exists()
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("resumes", [True, False])
+def test_twenty_kills_of_driver_and_program_lose_and_double_nothing(toy, shell, resumes):
+    """At random moments, of random ones of them; then to the end: what nobody disturbed gives."""
+    declare(toy, **(RESUMES if resumes else {}))
+    words = ("sweep", "trainer=toy", "trainer.lr=0.1,0.2", "trainer.steps=8", "trainer.pause=0.1")
+    words = (*words, "seeds=2", "launcher.attempts=1000")
+    draws = random.Random(resumes)
+    driver = shell.start(*words)
+    for _ in range(20):
+        time.sleep(draws.uniform(0.3, 1.2))
+        programs = [pid for path in toy.glob("runs/runs/*") for pid in processes.of_run(str(path))]
+        at_work = workers(toy)
+        whom = draws.choice(["driver", "programs", "workers", "all"])
+        chosen = {"driver": [], "programs": programs, "workers": at_work}.get(
+            whom, [*programs, *at_work]
+        )
+        if whom in ("driver", "all"):
+            kill([driver.pid])
+            driver.wait()
+        kill(chosen)
+        if driver.poll() is not None:
+            driver = shell.start(*words)
+    driver.wait(240)
+    shell(*words)
+    found = {
+        (r["row"], int(r["seed"])): float(r["value"])
+        for r in csv.DictReader(shell("table", "--format", "csv").out.splitlines())
+        if r["quantity"] == "loss.run"
+    }
+    assert found == {(str(lr), s): expected(lr, s, 8) for lr in (0.1, 0.2) for s in (0, 1)}
+    assert "nothing wrong" in shell("verify").out
+    for path in toy.glob("runs/runs/*/metrics.jsonl"):
+        steps = [json.loads(line)["step"] for line in path.read_text().splitlines()]
+        assert steps == [*range(1, 9), 8]
