@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablate.planning import own_metric, parents
+from ablate.planning import hydra_app, own_metric, parents
 from ablate.planning.conf import (
     check_resolvers,
     check_yaml,
@@ -49,6 +49,7 @@ from ablate.shared.fingerprint import MEMO
 from ablate.shared.metrics import TASKS
 from ablate.shared.own import TRAINER, OwnRun, is_own, name_of
 from ablate.shared.parts import is_plugin
+from ablate.shared.program import split
 
 if TYPE_CHECKING:
     from hydra.core.object_type import ObjectType
@@ -196,7 +197,14 @@ class Composer:
                     f"seed{hint}"
                 )
         given = {k.removeprefix(below): v for k, v in merged.values.items() if k != "seed"}
-        tree = trainer.declared(name, self._trainers[name], given)
+        section, overrides = self._trainers[name], None
+        if has == "hydra" and "command" in section:
+            words = split(section["command"], "command")
+            declares, overrides = hydra_app.keys_of(words, given)
+            section = {**section, "keys": declares}
+        tree = trainer.declared(name, section, given)
+        if overrides is not None:
+            tree["code"]["overrides"] = overrides
         tree["seed"] = merged.values.get("seed", 0)
         if "${" in repr(tree):
             check_resolvers(tree)

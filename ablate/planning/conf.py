@@ -12,6 +12,7 @@ from typing import Any
 from ablate.planning.launcher import LAUNCHERS, launcher_params
 from ablate.shared.choices import CHOICES
 from ablate.shared.errors import UserError
+from ablate.shared.own import TRAINER
 from ablate.shared.schema import Param
 
 RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:[^{}\s]*\}?")  # not ${key.of.the.config}
@@ -22,6 +23,12 @@ def shipped(name: str) -> Path:
     """The folder `conf` or `sweeps` that came with us: in the package (a wheel), else beside it."""
     inside = _HERE / name
     return inside if inside.is_dir() else _HERE.parent / name
+
+
+def user_conf() -> Path | None:
+    """The folder `./conf`; None where it is another Hydra application's, with a config at its
+    top. Of such a one only the trainers are read."""
+    return None if any(Path("conf").glob("*.yaml")) else Path("conf")
 
 
 @functools.cache
@@ -36,9 +43,9 @@ def _search_user_conf_first() -> None:
 
     class UserConf(SearchPathPlugin):
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-            user = Path("conf").resolve()
-            if user.is_dir() and user != shipped("conf"):
-                search_path.prepend(provider="user", path=f"file://{user}")
+            user = user_conf()
+            if user is not None and user.is_dir() and user.resolve() != shipped("conf"):
+                search_path.prepend(provider="user", path=f"file://{user.resolve()}")
 
     Plugins.instance().register(UserConf)
 
@@ -57,6 +64,10 @@ def hydra_on_conf() -> Iterator[None]:
         store.repo.pop(kind, None)  # it is global: what tables held once would stay
         for name, node in options.items():
             store.store(group=kind, name=name, node=node, provider="ablate")
+    store.repo.pop(TRAINER, None)
+    if user_conf() is None:
+        for file in Path("conf", TRAINER).glob("*.yaml"):
+            store.store(group=TRAINER, name=file.stem, node=_loaded(file), provider="user")
     OmegaConf.clear_resolver("oc.env")  # in a list of defaults Hydra resolves it by itself
     try:
         with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
@@ -65,12 +76,23 @@ def hydra_on_conf() -> Iterator[None]:
         OmegaConf.register_new_resolver("oc.env", oc.env)
 
 
+def _loaded(file: Path) -> Any:
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        return OmegaConf.load(file)
+    except (OmegaConfBaseException, YAMLError, OSError) as error:
+        raise UserError(f"{file}: {first_line(error)}") from error
+
+
 def generated() -> dict[str, dict[str, dict[str, Any]]]:
     """kind -> name -> the section that choosing it makes: its name and its defaults.
 
     Without those that have a file: Hydra would take the other for that file's schema.
     """
-    folders = [shipped("conf"), Path("conf")]
+    folders = [*filter(None, (shipped("conf"), user_conf()))]
     tables: dict[str, dict[str, Mapping[str, Param]]] = {
         **{k: {name: c.params for name, c in table.items()} for k, table in CHOICES.items()},
         "launcher": {name: launcher_params(name) for name in LAUNCHERS},

@@ -103,7 +103,12 @@ def check_program(program: Program, keys: Collection[str], metrics: Collection[s
     words = split(program.command, "command")
     if not words:
         raise UserError(f"{TRAINER}.command: expected a program and its arguments, got nothing")
-    used = {name for n, word in enumerate(words) for name in _names(word, keys, "command")}
+    used = {name for word in words for name in _names(word, keys, "command")}
+    for key in keys:
+        if key in PLACES and OVERRIDES not in used:
+            raise UserError(
+                f"{TRAINER}.keys.{key}: {{{key}}} is {PLACES[key]}; choose another name"
+            )
     resume = [] if program.resume is None else split(program.resume, "resume")
     for word in resume:
         _names(word, keys, "resume")
@@ -170,14 +175,19 @@ def takes(command: str | Sequence[str], place: str) -> bool:
 
 
 def filled(
-    command: str | Sequence[str], settings: Mapping[str, Any], places: Mapping[str, Any]
+    command: str | Sequence[str],
+    settings: Mapping[str, Any],
+    places: Mapping[str, Any],
+    overrides: Sequence[str] | None = None,
 ) -> list[str]:
-    """The words of the command with a value for each placeholder, one argument each."""
-    values = {key: written(value) for key, value in {**places, **settings}.items()}
+    """The words of the command with a value for each placeholder, one argument each. overrides: the
+    words for {overrides}, where they are not all settings."""
+    values = {key: written(value) for key, value in {**settings, **places}.items()}
     words: list[str] = []
     for word in split(command, "command"):
         if word == f"{{{OVERRIDES}}}":
-            words += [f"{key}={written(value)}" for key, value in settings.items()]
+            own = [override(key, value) for key, value in settings.items()]
+            words += own if overrides is None else overrides
         else:
             words.append(word.format_map(values))
     return words
@@ -186,6 +196,21 @@ def filled(
 def written(value: Any) -> str:
     """A setting as an argument: a text as it is, all else as JSON has it."""
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def override(key: str, value: Any) -> str:
+    """KEY=VALUE as Hydra's grammar has it, where a text that would be read otherwise is quoted."""
+    if isinstance(value, list):
+        return f"{key}=[{','.join(override('', each)[1:] for each in value)}]"
+    if not isinstance(value, str) or (_PLAIN.fullmatch(value) and value.lower() not in _WORDS):
+        return f"{key}={written(value)}"
+    # A backslash is doubled where it stands before a quote.
+    text = re.sub(r"(\\*)('|$)", lambda found: 2 * found[1] + ("\\'" if found[2] else ""), value)
+    return f"{key}='{text}'"
+
+
+_PLAIN = re.compile(r"[A-Za-z_/][\w/.@%+-]*")
+_WORDS = ("true", "false", "null", "nan", "inf")
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:

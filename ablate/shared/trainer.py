@@ -13,6 +13,7 @@ are the versions of the distributions that these files import.
 from __future__ import annotations
 
 import ast
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -34,6 +35,7 @@ COMMAND_FIELDS = ("keys", "metrics", *program.FIELDS)
 KEY_FIELDS = ("default", "type", "choices", "nullable")
 TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list}
 EXAMPLE = "metrics: {accuracy: {direction: more, unit: '%', range: [0, 1]}}"
+_KEY = re.compile(r"[^\W\d]\w*([./][^\W\d]\w*)*")  # dotted, of a Hydra application
 FORM = "{default: VALUE, type: int|float|bool|str|list, choices: [...], nullable: true}"
 
 
@@ -83,7 +85,7 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
         )
     keys, defaults = {}, {}
     for key, said in _mapping(section.get("keys", {}), "keys").items():
-        if not (isinstance(key, str) and key.isidentifier()) or key == "name":
+        if not (isinstance(key, str) and _KEY.fullmatch(key)) or key == "name":
             raise UserError(f"{TRAINER}.keys.{key}: expected a name such as width, got {key!r}")
         keys[key], defaults[key] = _key(key, said)
     metrics = _mapping(section.get("metrics", {}), "metrics")

@@ -70,7 +70,8 @@ class Command:
         }
         settings = {key: self.run.trainer[key] for key in self.run.keys}
         resumed = _resume_words(program, settings, place)
-        words = [*filled(self.run.trainer["name"], settings, place), *resumed]
+        command, overrides = self.run.trainer["name"], self.run.code.get("overrides")
+        words = [*filled(command, settings, place, overrides), *resumed]
         goes_on = self.attempt.before and (resumed or any(folder.iterdir()))
         before = self.attempt.before[-1] if goes_on else {}
         self.attempt.note(

@@ -1,0 +1,129 @@
+"""The keys of another Hydra application, as its own configuration composes them: `keys: hydra`."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ablate.planning.conf import first_line
+from ablate.shared.errors import UserError, unknown
+from ablate.shared.own import TRAINER
+from ablate.shared.program import override
+from ablate.shared.source import parsed
+
+KINDS = {bool: "bool", int: "int", float: "float", str: "str", list: "list"}
+
+
+@dataclass(frozen=True)
+class Composed:
+    """What an application composes from overrides. options: what each group may be; choices: what
+    it is; values: by dotted key; derived: the keys of interpolations; missing: of no value yet."""
+
+    options: Mapping[str, Sequence[str]]
+    choices: Mapping[str, str]
+    values: Mapping[str, Any]
+    derived: Sequence[str]
+    missing: Sequence[str]
+
+
+def keys_of(words: Sequence[str], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """(the declaration of each key, as a yaml's `keys` has it, with its value as default; the words
+    that give the application what it would not have by itself).
+
+    words: of the command, one of which is the script with `@hydra.main`; given: settings of a run,
+    by group or dotted key. Raises UserError, one line, for a key that the application has not.
+    """
+    folder, name = _main(words)
+    default = _compose(folder, name, [])
+    chosen = {key: value for key, value in given.items() if key in default.options}
+    for key, value in chosen.items():
+        if value not in default.options[key]:
+            raise unknown(f"{TRAINER}.{key}", value, default.options[key])
+    groups = [f"{key}={value}" for key, value in chosen.items() if default.choices[key] != value]
+    composed = _compose(folder, name, groups)
+    settings = {key: value for key, value in given.items() if key not in chosen}
+    known = [*composed.values, *composed.derived, *composed.missing]
+    for key in settings:
+        if key not in known:
+            raise unknown(f"{TRAINER}.{key}", key, [*composed.options, *known], "a key among")
+    for key in composed.missing:
+        if key not in settings:
+            raise UserError(f"{TRAINER}.{key}: missing; give {TRAINER}.{key}=VALUE")
+    new = {k: v for k, v in settings.items() if k not in composed.values or composed.values[k] != v}
+    overrides = [*groups, *(override(key, value) for key, value in new.items())]
+    if new:
+        _compose(folder, name, overrides)
+    declares: dict[str, Any] = {
+        key: {"default": choice, "choices": [*composed.options[key]]}
+        for key, choice in composed.choices.items()
+    }
+    for key, value in {**composed.values, **new}.items():
+        before = composed.values.get(key)
+        kind = KINDS.get(type(value if before is None else before), "str")
+        declares[key] = {"default": value, "type": kind, "nullable": before is None}
+    return declares, overrides
+
+
+def _main(words: Sequence[str]) -> tuple[Path, str]:
+    """The folder of configs and the name of the first, by the decorator of the command's script."""
+    script = next((Path(word) for word in words if word.endswith(".py")), None)
+    if script is None or not script.is_file():
+        raise UserError(f"{TRAINER}.keys: hydra: the command names no script, such as train.py")
+    for node in ast.walk(parsed(script, f"{TRAINER}.keys: hydra: ")):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("hydra.main"):
+            said = dict(zip(("config_path", "config_name"), node.args, strict=False))
+            said |= {word.arg: word.value for word in node.keywords if word.arg is not None}
+            path, name = (_text(said.get(key)) for key in ("config_path", "config_name"))
+            if path is not None and name is not None:
+                return (script.parent / path).resolve(), name.removesuffix(".yaml")
+    raise UserError(
+        f"{TRAINER}.keys: hydra: {script} has no @hydra.main(config_path=..., config_name=...) of "
+        f"plain texts; write the keys: {{KEY: DEFAULT}}"
+    )
+
+
+def _text(node: ast.expr | None) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def _compose(folder: Path, name: str, overrides: list[str]) -> Composed:
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+    from hydra.core.object_type import ObjectType
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        with initialize_config_dir(str(folder), version_base=None):
+            config = compose(name, overrides, return_hydra_config=True)
+            loader = GlobalHydra.instance().config_loader()
+            choices = {
+                str(key): str(value)
+                for key, value in config.hydra.runtime.choices.items()
+                if value is not None and not str(key).startswith("hydra/")
+            }
+            options = {key: loader.get_group_options(key, ObjectType.CONFIG) for key in choices}
+            kept = [str(key) for key in config if key != "hydra"]
+            tree = OmegaConf.to_container(OmegaConf.masked_copy(config, kept), resolve=False)
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
+        what = " ".join([f"{folder}/{name}.yaml", *overrides])
+        raise UserError(f"{TRAINER}.keys: hydra: {what}: {first_line(error)}") from error
+    leaves = {key: value for key, value in _leaves(tree) if key != "name"}  # ours, in `trainer`
+    missing = [key for key, value in leaves.items() if value == "???"]
+    derived = [key for key, value in leaves.items() if "${" in repr(value)]
+    values = {k: v for k, v in leaves.items() if k not in missing and k not in derived}
+    return Composed(options, choices, values, derived, missing)
+
+
+def _leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        below = f"{place}.{key}" if place else str(key)
+        if isinstance(value, Mapping):
+            yield from _leaves(value, below)
+        else:
+            yield below, value
