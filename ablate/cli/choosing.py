@@ -91,7 +91,13 @@ def new(
             "metric, probe, trainer, sweep, recipe or data.",
         ),
     ],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the file.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Name of the file; of a trainer also the command of a program, in quotes.",
+        ),
+    ],
 ) -> None:
     """Write a small working file of your own, and print the command that tries it."""
     from ablate.planning.templates import write

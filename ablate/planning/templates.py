@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
+from ablate.planning.command_words import declare
 from ablate.planning.conf import shipped
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import make_folder
@@ -82,6 +83,8 @@ def write(kind: str, name: str) -> Written:
     """
     if kind not in KINDS:
         raise unknown("new", kind, KINDS)
+    if kind == "trainer" and " " in name:
+        return _write_command(name)
     chosen = KINDS[kind]
     if any(place.endswith(".py") for place in chosen.files.values()):
         _check_module(kind, name)
@@ -101,11 +104,25 @@ def write(kind: str, name: str) -> Written:
         top, *rest = path.parts
         if rest and shipped(top).joinpath(*rest).exists():
             raise UserError(f"new {kind}: a {kind} called {name} ships; choose another name")
+    return _write(texts, words["command"])
+
+
+def _write_command(command: str) -> Written:
+    """Write the yaml of a program as a trainer. Raises UserError where that file is there."""
+    declares = declare(command, Path.cwd())
+    path = Path("conf", "trainer", f"{declares.name}.yaml")
+    if path.exists():
+        raise UserError(f"new trainer: {path} exists; rename it, or the program")
+    varied = f" trainer.{declares.key}={declares.values}" if declares.key else ""
+    return _write({path: declares.text}, f"ablate plan trainer={declares.name}{varied}")
+
+
+def _write(texts: Mapping[Path, str], command: str) -> Written:
     for path, text in texts.items():
         make_folder(path.parent)
         with open(path, "x", encoding="utf-8") as file:
             file.write(text)
-    return Written(tuple(texts), words["command"])
+    return Written(tuple(texts), command)
 
 
 def _check_module(kind: str, name: str) -> None:

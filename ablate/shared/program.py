@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -193,6 +194,18 @@ def filled(
     return words
 
 
+def resume_words(
+    program: Program, settings: Mapping[str, Any], places: Mapping[str, Any]
+) -> list[str]:
+    """The words that continue an attempt; [] where the folder lacks a file that they name."""
+    if program.resume is None:
+        return []
+    words = split(program.resume, "resume")
+    full = filled(words, settings, places)
+    named = [new for word, new in zip(words, full, strict=True) if takes([word], FOLDER)]
+    return full if all(os.path.exists(each.rpartition("=")[2]) for each in named) else []
+
+
 def written(value: Any) -> str:
     """A setting as an argument: a text as it is, all else as JSON has it."""
     return value if isinstance(value, str) else json.dumps(value)
@@ -234,13 +247,13 @@ def code_of(program: Program, folder: Path, apart: Path) -> dict[str, str]:
     if program.code is not None:
         files = _matching(program.code, "code", folder)
     else:
-        files = {name for name in _by_git(folder) if not name.startswith(OURS)}
-        files = {name for name in files if not (folder / name).is_relative_to(apart)}
+        files = {name for name in _by_git(folder) if not (folder / name).is_relative_to(apart)}
         if len(files) > MOST_FILES:
             raise UserError(
                 f"{TRAINER}.code: git names {len(files):,} files in {folder}; say which are the "
                 f"program's, such as code: [train.py, 'model/*.py']"
             )
+    files = {name for name in files if not name.startswith(OURS)}
     return {name: hashed(read_file(folder / name)) for name in sorted(files)}
 
 

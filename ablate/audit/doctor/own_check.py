@@ -9,45 +9,60 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ablate.audit.doctor.finding import Finding, Findings
 from ablate.running.launchers import Ask, Slot, worker_options
-from ablate.shared.own import name_of
+from ablate.shared.own import is_command, name_of
+from ablate.shared.program import FOLDER, PLACES, of_tree, resume_words
 from ablate.shared.rundir import RunDir
 
 SAVES, HALFWAY = 6, 3  # states that are saved in all, and before the kill
+POLL_S = 0.02  # between looks at a training
 LEG_S = 60.0  # for so many, or the whole run
 KILLED = -signal.SIGKILL
 
 
-def _train(folder: RunDir, slot: Slot, saves: int | None) -> int | None:
-    """By a new process, until so many states are saved, when it kills itself, or to its end: the
-    exit code. None: time ran out."""
+def _train(
+    folder: RunDir, slot: Slot, saves: int | None = None, kill: Callable[[], bool] | None = None
+) -> int | None:
+    """By a new process, until so many states are saved, when it kills itself; until `kill` says so;
+    or to its end: the exit code. None: time ran out."""
     options = worker_options(slot, {"checkpoint_s": 0.0}, folder.path)
     words = [str(folder.path), json.dumps({**options, "saves": saves})]
     threads = {"OMP_NUM_THREADS": str(options["threads"]), "PYTHONHASHSEED": "0"}
+    deadline = time.monotonic() + LEG_S
     with open(folder.log, "ab") as log:
+        worker = subprocess.Popen(
+            [sys.executable, "-P", "-m", "ablate.training.own", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **threads, **slot.environment},
+        )
         try:
-            done = subprocess.run(
-                [sys.executable, "-P", "-m", "ablate.training.own", *words],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **threads, **slot.environment},
-                timeout=LEG_S,
-            )
-        except subprocess.TimeoutExpired:
-            return None
-    return done.returncode
+            while worker.poll() is None:
+                if kill is not None and kill():
+                    worker.kill()
+                if time.monotonic() > deadline:
+                    return None
+                time.sleep(POLL_S)
+        finally:
+            worker.kill()
+            worker.wait()
+    return worker.returncode
 
 
 def resume(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Findings:
     """Train the run until a few states are saved, or to its end where it saves fewer, without a
     kill and with one; compare every bit."""
     name = name_of(spec)
+    if is_command(spec):
+        yield from _resume_program(slot, label, spec, ask)
+        return
     yield Finding("...", "resume", f"training {label} with {name}, with and without a kill -9")
     with tempfile.TemporaryDirectory(prefix="ablate-doctor-") as place:
 
@@ -93,13 +108,66 @@ def resume(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Finding
     yield Finding("problem", "resume", text)
 
 
+def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Findings:
+    """Train the run to its end without a kill and with one halfway; compare the results."""
+    yield Finding("...", "resume", f"training {label} twice, once with a kill -9 halfway")
+    with tempfile.TemporaryDirectory(prefix="ablate-doctor-") as place:
+
+        def leg(folder: str) -> RunDir:
+            rundir = RunDir(Path(place) / folder)
+            rundir.create(dict(spec))
+            return rundir
+
+        straight, killed = leg("straight"), leg("killed")
+        began = time.monotonic()
+        end = _train(straight, slot)
+        if end != 0:
+            yield _not_tried(name_of(spec), straight, end)
+            return
+        seconds, began = time.monotonic() - began, time.monotonic()
+
+        def kill() -> bool:
+            """Halfway, or once it can go on from somewhere; before it ends."""
+            saved = program.resume is None or resume_words(program, spec["trainer"], places)
+            return time.monotonic() - began > seconds * (0.5 if saved else 0.9)
+
+        program = of_tree(spec)
+        places = {**dict.fromkeys(PLACES, ""), FOLDER: str(killed.scratch)}
+        first, last = _train(killed, slot, kill=kill), _train(killed, slot)
+        if last != 0:
+            yield _not_tried(name_of(spec), killed, last)
+            return
+        if first != KILLED:
+            yield Finding("warning", "resume", "not checked: it ended before it could be killed")
+            return
+        if killed.read_attempts()[-1]["resumed"]:
+            how = "goes on by the words of `resume`"
+        elif program.resume is None:
+            how = "starts its program again, in the folder that it left (no `resume` is declared)"
+        else:
+            how = "started again from nothing: no file that `resume` names was there"
+        if not _compared(ask, straight, killed)["differing"]:
+            text = f"a run that is killed {how}; its result is that of one without a kill"
+            yield Finding("ok", "resume", text)
+            return
+        again = leg("again")
+        differs = _train(again, slot) == 0 and _compared(ask, straight, again)["differing"]
+    text = f"a run that is killed {how}; its result is not that of one without a kill: "
+    text += (
+        "a second training without a kill differs, too, so the program is not decided by its seed"
+        if differs
+        else "two trainings without a kill are equal, so what it saves lacks some state"
+    )
+    yield Finding("problem", "resume", text)
+
+
 def _compared(ask: Ask, one: RunDir, other: RunDir) -> dict[str, Any]:
     return ask("compare_own", {"one": str(one.path), "other": str(other.path)})
 
 
 def _not_tried(name: str, leg: RunDir, end: int | None) -> Finding:
     if end is None:
-        text = f"not checked: {name} neither saved {SAVES} states nor ended in {LEG_S:.0f} s"
+        text = f"not checked: {name} did not end, nor save {SAVES} states, in {LEG_S:.0f} s"
         return Finding("warning", "resume", text)
     error = leg.lock.notes().get("error") or "its process died without a message"
     return Finding("problem", "resume", str(error))

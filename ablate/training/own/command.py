@@ -26,7 +26,7 @@ import numpy as np
 from ablate.shared.errors import UserError, cut
 from ablate.shared.files import read_file
 from ablate.shared.own import OwnRun, hashed
-from ablate.shared.program import FOLDER, SEED, Program, filled, of_tree, split, takes
+from ablate.shared.program import FOLDER, SEED, Program, filled, of_tree, resume_words
 from ablate.shared.rundir import RunDir
 from ablate.shared.source import imported
 from ablate.shared.trainer import data_hashes
@@ -69,7 +69,7 @@ class Command:
             "threads": self.handle.threads,
         }
         settings = {key: self.run.trainer[key] for key in self.run.keys}
-        resumed = _resume_words(program, settings, place)
+        resumed = resume_words(program, settings, place)
         command, overrides = self.run.trainer["name"], self.run.code.get("overrides")
         words = [*filled(command, settings, place, overrides), *resumed]
         goes_on = self.attempt.before and (resumed or any(folder.iterdir()))
@@ -213,18 +213,6 @@ def _changed(name: str, what: str, hint: str = "") -> UserError:
         f"{name} {what} after this run was planned; the same `ablate sweep` plans new runs with "
         f"what it is now{hint}"
     )
-
-
-def _resume_words(
-    program: Program, settings: Mapping[str, Any], place: Mapping[str, Any]
-) -> list[str]:
-    """The words that continue an attempt; [] where the folder lacks a file that they name."""
-    if program.resume is None:
-        return []
-    words = split(program.resume, "resume")
-    full = filled(words, settings, place)
-    named = [new for word, new in zip(words, full, strict=True) if takes([word], FOLDER)]
-    return full if all(os.path.exists(each.rpartition("=")[2]) for each in named) else []
 
 
 def _set_aside(program: Program, folder: Path, number: int) -> None:
