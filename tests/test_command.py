@@ -6,14 +6,18 @@ from __future__ import annotations
 import csv
 import json
 import os
+import platform
 import random
+import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Shell
 from test_kill import kill, wait_for, workers
 
 from ablate.planning import expand
@@ -83,6 +87,7 @@ def toy(shell, monkeypatch) -> Path:
     one = {"base": {"trainer": "toy"}, "variants": [{"one": {}}], "seeds": 1}
     (shell.folder / "sweeps" / "one.yaml").write_text(json.dumps(one))
     monkeypatch.chdir(shell.folder)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     return shell.folder
 
 
@@ -135,9 +140,7 @@ def test_a_sweep_is_tabulated_verified_and_bundled(toy, shell):
     shell("export", "bundle")
     assert "nothing wrong" in shell("verify", "bundle").out
     [interpreter] = {json.dumps(each["interpreter"]) for each in attempts(toy)}
-    assert json.loads(interpreter)["python"] == ".".join(
-        map(str, __import__("sys").version_info[:3])
-    )
+    assert json.loads(interpreter)["python"] == platform.python_version()
     (path, *_) = toy.glob("runs/runs/*/metrics.jsonl")
     path.write_text(path.read_text().replace('"test_loss": ', '"test_loss": 1'))
     assert "metrics.jsonl" in shell("verify", code=1).out
@@ -609,3 +612,224 @@ def test_twenty_kills_of_driver_and_program_lose_and_double_nothing(toy, shell, 
     for path in toy.glob("runs/runs/*/metrics.jsonl"):
         steps = [json.loads(line)["step"] for line in path.read_text().splitlines()]
         assert steps == [*range(1, 9), 8]
+
+
+# --- Hydra applications -------------------------------------------------------------------------
+
+APP = """
+import json, os
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import OmegaConf
+
+
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(cfg):
+    folder = HydraConfig.get().runtime.output_dir
+    OmegaConf.resolve(cfg)
+    json.dump(OmegaConf.to_container(cfg), open(os.path.join(folder, "cfg.json"), "w"))
+    json.dump({"loss": cfg.optim.lr * cfg.steps}, open(os.path.join(folder, "result.json"), "w"))
+
+
+if __name__ == "__main__":
+    main()
+"""
+APP_CONF = {
+    "config": "defaults: [{model: small}, {optim: sgd}, _self_]\nseed: 0\nsteps: 3\nnote: null\n"
+    "tag: ${model.name}-x\nneeds: ???\n",
+    "model/small": "name: small\nwidth: 8\n",
+    "model/big": "name: big\nwidths: [8, 8]\n",
+    "optim/sgd": "lr: 0.1\nmomentum: 0.9\n",
+    "optim/adam": "lr: 0.01\n",
+}
+HYDRA = "python app.py {overrides} seed={seed} hydra.run.dir={folder}"
+
+
+@pytest.fixture
+def app(toy) -> Path:
+    (toy / "app.py").write_text(APP)
+    for name, text in APP_CONF.items():
+        path = toy / "conf" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    code = ["app.py", "conf/**/*.yaml"]
+    declare(toy, "curves", name="app", command=HYDRA, keys="hydra", code=code)
+    return toy
+
+
+def test_a_hydra_application_runs_as_it_is(app, shell):
+    """With a folder conf of its own, whose configs are none of ours: its own composition says what
+    each run had."""
+    row = {"trainer.model": "big", "trainer.optim": "adam", "trainer.optim.lr": 0.5}
+    text = "it's, {a} b=c \\"
+    rows = [{"plain": {}}, {"other": {**row, "trainer.note": text, "trainer.tag": "y"}}]
+    sweep = {"base": {"trainer": "app", "trainer.needs": 1}, "variants": rows, "seeds": 2}
+    (app / "sweeps" / "two.yaml").write_text(json.dumps(sweep))
+    shell("sweep", "two", INLINE)
+    had = {
+        (tree["model"]["name"], tree["seed"]): tree
+        for path in app.glob("runs/runs/*/scratch/cfg.json")
+        for tree in [json.loads(path.read_text())]
+    }
+    assert {*had} == {(name, seed) for name in ("small", "big") for seed in (0, 1)}
+    small, big = had["small", 1], had["big", 1]
+    assert (small["tag"], small["optim"], small["note"]) == (
+        "small-x",
+        {"lr": 0.1, "momentum": 0.9},
+        None,
+    )
+    assert (big["tag"], big["optim"], big["note"]) == ("y", {"lr": 0.5}, text)
+    assert small["needs"] == big["needs"] == 1
+    spec = json.loads(next(app.glob("runs/sweeps/two.json")).read_text())
+    assert '"model.widths": [8, 8]' in json.dumps(spec)
+    plan = shell("plan", "stem=none,dpn", "recipe=quick", "--format", "json")
+    assert "dpn" in plan.out  # ours are composed as ever
+
+
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("trainer.model=small,bigg", "trainer.model: expected one of big, small, got 'bigg'"),
+        (
+            "trainer.optim.lrr=1,2",
+            "trainer.optim.lrr: expected a key among .*did you mean 'optim.lr'",
+        ),
+        ("trainer.optim.lr=a,2", "trainer.keys.optim.lr.default: expected a number, got 'a'"),
+        ("trainer.steps=1,2", "trainer.needs: missing; give trainer.needs=VALUE"),
+    ],
+)
+def test_the_keys_of_an_application_are_checked_by_composing_it(app, word, line):
+    more = [] if "needs" in line else ["trainer.needs=1"]
+    with pytest.raises(UserError, match=line) as error:
+        ids("trainer=app", word, *more)
+    assert "\n" not in str(error.value)
+
+
+def test_a_program_that_is_no_application(app):
+    (app / "app.py").write_text("print(1)")
+    with pytest.raises(UserError, match=r"keys: hydra: .*app\.py has no @hydra\.main"):
+        ids("trainer=app", "trainer.steps=1,2")
+
+
+# --- From the words of a command ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "declared"),
+    [
+        (
+            "python train.py --lr 0.1 --act gelu --seed 1 --steps 3 --pause 0 --out results",
+            {
+                "command": "python train.py --lr {lr} --act {act} --seed {seed} --steps {steps} "
+                "--pause {pause} --out {folder}",
+                "keys": {"lr": 0.1, "act": "gelu", "steps": 3, "pause": 0},
+            },
+        ),
+        (
+            "./fit.sh out 7 -s 3 --wd=1e-4 --mode 'a b' --fast",
+            {
+                "command": "./fit.sh {folder} {arg2} -s {seed} --wd={wd} --mode {mode} --fast",
+                "keys": {"arg2": 7, "wd": 0.0001, "mode": "a b"},
+            },
+        ),
+        (
+            "python -m pkg.train --config-file a.json --name x --json '{}'",
+            {
+                "command": "python -m pkg.train --config-file {config_file} --name {name_} "
+                "--json {json}",
+                "keys": {"config_file": "a.json", "name_": "x", "json": "{}"},
+            },
+        ),
+    ],
+)
+def test_a_command_becomes_a_yaml(toy, shell, command, declared):
+    (toy / "fit.sh").write_text("")
+    (toy / "pkg").mkdir()
+    (toy / "pkg" / "train.py").write_text("")
+    git("init", "-q", ".")
+    done = shell("new", "trainer", command)
+    path = toy / done.out.splitlines()[0].removeprefix("wrote ")
+    from yaml import safe_load
+
+    tree = safe_load(path.read_text())
+    assert {key: tree[key] for key in declared} == declared
+    tried = done.out.splitlines()[1].removeprefix("try it: ablate ").split()
+    assert "2 variants" in shell(*tried, f"seeds={3 if '{seed}' in tree['command'] else 1}").out
+    assert "exists; rename it" in shell("new", "trainer", command, code=2).err
+
+
+def test_what_it_writes_trains(toy, shell):
+    command = "python train.py --lr 0.1 --act gelu --seed 1 --steps 3 --pause 0 --out x"
+    done = shell("new", "trainer", command)
+    assert "wrote conf/trainer/train.yaml" in done.out
+    shell("sweep", "trainer=train", "trainer.lr=0.1,0.2", "seeds=2", INLINE)
+    found = sorted(each["test"]["loss"] for each in results(toy).values())
+    assert found == sorted(expected(lr, seed) for lr in (0.1, 0.2) for seed in (0, 1))
+
+
+def test_of_a_hydra_application_it_writes_its_keys(app, shell):
+    """A group is what the first sweep may vary; the options that are given are none of them."""
+    (app / "conf" / "trainer" / "app.yaml").unlink()
+    (app / "conf" / "config.yaml").write_text(APP_CONF["config"].replace("needs: ???\n", ""))
+    done = shell("new", "trainer", "python app.py model=small steps=4")
+    text = (app / "conf" / "trainer" / "app.yaml").read_text()
+    assert f"command: {HYDRA}" in text
+    assert "keys: hydra" in text
+    [tried] = [line for line in done.out.splitlines() if line.startswith("try it: ")]
+    assert re.search(r"trainer\.(model=big,small|optim=adam,sgd)$", tried)
+    assert "2 variants x 3 seeds" in shell(*tried.removeprefix("try it: ablate ").split()).out
+
+
+# --- Strangers ----------------------------------------------------------------------------------
+
+
+def test_the_command_of_a_stranger_is_printed_and_not_started(toy, shell, tmp_path):
+    """Reading a bundle, and merging it, start nothing; training again asks for trust."""
+    shell("sweep", "trainer=toy", "trainer.lr=0.1,0.2", "seeds=2", INLINE)
+    shell("export", "bundle")
+    (toy / "train.py").write_text("open('owned', 'w')\n" + TRAIN)
+    stranger = Shell(tmp_path / "stranger")
+    stranger.folder.mkdir()
+    for words in (
+        ("verify", str(toy / "bundle")),
+        ("table", "--from", str(toy / "bundle")),
+        ("merge", str(toy / "bundle")),
+        ("table",),
+        ("verify",),
+    ):
+        stranger(*words)
+    again = stranger("verify", "--rerun", "0.1#0", INLINE, code=2).err
+    assert COMMAND in again
+    assert "--trust" in again
+    assert not list(tmp_path.rglob("owned"))
+    again = stranger("verify", "--rerun", "0.1#0", "--trust", INLINE, code=1)
+    assert "train.py was edited" in again.out + again.err  # it is other code than the run's
+    (toy / "train.py").write_text(TRAIN)
+    assert "the same bits" in stranger("verify", "--rerun", "0.1#0", "--trust", INLINE).out
+
+
+def test_other_versions_are_told_and_refused_by_strict(toy, shell):
+    shell("sweep", "trainer=toy", "trainer.lr=0.1,0.2", "seeds=2", INLINE)
+    shell("table", "--strict")
+    interpreters = {each["interpreter"] for each in results(toy).values()}
+    assert interpreters == {f"python {platform.python_version()}"}
+
+
+SLOW = "python train.py --lr 0.1 --act gelu --seed {seed} --steps 8 --pause 0.1 --out {folder}"
+
+
+def test_doctor_says_how_a_killed_run_goes_on(toy, shell):
+    """By words, from nothing, and wrongly."""
+    declare(toy, "keys", command=SLOW, **RESUMES)
+    assert "goes on by the words of `resume`; its result is that of" in doctor(shell)
+    declare(toy, "keys", "resume", command=SLOW)
+    assert "starts its program again, in the folder that it left" in doctor(shell)
+    text = TRAIN.replace("step, loss = json.load(open(args.resume))", "step, loss = 1, 3.0")
+    (toy / "train.py").write_text(text)
+    declare(toy, "keys", command=SLOW, **RESUMES)
+    assert "what it saves lacks some state" in doctor(shell, 1)
+
+
+def doctor(shell: Shell, code: int = 0) -> str:
+    done = shell("doctor", "trainer=toy", INLINE, code=code)
+    return done.out + done.err

@@ -32,6 +32,7 @@ MACHINE = {
     "execution": "execution of the step",
     "digest": "version of the training code",
     "torch": "version of torch",
+    "interpreter": "interpreter and its packages",
 }
 CODE = ("digest", "plugins")  # "d1+d2": a run that went on under other code
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.analysis.scores import Scores, blocks_of
 from ablate.planning.cell import spec_parents
 from ablate.planning.plan import Plan
-from ablate.shared.own import is_own, name_of
+from ablate.shared.own import is_command, is_own, name_of
 from ablate.shared.spec import datasets_of, task_of
 
 if TYPE_CHECKING:
@@ -62,7 +62,9 @@ def training(plan: Plan, specs: Sequence[Mapping[str, Any]], images: Collection[
     """State data, images where their numbers are known, resolution and length of runs of these
     trees: "Trained on mnist5k, 28 px, 8 epochs"."""
     if any(map(is_own, specs)):
-        return f"Trained by {listed([*dict.fromkeys(map(name_of, specs))])}"
+        checked = all(not is_command(spec) or spec["code"]["data"] for spec in specs)
+        unchecked = "" if checked else ", on data that were not checked"
+        return f"Trained by {listed([*dict.fromkeys(map(name_of, specs))])}{unchecked}"
     parts = [_data_of(specs)]
     size = f"{_span({spec['data']['size'] for spec in specs})} px"
     parts.append(f"{_span(images)} {plan.task.examples} at {size}" if images else size)

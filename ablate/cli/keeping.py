@@ -163,6 +163,10 @@ def verify(
         str | None,
         typer.Option(metavar="RUN", help="Train this run again and compare the bits."),
     ] = None,
+    trust: Annotated[
+        bool,
+        typer.Option("--trust", help="With --rerun: start a command that no file here declares."),
+    ] = False,
     format: TextFormat = Format.text,
 ) -> None:
     """Recompute every number of a table from the raw files, and check the files against the ledger.
@@ -186,7 +190,7 @@ def verify(
             raise UserError(
                 "--rerun: takes NAME, RUN and launcher.KEY=VALUE; leave other options out"
             )
-        _rerun(kept, rerun, selection.words, format)
+        _rerun(kept, rerun, selection.words, trust, format)
         return
     with Ledger.reading(kept) as ledger:
         plan = planned(kept, ledger, selection, sealed=False)
@@ -227,9 +231,9 @@ def _say(found: Verified, format: Format, name: str, what: str = "") -> None:
         print(f"verified: {counts}, nothing wrong")
 
 
-def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
+def _rerun(store: Store, text: str, words: list[str], trust: bool, format: Format) -> None:
     """Train a run once more, and print the differences. Raises Failure for any difference,
-    UserError for a run that can only be read.
+    UserError for a run that can only be read, or whose command came from elsewhere.
 
     As JSON: run; same: files and numbers with the same bits; findings: lines on differences;
     notes: lines on differences of the machine.
@@ -240,6 +244,7 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
     from ablate.report.live import begin, view
     from ablate.running import launchers
     from ablate.running.launchers.decode import decode
+    from ablate.shared.own import name_of
     from ablate.store.find import driven, find_run, planned_as, sweeps
     from ablate.store.ledger import Ledger
     from ablate.store.progress import SweepProgress, Worker
@@ -257,6 +262,11 @@ def _rerun(store: Store, text: str, words: list[str], format: Format) -> None:
     if not of:
         raise UserError(f"--rerun: {text}: no sweep contains this run")
     sweep, run = of[0]
+    if not (trust or composer.declares(run.spec())):
+        raise UserError(
+            f"--rerun: no file of ./conf/trainer has the command of {run.label}, which would start "
+            f"in {run.spec()['code']['folder']}: {name_of(run.spec())}; add --trust to start it"
+        )
     begin(f"training {run.label} once more")
     launcher = launchers.make_here(composer.launcher(chosen), store.cache)
     try:

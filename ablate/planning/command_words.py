@@ -85,6 +85,7 @@ def declare(command: str, folder: Path) -> Declaration:
         command=command,
         template=_yaml(" ".join(map(_quoted, template))),
         keys=said,
+        result=FILE if any("{folder}" in word for word in template) else LINES,
         code="" if known or not code else CODE.format(files=", ".join(code)),
     )
     stem = re.sub(r"\W", "_", Path(script).stem) or "program"

@@ -47,9 +47,9 @@ from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import sha256_of
 from ablate.shared.fingerprint import MEMO
 from ablate.shared.metrics import TASKS
-from ablate.shared.own import TRAINER, OwnRun, is_own, name_of
+from ablate.shared.own import TRAINER, OwnRun, is_command, is_own, name_of
 from ablate.shared.parts import is_plugin
-from ablate.shared.program import split
+from ablate.shared.program import line, split
 
 if TYPE_CHECKING:
     from hydra.core.object_type import ObjectType
@@ -210,6 +210,14 @@ class Composer:
             check_resolvers(tree)
             tree = interpolate(tree)
         return tree
+
+    def declares(self, tree: Mapping[str, Any]) -> bool:
+        """Is a run's command that of a trainer here? True for whatever is no command."""
+        if not is_command(tree):
+            return True
+        sections = (compose_config(f"{TRAINER}/{n}", [])[0] for n in self.groups[TRAINER])
+        commands = (each.get(TRAINER, {}).get("command") for each in sections)
+        return any(each is not None and line(each) == name_of(tree) for each in commands)
 
     def _composed_tree(self, merged: Merged) -> dict[str, Any]:
         for key in merged.values:

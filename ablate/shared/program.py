@@ -138,6 +138,11 @@ def check_program(program: Program, keys: Collection[str], metrics: Collection[s
             )
 
 
+def line(command: str | Sequence[str]) -> str:
+    """A command as one text, by which its runs are known."""
+    return command if isinstance(command, str) else shlex.join(command)
+
+
 def split(command: str | Sequence[str], key: str) -> list[str]:
     """The words of a command, as a shell splits a line; a list is taken as it is."""
     if not isinstance(command, str):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ast
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -105,9 +104,7 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
             {key: section[key] for key in program.FIELDS if key in section}
         )
         program.check_program(declares, keys, metrics)
-        function = (
-            declares.command if isinstance(declares.command, str) else shlex.join(declares.command)
-        )
+        function = program.line(declares.command)
         rest = {key: value for key, value in asdict(declares).items() if key != "command"}
         code = {"fork_safe": True, "program": rest}
     return {

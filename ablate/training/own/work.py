@@ -167,7 +167,12 @@ def _seed(handle: Handle, options: Mapping[str, Any]) -> None:
 
 def _where(run: OwnRun, handle: Handle, attempt: Attempt) -> dict[str, Any]:
     """Of a result: what it declares and cost, by which code, on what."""
+    known = attempt.facts.get("interpreter", {})
+    versions = [f"{name} {version}" for name, version in known.get("packages", {}).items()]
+    python = f"python {known['python']}" if "python" in known else known.get("path")
+    of_program = {"interpreter": ", ".join([str(python), *versions])} if known else {}
     return {
+        **of_program,
         "declared": keys_of(run),
         "metrics_sha256": handle.metrics_sha256(),
         "seconds": handle.seconds,
