@@ -3,6 +3,7 @@ there, and the architecture page describes the code that is."""
 
 import ast
 import dataclasses
+import os
 import pkgutil
 import re
 import sys
@@ -79,6 +80,8 @@ def test_every_command_of_the_pages_is_right(folder, monkeypatch):
     A command that several pages show is typed once, but for `sweep`, which says what is last.
     """
     monkeypatch.chdir(folder)
+    # As in an environment that is activated: a page's program is started by `python`.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     monkeypatch.setattr(WatchServer, "serve_forever", interrupted)
     store = Store(Path("runs"))
     shown, typed = set(), []

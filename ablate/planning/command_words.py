@@ -26,11 +26,11 @@ YAML = """\
 # {command}
 command: {template}
 keys: {keys}
-# What the program leaves: a JSON file in {{folder}}, or the last match on its output, such as
-# result: {{lines: 'loss=(?P<loss>\\S+)'}}
-result: {{file: result.json}}
+# {{file: a JSON object in the folder}} or {{lines: the last match on the output}}
+result: {result}
 metrics: {{loss: {{direction: less}}}} # one that the result has; more or less: which is better
 {code}"""
+FILE, LINES = "{file: result.json}", r"{lines: 'loss=(?P<loss>\S+)'}"
 CODE = "code: [{files}] # by default every file that git knows; here is no git repository\n"
 
 
