@@ -1,0 +1,248 @@
+"""Ten programs of people who never heard of us, and two that installed packages bring, as trainers:
+what a sweep of each has is what the program gives when somebody types its command."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, Shell
+from test_command import RESUMES, TRAIN, attempts, results
+from test_kill import kill, wait_for, workers
+
+from ablate.training.own import processes
+
+pytestmark = pytest.mark.faults
+
+PROGRAMS = REPOSITORY / "tests" / "programs"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program: its command as it is typed, the yaml of its command, the words of two variants,
+    which file or line has the metric."""
+
+    typed: str
+    command: str
+    keys: object
+    vary: str
+    metric: str
+    file: str = ""
+    line: str = ""
+    more: tuple[tuple[str, object], ...] = ()
+
+
+CASES = {
+    "plain_argparse": Case(
+        "python train_mlp.py --outdir out --lr 0.05 --hidden 48 --seed 1",
+        "python train_mlp.py --outdir {folder} --lr {lr} --hidden {hidden} --seed {seed}",
+        {"lr": 0.05, "hidden": 48},
+        "lr=0.05,0.01",
+        "test_acc",
+        "final.json",
+        more=(
+            ("curves", {"file": "log.csv", "step": "epoch"}),
+            ("predictions", "correct.npy"),
+        ),
+    ),
+    "forest": Case(
+        "python rf_digits.py out 1 40",
+        "python rf_digits.py {folder} {seed} {trees}",
+        {"trees": 40},
+        "trees=40,4",
+        "accuracy",
+        line=r"accuracy: (?P<accuracy>\S+)",
+    ),
+    "shell": Case(
+        "bash fit.sh out 1 0.01 1600",
+        "bash fit.sh {folder} {seed} {rate} {steps}",
+        {"rate": 0.01, "steps": 1600},
+        "rate=0.01,0.02",
+        "mse",
+        line=r"final mse=(?P<mse>\S+)",
+    ),
+    "stubborn": Case(
+        "python main.py --save_dir out --learning_rate 0.003 --random_seed 1",
+        "python main.py --save_dir {folder} --learning_rate {lr} --random_seed {seed}",
+        {"lr": 0.003},
+        "lr=0.003,0.001",
+        "test_mse",
+        "metrics.json",
+    ),
+    "late": Case(
+        "python rff.py -o out -s 1 -g 0.15",
+        "python rff.py -o {folder} -s {seed} -g {g}",
+        {"g": 0.15},
+        "g=0.15,0.3",
+        "rmse",
+        line=r"^test rmse (?P<rmse>\S+)",
+        more=(("predictions", "predictions.npy"),),
+    ),
+    "loud": Case(
+        "python factorize.py out --eta 0.05 -s 1",
+        "python factorize.py {folder} --eta {eta} -s {seed}",
+        {"eta": 0.05},
+        "eta=0.05,0.02",
+        "loss",
+        line=r"RESULT loss=(?P<loss>\S+)",
+    ),
+    "forker": Case(
+        "python ensemble.py -o out --seed 1 --rate 0.1",
+        "python ensemble.py -o {folder} --seed {seed} --rate {rate}",
+        {"rate": 0.1},
+        "rate=0.1,0.01",
+        "nll",
+        "ensemble.json",
+    ),
+    "self_resuming": Case(
+        "python train.py --folder out --seed 1 --step-size 0.05",
+        "python train.py --folder {folder} --seed {seed} --step-size {lr}",
+        {"lr": 0.05},
+        "lr=0.05,0.01",
+        "test_mse",
+        "result.json",
+    ),
+    "wrong_resuming": Case(
+        "python train.py --output-dir out --seed 1 --lr 0.01",
+        "python train.py --output-dir {folder} --seed {seed} --lr {lr}",
+        {"lr": 0.01},
+        "lr=0.01,0.02",
+        "reconstruction_error",
+        "summary.json",
+        more=(("resume", "--resume {folder}/checkpoint.pt"),),
+    ),
+    "hydra_app": Case(
+        "python train.py model=small optim=sgd seed=1 hydra.run.dir=out",
+        "python train.py {overrides} seed={seed} hydra.run.dir={folder}",
+        "hydra",
+        "model=small,big",
+        "test_loss",
+        "results.json",
+    ),
+}
+
+
+@pytest.fixture
+def shell(shell, monkeypatch) -> Shell:
+    """In a git repository, as programs are; `python` is that of the environment."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    subprocess.run(["git", "init", "-q", str(shell.folder)], check=True)
+    return shell
+
+
+def declare(shell: Shell, case: Case) -> None:
+    yaml = {
+        "command": case.command,
+        "keys": case.keys,
+        "result": {"file": case.file} if case.file else {"lines": case.line},
+        "metrics": {case.metric: {"direction": "less"}},
+        **dict(case.more),
+    }
+    (shell.folder / "conf" / "trainer").mkdir(parents=True, exist_ok=True)
+    (shell.folder / "conf" / "trainer" / "it.yaml").write_text(json.dumps(yaml))
+
+
+def typed(case: Case, folder: Path, copy: Path) -> float:
+    """The metric of the program as somebody types its command, in a folder of its own."""
+    shutil.copytree(folder, copy)
+    printed = subprocess.run(
+        shlex.split(case.typed),
+        cwd=copy,
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, processes.TAG: str(copy)},
+    ).stdout
+    processes.end(str(copy))
+    if case.file:
+        return float(json.loads((copy / "out" / case.file).read_text())[case.metric])
+    return float(re.findall(case.line, printed.replace("\r", "\n"), re.M)[-1])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_sweep_of_a_program_has_what_the_program_gives(name, shell, tmp_path):
+    case = CASES[name]
+    shutil.copytree(PROGRAMS / name, shell.folder, dirs_exist_ok=True)
+    declare(shell, case)
+    shell("sweep", "trainer=it", f"trainer.{case.vary}", "seeds=[1, 2]")
+    found = {
+        (tree["spec"]["seed"], json.dumps(tree["spec"]["trainer"])): result["test"][case.metric]
+        for run, result in results(shell.folder).items()
+        for tree in [json.loads((shell.folder / "runs" / "runs" / run / "run.json").read_text())]
+    }
+    assert len(found) == 4
+    key, _, values = case.vary.partition("=")
+    first = json.dumps(values.split(",")[0]) if key == "model" else values.split(",")[0]
+    [ours] = [
+        value
+        for (seed, settings), value in found.items()
+        if seed == 1 and f'"{key}": {first}' in settings
+    ]
+    assert ours == typed(case, PROGRAMS / name, tmp_path / "typed")
+    assert len({*found.values()}) > 2  # other settings and seeds are others
+    assert "nothing wrong" in shell("verify").out
+    for run in (shell.folder / "runs" / "runs").iterdir():
+        assert processes.of_run(str(run)) == []  # nor a heart that beats
+
+
+def test_a_program_that_resumes_by_itself_goes_on(shell):
+    case = CASES["self_resuming"]
+    shutil.copytree(PROGRAMS / "self_resuming", shell.folder, dirs_exist_ok=True)
+    declare(shell, case)
+    words = ("sweep", "trainer=it", f"trainer.{case.vary}", "seeds=[1]", "launcher.attempts=99")
+    driver = shell.start(*words)
+    wait_for(lambda: any(shell.folder.glob("runs/runs/*/scratch/checkpoint.pkl")))
+    kill([driver.pid, *workers(shell.folder)])
+    driver.wait()
+    shell(*words)
+    killed = {run: each["test"] for run, each in results(shell.folder).items()}
+    assert any(each["from_step"] for each in attempts(shell.folder))
+    shutil.rmtree(shell.folder / "runs")
+    shell(*words)
+    assert {run: each["test"] for run, each in results(shell.folder).items()} == killed
+
+
+def test_doctor_finds_a_program_that_resumes_wrongly(shell):
+    shutil.copytree(PROGRAMS / "wrong_resuming", shell.folder, dirs_exist_ok=True)
+    declare(shell, CASES["wrong_resuming"])
+    done = shell("doctor", "trainer=it", "launcher=inline", code=1)
+    assert "what it saves lacks some state" in done.out
+
+
+def test_programs_that_packages_bring(shell):
+    """Python's own `timeit` as a judge of two statements; torch's launcher of ranks, which starts
+    the training as a child."""
+    declare(
+        shell,
+        Case(
+            "",
+            "python -m timeit -n {n} -r 1 -u usec {statement}",
+            {"n": 1000, "statement": "sum(range(100))"},
+            "",
+            "usec",
+            line=r"(?P<usec>[\d.e+]+) usec per loop",
+        ),
+    )
+    (shell.folder / "sweeps").mkdir()
+    rows = [{"short": {}}, {"long": {"trainer.statement": "sum(range(100_000))", "trainer.n": 9}}]
+    sweep = {"base": {"trainer": "it"}, "variants": rows, "seeds": 1}
+    (shell.folder / "sweeps" / "times.yaml").write_text(json.dumps(sweep))
+    shell("sweep", "times")
+    short, long = sorted(each["test"]["usec"] for each in results(shell.folder).values())
+    assert long > 20 * short
+    shutil.rmtree(shell.folder / "runs")
+    (shell.folder / "train.py").write_text(TRAIN)
+    words = "--lr {lr} --seed {seed} --steps 2 --pause 0 --out {folder}"
+    launch = f"python -m torch.distributed.run --standalone --nproc-per-node 1 train.py {words}"
+    case = Case("", launch, {"lr": 0.1}, "", "loss", "result.json", more=tuple(RESUMES.items()))
+    declare(shell, case)
+    shell("sweep", "trainer=it", "trainer.lr=0.1,0.2", "seeds=1")
+    assert [each["test"]["n"] for each in results(shell.folder).values()] == [7, 7]
