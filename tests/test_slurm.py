@@ -12,6 +12,7 @@ import platform
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ import pytest
 import slurm_cluster
 from conftest import Shell
 from slurm_cluster import SlurmCluster
+from test_command import TRAIN, attempts, declare, expected, results
 
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import read_object, token_of
@@ -209,6 +211,23 @@ def test_a_sweep_is_byte_for_byte_the_local_one_with_data_on_the_nodes(
     (shared,) = (shell.folder / "runs" / "cache").glob("*/meta.json")
     (copied,) = (tmp_path / "node").glob("*/meta.json")
     assert copied.read_bytes() == shared.read_bytes()
+
+
+def test_programs_are_stopped_killed_and_resumed_as_here(shell, cluster, monkeypatch):
+    """Each attempt elsewhere goes on from a copy of the folder of the one before."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    (shell.folder / "train.py").write_text(TRAIN)
+    declare(shell.folder, resume="--resume {folder}/last.json")
+    words = ("sweep", "trainer=toy", "trainer.lr=0.1,0.2", "trainer.steps=20", "seeds=1")
+    words = (*words, "trainer.pause=0.4", *SLURM, "launcher.time=10", "launcher.attempts=9")
+    process = shell.start(*words, **cluster.environment)
+    until(lambda: any(shell.folder.glob("runs/attempts/1/*/scratch/last.json")))
+    pilot = next(iter(read_object(p) for p in shell.folder.glob("runs/pilots/*/beat.json")))
+    os.kill(pilot["pid"], signal.SIGKILL)
+    assert shell.end(process).code == 0
+    found = [each["test"]["loss"] for each in results(shell.folder).values()]
+    assert sorted(found) == sorted(expected(lr, 0, 20) for lr in (0.1, 0.2))
+    assert any(each["resumed"] for each in attempts(shell.folder))
 
 
 def test_a_killed_pilot(shell, sweep, calm):

@@ -128,7 +128,7 @@ class _File:
 
 
 _OWN = re.compile(
-    r"(run|env|result|prune)\.json|metrics\.jsonl|log\.txt|lock|distrust|scratch|"
+    r"(run|env|result|prune)\.json|metrics\.jsonl|log\.txt|lock|distrust|scratch(\.\d+)?|"
     r"(weights|checkpoint-\d+)\.safetensors|predictions(-.+)?\.npy|probe-.+\.npz|\..+\.\d+\.\d+"
 )
 

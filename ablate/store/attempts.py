@@ -13,6 +13,7 @@ import os
 import shutil
 
 from ablate.shared.files import make_folder, read_file, sync_folder, write_whole
+from ablate.shared.own import is_command
 from ablate.shared.rundir import ATTEMPTS, SCRATCH, RunDir
 from ablate.store.folder import StoreFolder
 
@@ -92,6 +93,9 @@ def forget(store: StoreFolder, attempt: str | None) -> None:
 def _carry(old: RunDir, new: RunDir) -> None:
     """Whatever `old` has: the worker there may write still, and unlink a checkpoint meanwhile."""
     names = os.listdir(old.path) if old.path.is_dir() else []
+    with contextlib.suppress(shutil.Error, OSError, ValueError):  # files that go this moment
+        if SCRATCH in names and is_command(old.read_spec()):  # its program may go on from there
+            shutil.copytree(old.scratch, new.scratch, symlinks=True)
     for name in names:
         if name.startswith(".") or name in _OWN:
             continue

@@ -18,7 +18,7 @@ from ablate.audit.doctor.finding import Finding, Findings
 from ablate.running.launchers import Ask, Slot, worker_options
 from ablate.shared.own import is_command, name_of
 from ablate.shared.program import FOLDER, PLACES, of_tree, resume_words
-from ablate.shared.rundir import RunDir
+from ablate.shared.rundir import RUNS, RunDir
 
 SAVES, HALFWAY = 6, 3  # states that are saved in all, and before the kill
 POLL_S = 0.02  # between looks at a training
@@ -67,7 +67,7 @@ def resume(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Finding
     with tempfile.TemporaryDirectory(prefix="ablate-doctor-") as place:
 
         def leg(folder: str) -> RunDir:
-            rundir = RunDir(Path(place) / folder)
+            rundir = RunDir(Path(place) / RUNS / folder)
             rundir.create(dict(spec))
             return rundir
 
@@ -114,7 +114,7 @@ def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -
     with tempfile.TemporaryDirectory(prefix="ablate-doctor-") as place:
 
         def leg(folder: str) -> RunDir:
-            rundir = RunDir(Path(place) / folder)
+            rundir = RunDir(Path(place) / RUNS / folder)
             rundir.create(dict(spec))
             return rundir
 

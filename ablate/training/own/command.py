@@ -59,7 +59,7 @@ class Command:
         goes on in another attempt.
         """
         program = of_tree({"trainer": self.run.trainer, "code": self.run.code})
-        processes.end(str(self.rundir.path))
+        processes.end(self.home)
         folder = self._folder()
         check_code(self.run, Path(self.options["cache"]))
         place = {
@@ -105,6 +105,11 @@ class Command:
             raise
         self.handle.result(**result, predictions=_predictions(program, folder))
 
+    @property
+    def home(self) -> str:
+        """By which its processes are known: the same for all attempts at the run."""
+        return str(self.rundir.runs / self.rundir.id)
+
     def _folder(self) -> Path:
         """The program's folder: that of the last attempt; a copy of it where that attempt may be
         at work still, on another machine."""
@@ -126,7 +131,7 @@ class Command:
 
     def _watch(self, words: list[str], program: Program, curves: _Curves) -> int:
         """The exit code of the program, none of whose processes lives when this ends."""
-        home, began = str(self.rundir.path), time.monotonic()
+        began = time.monotonic()
         look_at = note_at = 0.0
         deadline = math.inf
         signs: tuple[float, ...] = ()
@@ -136,7 +141,7 @@ class Command:
                 now = time.monotonic()
                 if self.stopping() and deadline == math.inf:
                     deadline = now + program.grace_s
-                    processes.send(home, signal.SIGTERM)
+                    processes.send(self.home, signal.SIGTERM)
                 if now > deadline:
                     self.rundir.say(f"killed: SIGTERM did not end it within {program.grace_s:g} s")
                     raise TrainingStopped
@@ -144,7 +149,7 @@ class Command:
                     look_at = now + LOOK_S
                     curves.read()
                     size = float(self.rundir.log.stat().st_size)
-                    before, signs = signs, (size, processes.cpu_seconds(home))
+                    before, signs = signs, (size, processes.cpu_seconds(self.home))
                     if signs != before:
                         self.handle.should_stop()  # a sign of life
                 if now >= note_at:
@@ -153,7 +158,7 @@ class Command:
                 time.sleep(POLL_S)
             return code
         finally:
-            processes.end(home)
+            processes.end(self.home)
             self.attempt.note(alive_s=round(time.monotonic() - began, 1))
 
     def _start(self, words: list[str]) -> subprocess.Popen[bytes]:
@@ -167,7 +172,7 @@ class Command:
                 return subprocess.Popen(
                     words,
                     cwd=self.run.code["folder"],
-                    env={**os.environ, **environment, processes.TAG: str(self.rundir.path)},
+                    env={**os.environ, **environment, processes.TAG: self.home},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
