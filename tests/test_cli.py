@@ -349,12 +349,11 @@ UNREADABLE = [
 ]
 
 
-def test_words_that_no_command_can_read_are_one_line_too():
-    for words in dict.fromkeys(words for words, _ in UNREADABLE):
-        done = subprocess.run([ABLATE, *words.split()], capture_output=True, text=True)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), words
-        for other, said in UNREADABLE:
-            assert other != words or said in done.stderr
+def test_words_that_no_command_can_read_are_one_line_too(shell):
+    lines = [words.split() for words, _ in UNREADABLE]
+    for (words, said), done in zip(UNREADABLE, shell.several(*lines), strict=True):
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), words
+        assert said in done.err
 
 
 def test_words_beside_a_sweep_are_its_own_or_refused(driven):

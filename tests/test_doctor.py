@@ -223,6 +223,7 @@ def test_on_a_gpu_deterministic_algorithms_are_tried_and_timed(tmp_path, store, 
     """The questions are answered here, on the CPU: what is made of the answers is the same."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(training, "ROUNDS", 1)  # of timings: what they say is not judged
     (tmp_path / "own_random.py").write_text(RANDOM)
     asked = []
 
