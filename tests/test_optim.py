@@ -97,24 +97,6 @@ def test_a_schedule_begins_at_0_peaks_after_the_warm_up_and_ends_at_0(schedule, 
     assert (got[100] == 0) == (schedule in ("cosine", "linear") or cooldown > 0)
 
 
-def test_schedules_by_hand():
-    """big_vision/utils.py create_learning_rate_schedule, at places where it is easy to compute."""
-    cosine = rates(Lengths(70, 10, 0), schedule="cosine", lr=4.0)
-    assert cosine[30] == pytest.approx(3.0)  # a third: cos 60 degrees
-    assert cosine[40] == pytest.approx(2.0)
-    linear = rates(Lengths(70, 10, 0), schedule="linear", lr=4.0)
-    assert linear[25] == pytest.approx(3.0)
-    rsqrt = rates(Lengths(400, 10, 20), schedule="rsqrt", lr=4.0, timescale=100)
-    assert rsqrt[310] == pytest.approx(2.0)  # 1 / sqrt(1 + 300/100)
-    assert rsqrt[390] == pytest.approx(4 / math.sqrt(4.8) / 2)  # half of the cooldown is left
-    short = rates(Lengths(400, 10, 0), schedule="rsqrt", lr=4.0, timescale=100)
-    assert short[:381] == rsqrt[:381]  # the cooldown takes nothing away before it begins
-    constant = rates(Lengths(400, 10, 20), schedule="constant", lr=4.0, min_lr=1.0)
-    assert constant[10:381] == [4.0] * 371
-    assert constant[390] == pytest.approx(2.5)
-    assert constant[400] == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize(
     ("schedule", "theirs", "own"),
     [
@@ -177,21 +159,6 @@ def test_adamw_equals_optax(decay):
     kernel, bias = OPTAX[decay]
     assert model.weight[0].tolist() == pytest.approx(kernel, rel=1e-12)
     assert model.bias.item() == pytest.approx(bias, rel=1e-12)
-
-
-def test_sgd_is_the_heavy_ball_by_hand():
-    """m = 0.6, 1.134, 1.60893 for the kernel, 0.5, 0.95, 1.355 for the bias, which has no decay."""
-    model = nn.Linear(1, 1, dtype=torch.float64)
-    nn.init.ones_(model.weight)
-    nn.init.ones_(model.bias)
-    optimizer = make_optimizer(model, optim(name="sgd", lr=0.1, wd=0.1, b1=0.9))
-    for rate in (0.1, 0.05, 0.2):
-        for parameter in model.parameters():
-            parameter.grad = torch.full_like(parameter, 0.5)
-        optimizer.set_rate(rate)
-        optimizer.step()
-    assert model.weight.item() == pytest.approx(1 - 0.06 - 0.0567 - 0.321786, rel=1e-12)
-    assert model.bias.item() == pytest.approx(1 - 0.05 - 0.0475 - 0.271, rel=1e-12)
 
 
 @pytest.mark.parametrize("b1", [0.0, 0.9])
@@ -442,16 +409,6 @@ def test_the_average_equals_timms(oracle):
     assert average.weights.keys() == expected.keys()
     for name, weights in average.weights.items():
         assert torch.equal(weights, expected[name]), name
-
-
-def test_the_average_by_hand():
-    model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
-    nn.init.constant_(model.weight, 1.0)
-    average = Average(model, 0.9)
-    for value in (2.0, 3.0):
-        nn.init.constant_(model.weight, value)
-        average.update()
-    assert average.weights["weight"].item() == pytest.approx(0.81 + 0.9 * 0.2 + 0.3)  # 1.29
 
 
 def test_a_shown_average_is_in_the_model_until_the_end_whatever_happens():
