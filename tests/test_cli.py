@@ -7,8 +7,6 @@ for three steps.
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import json
 import os
 import pty
@@ -18,13 +16,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
-from conftest import ABLATE, REPOSITORY, Shell
+from conftest import ABLATE, REPOSITORY, Shell, wait_for
 from PIL import Image
 
 from ablate.cli import app
@@ -65,21 +62,8 @@ def nothing_trained(shell: Shell) -> None:
     assert not (shell.folder / "runs" / "runs").exists()
 
 
-def facts(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 def run_id(shell: Shell, *words: str) -> str:
     return shell("config", *words).out.splitlines()[0].removeprefix("# run ")
-
-
-def until(condition, seconds: float = 180.0):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.05)
-    raise AssertionError("waited in vain")
 
 
 # --- Starting up --------------------------------------------------------------------------------
@@ -545,7 +529,7 @@ def test_a_first_line_is_there_before_a_worker_is_asked(shell, words, kind, line
     (shell.folder / "sitecustomize.py").write_text(GATE)
     path = os.pathsep.join(filter(None, [str(shell.folder), os.environ.get("PYTHONPATH")]))
     waiting = shell.start(*words, PYTHONPATH=path, GATE=str(gate))
-    until(lambda: (shell.folder / f"1.{kind}").read_text().startswith(line))
+    wait_for(lambda: (shell.folder / f"1.{kind}").read_text().startswith(line))
     waiting.send_signal(signal.SIGINT)
     assert shell.end(waiting).code == 130
 
@@ -597,9 +581,9 @@ def test_status_and_table_while_a_sweep_runs_and_after_it_was_stopped(driven):
     look = Shell(driven.folder, number=100)
     try:
         runs = driven.folder / "runs" / "runs"
-        until(lambda: len(list(runs.glob("*/metrics.jsonl"))) > 4)  # a new one trains
+        wait_for(lambda: len(list(runs.glob("*/metrics.jsonl"))) > 4)  # a new one trains
         line = r"^running: (pre|post)#0 on cpu:\d+: [a-z]+ \d+/\d+, [\d.e+]+ steps/s, .+ left$"
-        during = until(
+        during = wait_for(
             lambda: (out := look("status", "long").out) * bool(re.search(line, out, re.M))
         )
         assert f"sweep: long (driven by process {driver.pid})" in during
@@ -744,7 +728,7 @@ def test_every_key_of_a_configuration_is_explained_with_its_default(shell):
 
 
 def test_every_format_of_the_table_says_the_same(driven):
-    rows = facts(driven("table", "tiny", "--format", "csv").out)
+    rows = driven.facts("tiny")
     whole = json.loads(driven("table", "tiny", "--format", "json").out)
     assert [row["label"] for row in whole["rows"]] == ["pre", "post"]
     results = {}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ABLATE, Shell
+from conftest import ABLATE, Shell, contents
 from safetensors.torch import load
 
 from ablate.audit.doctor import examine_store, machine, resume_check, stored
@@ -62,10 +62,6 @@ def torch_as_before():
     yield
     torch.use_deterministic_algorithms(False)
     torch.set_num_threads(threads)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def amiss(store: Store) -> list[tuple[str, str, str]]:

@@ -4,7 +4,6 @@ no time."""
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import shutil
@@ -88,7 +87,7 @@ def flat(text: str) -> str:
 
 def facts(shell: Shell, *words: str) -> dict[tuple[str, str], str]:
     """(row, quantity) -> value or words, of a table of one column."""
-    lines = csv.DictReader(shell("table", *words, "--format", "csv").out.splitlines())
+    lines = shell.facts(*words)
     return {(one["row"], one["quantity"]): one["value"] or one["text"] for one in lines}
 
 

@@ -3,7 +3,6 @@
 The golden files are written by `python tests/test_formats.py`; read what changed before it is kept.
 """
 
-import csv
 import dataclasses
 import html.parser
 import io
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import records
 from rich.console import Console
 from test_table import BLOCKS, entries, finished, make_plan, tabulate
 
@@ -121,7 +121,7 @@ def test_what_programs_read_is_as_agreed():
     assert near(json.loads(golden("json")), json.loads((GOLDEN / "table.json").read_text()))
 
     def lines(text):
-        rows = list(csv.DictReader(io.StringIO(text)))
+        rows = records(text)
         return [{**row, "value": float(row["value"]) if row["value"] else ""} for row in rows]
 
     assert near(lines(golden("csv")), lines((GOLDEN / "table.csv").read_text()))
@@ -230,7 +230,7 @@ def test_no_viewer_runs_or_fetches_what_a_label_says():
     plan = make_plan(rows)
     results = {run: finished(0.9) for cell in plan.cells for run in cell.ids.values()}
     table = dataclasses.replace(tabulate(plan, results), title=LURES[-1], footnotes=LURES)
-    read = {row["row"] for row in csv.DictReader(io.StringIO(render(table, "csv")))}
+    read = {row["row"] for row in records(render(table, "csv"))}
     assert read - {""} == {f"'{row}" if row in LURES[:3] else row for row in rows}
 
     from markdown_it import MarkdownIt
@@ -354,8 +354,7 @@ def test_times_are_only_there_when_asked():
     for format in ("csv", "json"):
         assert "60.0" not in render(plain, format)
     facts = {
-        (f["column"], f["row"], f["quantity"]): f["value"]
-        for f in csv.DictReader(io.StringIO(render(whole(), "csv")))
+        (f["column"], f["row"], f["quantity"]): f["value"] for f in records(render(whole(), "csv"))
     }
     assert facts["B/4", "helps", "cost.device_s"] == "180.0"
     assert facts["B/4", "helps", "cost.peak_bytes"] == "2000000000"

@@ -32,11 +32,6 @@ PAPER = {"data.size": 224, "data.classes": 1000}
 DEPTH = {"model.depth": 3}
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def close(ours, theirs, tolerance=1e-10):
     torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
 

@@ -25,11 +25,6 @@ from ablate.training.model.vit import sincos2d
 PAPER = {"data.size": 224, "data.classes": 1000}
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 # --- counts -------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import io
 import json
 import os
 import random
@@ -448,7 +447,7 @@ def test_one_parent_has_no_verdict(copy):
     copy(
         "sweep", "stem=none,dpn", *FROM, "from.seed=0", "seeds=3", "--as", "one", "launcher=inline"
     )
-    rows = list(csv.DictReader(io.StringIO(copy("table", "one", "--format", "csv").out)))
+    rows = copy.facts("one")
     assert {row["text"] for row in rows if row["quantity"] == "verdict"} <= {"", "-", "baseline"}
     assert "One parent a row" in copy("table", "one").out
     copy("sweep", "stem=none,dpn", *FROM, "seeds=3", "--as", "free", "launcher=inline")

@@ -18,11 +18,6 @@ WIDTH, HEADS, HIDDEN, TOKENS = 12, 3, 20, 5
 SHAPE = Shape(WIDTH, HEADS, grid=(2, 2), cls=1)
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def block(attn, mlp, post, norm=LayerNorm, dropout=0.0, drop_path=0.0, seed=0):
     """A block in float64 with random weights: the same ones for what blocks share."""
     layer = Layer(SHAPE, WIDTH // HEADS, HIDDEN, dropout, drop_path, norm)

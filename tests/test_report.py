@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import functools
 import hashlib
 import http.server
-import io
 import json
 import os
 import re
@@ -20,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, installed_axe
-from conftest import Shell
+from conftest import Shell, records
 from test_table import PLANTED, half_width, make_plan, plant, tabulate
 
 from ablate.analysis.headline import said, summary
@@ -188,7 +186,7 @@ def read(shell: Shell, name: str) -> Page:
 def facts(shell: Shell, name: str) -> list[dict[str, str]]:
     path = shell.folder / f"{name}.csv"
     text = path.read_text() if path.exists() else shell("table", name, "--format", "csv").out
-    return list(csv.DictReader(io.StringIO(text)))
+    return records(text)
 
 
 # --- What it says -------------------------------------------------------------------------------

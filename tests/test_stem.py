@@ -35,11 +35,6 @@ PATCHES = Patches(size=8, patch=4, channels=3)
 K = PATCHES.values
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
 def double(stem, seed=0):
     stem = stem.double()
     tiny.scramble(stem, seed)
