@@ -32,7 +32,7 @@ from ablate.data.augment.warp import flip_and_crop
 from ablate.data.batches import Batches, evaluation_batches
 from ablate.data.decode_pool import Array
 from ablate.data.draws import Draws
-from ablate.data.image_changes import ImageView, augment, changes_of, in_blocks, normalise
+from ablate.data.image_changes import augment, normalise
 from ablate.data.picture import Example, decode, squeeze
 from ablate.planning.compose import resolve_data
 from ablate.shared.decoded import SPLITS
@@ -1019,13 +1019,6 @@ def test_a_batch_larger_than_the_set_is_refused() -> None:
         Batches(numbered(20), 21, NONE, Draws(0))
 
 
-def test_pixels_go_to_minus_one_to_one() -> None:
-    levels = torch.arange(256, dtype=torch.uint8)
-    assert normalise(levels).dtype == torch.float32
-    torch.testing.assert_close(normalise(levels), torch.arange(256) / 127.5 - 1)
-    assert normalise(levels)[[0, 255]].tolist() == [-1.0, 1.0]
-
-
 def one_by_one(
     images: np.ndarray, flip: np.ndarray, top: np.ndarray, left: np.ndarray, pad: int
 ) -> np.ndarray:
@@ -1050,18 +1043,6 @@ def test_flip_and_crop_equal_a_loop_over_images(pad: int, channels: int) -> None
     flip[:2], flip[2:4] = True, False
     got = flip_and_crop(images, *map(torch.from_numpy, (flip, top, left)), pad)
     np.testing.assert_array_equal(got, one_by_one(images.numpy(), flip, top, left, pad))
-
-
-def test_draws_hang_on_seed_and_step_alone() -> None:
-    images = numbered(64).images
-    both = Augment(flip=True, crop_pad=2)
-    aspects, used, view = torch.ones(64), Draws(0), ImageView(6)
-    first = in_blocks(images, changes_of(aspects, both, view, Draws(0), 5))
-    used.uniform("something else", 5, 3, 64)
-    assert torch.equal(first, in_blocks(images, changes_of(aspects, both, view, used, 5)))
-    assert not torch.equal(first, in_blocks(images, changes_of(aspects, both, view, used, 6)))
-    assert not torch.equal(first, in_blocks(images, changes_of(aspects, both, view, Draws(1), 5)))
-    assert in_blocks(images, changes_of(aspects, NONE, view, used, 5)) is images
 
 
 def test_turning_the_flip_on_moves_no_crop() -> None:

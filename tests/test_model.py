@@ -391,31 +391,6 @@ def test_fixed_positions_are_no_parameter_and_in_no_checkpoint():
     torch.testing.assert_close(model.posemb, sincos2d((2, 2), 32))
 
 
-def test_positions_stand_on_patches_only():
-    model = build(tiny.run())
-    assert model.posemb.shape == (1, 4, 32)
-    seen = []
-    model.blocks[0].register_forward_hook(lambda _, args, output: seen.append(args[0]))
-    with torch.no_grad():
-        model.cls.token.fill_(3)
-    model(tiny.images(2, tiny.run()))
-    assert seen[0].shape == (2, 5, 32)
-    assert (seen[0][:, 0] == 3).all()
-
-
-@pytest.mark.parametrize(
-    ("size", "patch", "tokens"),
-    [(224, 16, 197), (224, 32, 50), (384, 16, 577), (512, 16, 1025), (28, 7, 17)],
-)
-def test_tokens(size, patch, tokens):
-    run = tiny.run({"data.size": size, "model.arch": f"mu/{patch}"})
-    model = build(run, device="meta")
-    shapes = []
-    model.blocks[-1].register_forward_hook(lambda _, args, output: shapes.append(output.shape))
-    model(torch.empty(1, size, size, 3, device="meta"))
-    assert shapes == [(1, tokens, 32)]
-
-
 def test_on_the_meta_device_nothing_is_allocated():
     model = build(tiny.run({**PAPER, "model.arch": "H/14"}), device="meta")
     assert {parameter.device.type for parameter in model.parameters()} == {"meta"}
@@ -530,22 +505,6 @@ def test_masks_are_shared_by_all_variants(mode):
         assert variant.keys() <= baseline.keys()
         for site, mask in variant.items():
             assert torch.equal(mask, baseline[site]), site
-
-
-def test_masks_differ_between_sites_steps_and_seeds():
-    first = masks({})
-    attn, mlp = first["blocks.2.attn.drop_path"], first["blocks.2.mlp.drop_path"]
-    assert not torch.equal(attn, mlp)
-    assert not torch.equal(attn, first["blocks.1.attn.drop_path"])
-    assert not torch.equal(attn, masks({}, step=4)["blocks.2.attn.drop_path"])
-    assert not torch.equal(attn, masks({"seed": 1})["blocks.2.attn.drop_path"])
-
-
-def test_micro_batches_take_their_rows_of_the_batchs_masks():
-    whole = masks({})
-    for rows in (slice(0, 4), slice(4, 8)):
-        for site, mask in masks({}, rows=rows).items():
-            assert torch.equal(mask, whole[site][rows]), site
 
 
 def test_a_split_batch_gives_the_gradients_of_the_whole():
