@@ -348,26 +348,6 @@ def test_what_an_optimiser_does_not_read_is_no_part_of_the_id():
     assert not same("adafactor", beta2_decay=-0.5)
 
 
-def test_independent_decay_takes_wd_times_the_schedules_share_of_kernels_only():
-    """big_vision: without gradients a step takes s(t) * 1e-4 * p, whatever the learning rate."""
-    model = build(tiny.run({"stem": "dpn", "model.rep": True})).double()
-    tiny.scramble(model)
-    chosen = optim(lr=3e-3, wd=1e-4, decay="independent")
-    optimizer = make_optimizer(model, chosen)
-    run = Lengths(12, 4, 0)
-    for step, share in {0: 0.0, 1: 0.25, 4: 1.0, 8: 0.5}.items():
-        before = {name: p.detach().clone() for name, p in model.named_parameters()}
-        for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        optimizer.set_rate(learning_rate(chosen, step, run))
-        optimizer.step()
-        for name, parameter in model.named_parameters():
-            taken = share * 1e-4 * before[name] if name in decay_names(model) else 0 * before[name]
-            torch.testing.assert_close(
-                before[name] - parameter.detach(), taken, rtol=1e-9, atol=1e-15, msg=name
-            )
-
-
 @pytest.mark.parametrize("stem", ["dpn", "conv"])
 def test_kernels_decay_and_nothing_else(stem):
     """By their shape: of the parameters with two axes only positions and class token are none."""
