@@ -69,12 +69,25 @@ def run_id(shell: Shell, *words: str) -> str:
 # --- Starting up --------------------------------------------------------------------------------
 
 HEAVY = {"torch", "hydra", "omegaconf", "pandas", "scipy", "numpy", "datasets", "sklearn"}
+PLAN = "expand.plan(['quickstart'], store=pathlib.Path('store'))"
+LATE = [  # in this order; what is not loaded by then
+    ("import ablate", {*HEAVY, "rich", "jinja2", "ablate.report"}),
+    ("import ablate.cli", {*HEAVY, "rich"}),
+    ("from ablate.planning import compose, expand", {*HEAVY, "yaml"}),
+    (
+        "import ablate.analysis.tabulate, ablate.report.formats, ablate.store.looks",
+        {*HEAVY, "rich"},
+    ),
+    (f"import pathlib; {PLAN}", {"torch", "pandas", "numpy"}),
+    ("import ablate.analysis.stats", {"torch", "pandas", "scipy.stats"}),
+]
 
 
-def test_importing_the_command_line_loads_nothing_heavy():
-    code = "import sys, ablate.cli; print(*sys.modules)"
+def test_what_is_imported_loads_no_more_than_it_needs():
+    code = "import sys\n" + "".join(f"{line}\nprint(*sys.modules)\n" for line, _ in LATE)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not (HEAVY | {"rich"}) & set(done.stdout.split())
+    for (line, late), loaded in zip(LATE, done.stdout.splitlines(), strict=True):
+        assert not late & set(loaded.split()), line
 
 
 def test_python_m_ablate_is_the_command(monkeypatch, capfd):

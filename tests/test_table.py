@@ -5,8 +5,6 @@ import functools
 import io
 import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -743,19 +741,6 @@ def test_the_bytes_do_not_depend_on_the_order_of_reading(format):
         cell["ids"] = {seed: ids[run] for seed, run in cell["ids"].items()}
     renamed = {ids[run]: result for run, result in backwards.items()}
     assert render(tabulate(Plan.from_tree(tree), renamed), format) == first
-
-
-def test_a_table_loads_no_more_than_it_needs():
-    """The control half imports these at once: numpy and scipy come with `tabulate`."""
-    code = (
-        "import sys, ablate.analysis.tabulate, ablate.report.formats, ablate.store.looks\n"
-        "heavy = {'numpy', 'scipy', 'pandas', 'rich', 'torch'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-        "import ablate.analysis.stats\n"
-        "heavy = {'scipy.stats', 'pandas'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_chance_is_a_guess():
