@@ -27,7 +27,6 @@ import ablate
 from ablate.analysis.captions import parent_words
 from ablate.planning.design import ONE_PARENT
 from ablate.planning.expand import plan as make_plan
-from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
@@ -193,10 +192,6 @@ def test_positions_are_resized_as_scipy_does(sides):
         np.abs(resize(table.double(), new * new).reshape(new, new, 6).numpy() - expected).max()
         < 1e-6
     )
-
-
-def child_of(parent: spec.Run, **changed) -> spec.Run:
-    return dataclasses.replace(parent, parent=parent, **changed)
 
 
 @pytest.mark.parametrize(

@@ -166,15 +166,6 @@ def check(shell: Shell, process: subprocess.Popen, calm: Shell, runs: int = 4) -
     return starts
 
 
-def all_went_on(shell: Shell) -> None:
-    """Every attempt but a run's first began at a checkpoint."""
-    store = Store(shell.folder / "runs")
-    for run in store.read_plan("s").runs():
-        first, *later = store.rundir(run.id).read_attempts()
-        assert first["from_step"] == 0
-        assert all(attempt["from_step"] > 0 for attempt in later)
-
-
 def all_stopped(shell: Shell, may_die: bool = False) -> None:
     """Every attempt but the last of its run left a checkpoint, since it was asked to. `may_die`:
     some were killed with their node, and wrote none."""
