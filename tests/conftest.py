@@ -2,14 +2,17 @@
 
 import contextlib
 import copy
+import csv
 import functools
 import importlib
+import io
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -187,6 +190,10 @@ class Shell:
         texts = [(self.folder / f"{self.number}.{kind}").read_text() for kind in ("out", "err")]
         return _expected(code, Done(ended, *texts))
 
+    def facts(self, *words: str) -> list[dict[str, str]]:
+        """The lines of `ablate table WORDS --format csv`."""
+        return records(self("table", *words, "--format", "csv").out)
+
     @contextlib.contextmanager
     def _files(self) -> Iterator[list]:
         self.number += 1
@@ -195,6 +202,26 @@ class Shell:
                 stack.enter_context(open(self.folder / f"{self.number}.{kind}", "wb"))
                 for kind in ("out", "err")
             ]
+
+
+def records(text: str) -> list[dict[str, str]]:
+    """The lines of a CSV."""
+    return [*csv.DictReader(io.StringIO(text))]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 180.0) -> Any:
+    """What it says as soon as that is true."""
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+    return value
 
 
 def _expected(code: int, done: Done) -> Done:

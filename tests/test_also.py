@@ -3,8 +3,6 @@ class or by its number; a column of every table; one file of predictions each, s
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import shutil
 from pathlib import Path
@@ -65,7 +63,7 @@ def driven(tmp_path_factory) -> Shell:
 
 
 def facts(shell: Shell, *words: str) -> dict[tuple[str, str, str, str], float]:
-    lines = csv.DictReader(io.StringIO(shell("table", *words, "--format", "csv").out))
+    lines = shell.facts(*words)
     return {
         (f["column"], f["row"], f["quantity"], f["seed"]): float(f["value"])
         for f in lines

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import subprocess
@@ -12,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Shell
+from conftest import Shell, records
 from pages import PAGES
 
 import ablate
@@ -38,7 +36,7 @@ def test_a_sweep_is_trained_read_and_resumed_as_by_the_commands(folder, shell: S
     told = shell("table", "--format", "csv", "--store", str(folder / "runs")).out
     facts = {
         (fact["row"], fact["quantity"]): float(fact["value"])
-        for fact in csv.DictReader(io.StringIO(told))
+        for fact in records(told)
         if fact["row"] and fact["value"] and not fact["seed"]
     }
     frame = sweep.table().to_pandas().set_index("row")

@@ -105,6 +105,9 @@ def test_training_without_a_crop_sees_the_same_centre():
 
 def test_what_eight_bits_become():
     levels = torch.tensor([[0, 128, 255]], dtype=torch.uint8)
+    every = torch.arange(256, dtype=torch.uint8)
+    torch.testing.assert_close(normalise(every), torch.arange(256) / 127.5 - 1)
+    assert normalise(levels)[0, ::2].tolist() == [-1.0, 1.0]
     assert normalise(levels, "unit").tolist() == [[0, pytest.approx(128 / 255), 1]]
     wanted = [(0 - 0.485) / 0.229, (128 / 255 - 0.456) / 0.224, (1 - 0.406) / 0.225]
     assert normalise(levels, "imagenet")[0].tolist() == pytest.approx(wanted, rel=1e-5)

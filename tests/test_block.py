@@ -208,42 +208,6 @@ def test_one_channel_is_torchs_batch_norm_of_one_channel():
 # --- Properties ---------------------------------------------------------------------------------
 
 
-def test_normformer_is_a_placement_and_a_norm_in_the_mlp():
-    full, plain = made(NormFormer), made(Block, attn="pre+post", mlp="pre", post="branch")
-    plain.load_state_dict(full.state_dict(), strict=False)
-    full.mlp.f.post_act = nn.Identity()
-    assert torch.equal(full(tokens()), plain(tokens()))
-
-
-@pytest.mark.parametrize("res_scale", [True, False])
-def test_scales_of_one_change_nothing(res_scale):
-    full, plain = made(NormFormerFull, res_scale=res_scale), made(NormFormer)
-    plain.load_state_dict(full.state_dict(), strict=False)
-    for scale in (full.attn.f.inner, full.mlp.skip):
-        if hasattr(scale, "scale"):
-            nn.init.ones_(scale.scale)
-    assert torch.equal(full(tokens()), plain(tokens()))
-
-
-def test_scaling_heads_is_not_scaling_slices_of_the_projections_output():
-    attention = made(NormFormerFull).attn.f
-    scale = attention.inner.scale.repeat_interleave(WIDTH // HEADS)
-    context = contexts(attention, tokens())
-    slices = attention.out(context) * scale
-    close(attention(tokens()), attention.out(context * scale))
-    assert not torch.allclose(attention(tokens()), slices, atol=1e-2)
-
-
-def test_sub_ln_ignores_a_positive_scale_of_the_values():
-    block = made(SubLN)
-    block.attn.f.inner.eps = 1e-14
-    before = block(tokens())
-    with torch.no_grad():
-        for part in (block.attn.f.qkv.weight, block.attn.f.qkv.bias):
-            part[2 * WIDTH :] *= 3
-    close(block(tokens()), before, 1e-9)
-
-
 @pytest.mark.parametrize(("depth", "gain"), [(12, 1.78271), (24, 1.96754), (32, 2.03933)])
 def test_the_gain_of_sub_ln(depth, gain):
     layer = Layer(LAYER.shape, 4, HIDDEN, 0.0, 0.0, LayerNorm, depth=depth)

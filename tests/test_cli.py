@@ -7,8 +7,6 @@ for three steps.
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import json
 import os
 import pty
@@ -18,13 +16,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
-from conftest import ABLATE, REPOSITORY, Shell
+from conftest import ABLATE, REPOSITORY, Shell, wait_for
 from PIL import Image
 
 from ablate.cli import app
@@ -65,32 +62,32 @@ def nothing_trained(shell: Shell) -> None:
     assert not (shell.folder / "runs" / "runs").exists()
 
 
-def facts(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 def run_id(shell: Shell, *words: str) -> str:
     return shell("config", *words).out.splitlines()[0].removeprefix("# run ")
-
-
-def until(condition, seconds: float = 180.0):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.05)
-    raise AssertionError("waited in vain")
 
 
 # --- Starting up --------------------------------------------------------------------------------
 
 HEAVY = {"torch", "hydra", "omegaconf", "pandas", "scipy", "numpy", "datasets", "sklearn"}
+PLAN = "expand.plan(['quickstart'], store=pathlib.Path('store'))"
+LATE = [  # in this order; what is not loaded by then
+    ("import ablate", {*HEAVY, "rich", "jinja2", "ablate.report"}),
+    ("import ablate.cli", {*HEAVY, "rich"}),
+    ("from ablate.planning import compose, expand", {*HEAVY, "yaml"}),
+    (
+        "import ablate.analysis.tabulate, ablate.report.formats, ablate.store.looks",
+        {*HEAVY, "rich"},
+    ),
+    (f"import pathlib; {PLAN}", {"torch", "pandas", "numpy"}),
+    ("import ablate.analysis.stats", {"torch", "pandas", "scipy.stats"}),
+]
 
 
-def test_importing_the_command_line_loads_nothing_heavy():
-    code = "import sys, ablate.cli; print(*sys.modules)"
+def test_what_is_imported_loads_no_more_than_it_needs():
+    code = "import sys\n" + "".join(f"{line}\nprint(*sys.modules)\n" for line, _ in LATE)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not (HEAVY | {"rich"}) & set(done.stdout.split())
+    for (line, late), loaded in zip(LATE, done.stdout.splitlines(), strict=True):
+        assert not late & set(loaded.split()), line
 
 
 def test_python_m_ablate_is_the_command(monkeypatch, capfd):
@@ -146,7 +143,7 @@ main()
 def test_a_reader_that_goes_and_a_ctrl_c_at_any_moment_are_no_word_of_ours(first):
     """As of other commands: 141 after a closed pipe, 130 (or death by the signal) after Ctrl-C."""
     folder = first[0].parent
-    for words in (["list"], ["--help"], ["table"]):
+    for words in (["list"], ["--help"], ["table"], ["status"]):
         with subprocess.Popen(
             [ABLATE, *words], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as done:
@@ -349,12 +346,11 @@ UNREADABLE = [
 ]
 
 
-def test_words_that_no_command_can_read_are_one_line_too():
-    for words in dict.fromkeys(words for words, _ in UNREADABLE):
-        done = subprocess.run([ABLATE, *words.split()], capture_output=True, text=True)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), words
-        for other, said in UNREADABLE:
-            assert other != words or said in done.stderr
+def test_words_that_no_command_can_read_are_one_line_too(shell):
+    lines = [words.split() for words, _ in UNREADABLE]
+    for (words, said), done in zip(UNREADABLE, shell.several(*lines), strict=True):
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1), words
+        assert said in done.err
 
 
 def test_words_beside_a_sweep_are_its_own_or_refused(driven):
@@ -375,8 +371,8 @@ def test_words_beside_a_sweep_are_its_own_or_refused(driven):
 
 
 def test_debug_shows_the_traceback_and_the_same_line(shell):
-    plain = shell.process("config", "model.depht=3", code=2).err
-    debug = shell.process("config", "model.depht=3", "--debug", code=2).err
+    plain = shell("config", "model.depht=3", code=2).err
+    debug = shell("config", "model.depht=3", "--debug", code=2).err
     assert debug.startswith("Traceback")
     assert debug.endswith(plain)
 
@@ -546,7 +542,7 @@ def test_a_first_line_is_there_before_a_worker_is_asked(shell, words, kind, line
     (shell.folder / "sitecustomize.py").write_text(GATE)
     path = os.pathsep.join(filter(None, [str(shell.folder), os.environ.get("PYTHONPATH")]))
     waiting = shell.start(*words, PYTHONPATH=path, GATE=str(gate))
-    until(lambda: (shell.folder / f"1.{kind}").read_text().startswith(line))
+    wait_for(lambda: (shell.folder / f"1.{kind}").read_text().startswith(line))
     waiting.send_signal(signal.SIGINT)
     assert shell.end(waiting).code == 130
 
@@ -598,9 +594,9 @@ def test_status_and_table_while_a_sweep_runs_and_after_it_was_stopped(driven):
     look = Shell(driven.folder, number=100)
     try:
         runs = driven.folder / "runs" / "runs"
-        until(lambda: len(list(runs.glob("*/metrics.jsonl"))) > 4)  # a new one trains
+        wait_for(lambda: len(list(runs.glob("*/metrics.jsonl"))) > 4)  # a new one trains
         line = r"^running: (pre|post)#0 on cpu:\d+: [a-z]+ \d+/\d+, [\d.e+]+ steps/s, .+ left$"
-        during = until(
+        during = wait_for(
             lambda: (out := look("status", "long").out) * bool(re.search(line, out, re.M))
         )
         assert f"sweep: long (driven by process {driver.pid})" in during
@@ -745,7 +741,7 @@ def test_every_key_of_a_configuration_is_explained_with_its_default(shell):
 
 
 def test_every_format_of_the_table_says_the_same(driven):
-    rows = facts(driven("table", "tiny", "--format", "csv").out)
+    rows = driven.facts("tiny")
     whole = json.loads(driven("table", "tiny", "--format", "json").out)
     assert [row["label"] for row in whole["rows"]] == ["pre", "post"]
     results = {}
@@ -783,20 +779,6 @@ def test_without_standard_streams_a_sweep_is_driven_and_its_files_are_its_own(dr
     assert driven("verify").out.startswith("verified: 6 runs")
     text = subprocess.run(f"{ABLATE} table --format mdd >&- 2>&1", shell=True, cwd=driven.folder)
     assert text.returncode == 2
-
-
-@pytest.mark.parametrize("words", ["table", "status"])
-def test_a_reader_that_leaves_early_gets_no_traceback(driven, words):
-    reading, writing = os.pipe()
-    os.close(reading)
-    done = subprocess.run(
-        [ABLATE, words], cwd=driven.folder, stdout=writing, stderr=subprocess.PIPE, text=True
-    )
-    os.close(writing)
-    assert done.stderr == ""
-    line = f"{ABLATE} {words} | head -n 1"
-    piped = subprocess.run(line, shell=True, cwd=driven.folder, capture_output=True, text=True)
-    assert (piped.stdout.count("\n"), piped.stderr) == (1, "")
 
 
 def on_a_terminal(shell: Shell, *words: str) -> tuple[int, str]:

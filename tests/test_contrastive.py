@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import os
@@ -518,7 +516,7 @@ def test_the_pairs_that_are_tested_are_in_no_other_split_nor_are_their_digits(tm
 
 def test_a_sweep_from_parents_to_a_table(swept):
     store, plan = plan_of(swept)
-    facts = [*csv.DictReader(io.StringIO(swept("table", "--format", "csv").out))]
+    facts = swept.facts()
     values = [float(f["value"]) for f in facts if f["quantity"] == "zeroshot"]
     assert len(values) == 2
     assert min(values) > 100 / 15  # after a few steps
@@ -605,7 +603,7 @@ def test_the_whole_small_scale_has_learnt_to_compose(shell):
     began = os.times()
     shell.end(shell.start(*SMALL), timeout=2400)
     print(shell("table", "--show", "ci,loss,twins").out)
-    facts = [*csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))]
+    facts = shell.facts()
     low, mean = (
         [float(f["value"]) for f in facts if f["quantity"] == name and f["row"]]
         for name in ("zeroshot.low", "zeroshot")

@@ -24,6 +24,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from conftest import contents
 from damage import DAMAGES, spoil
 from test_data import folders
 
@@ -175,10 +176,6 @@ def drawn_once(draw: Callable[..., bytes]) -> Callable[..., bytes]:
         return known[key.digest()]
 
     return drawn
-
-
-def contents(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture(scope="module")

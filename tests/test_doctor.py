@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ABLATE, Shell
+from conftest import ABLATE, Shell, contents
 from safetensors.torch import load
 
 from ablate.audit.doctor import examine_store, machine, resume_check, stored
@@ -62,10 +62,6 @@ def torch_as_before():
     yield
     torch.use_deterministic_algorithms(False)
     torch.set_num_threads(threads)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def amiss(store: Store) -> list[tuple[str, str, str]]:
@@ -223,6 +219,7 @@ def test_on_a_gpu_deterministic_algorithms_are_tried_and_timed(tmp_path, store, 
     """The questions are answered here, on the CPU: what is made of the answers is the same."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(training, "ROUNDS", 1)  # of timings: what they say is not judged
     (tmp_path / "own_random.py").write_text(RANDOM)
     asked = []
 

@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ import pytest
 import tiny
 import torch
 from PIL import Image, ImageOps
-from test_data import LOAD, describe, folders, in_process, noise, png, saved, write_parquet
+from test_data import describe, folders, killed, noise, png, write_parquet
 
 from ablate.data import cache, feed
 from ablate.data.augment.crop import inception_boxes, resized_crop_boxes
@@ -389,33 +388,12 @@ def test_broken_pictures_are_named_and_left_out_as_they_are_of_squares(
             np.testing.assert_array_equal(np.asarray(rows.picture(row)), expected.numpy())
 
 
-KILLED = (
-    LOAD
-    + """
-from ablate.data import build_journal, building, decode_pool
-decode_pool._IMAGES, build_journal._JOURNAL_S, building._REPORT = 8, 0, 1
-journal = folder / f".{data.fingerprint}.building" / "journal.json"
-note = build_journal.BuildJournal.note
-def noting(self, *what):
-    note(self, *what)
-    self._writing.result()
-build_journal.BuildJournal.note = noting
-def progress(done, total):
-    if done > 20:
-        os.kill(os.getpid(), signal.SIGKILL)
-cache.prepare(data, folder, progress, processes=0)
-"""
-)
-
-
 def test_a_killed_build_is_gone_on_with_and_gives_the_bytes_of_a_calm_one(tmp_path: Path) -> None:
     folders(tmp_path / "images", "abc", 20)
     (tmp_path / "images" / "a" / "1.png").write_bytes(b"words")
     data = describe(path=tmp_path / "images", cache="encoded", test=9, broken="skip")
     folder = tmp_path / "cache"
-    said = in_process(KILLED, DATA=saved(data, tmp_path), FOLDER=str(folder))
-    assert said.returncode == -signal.SIGKILL, said.stderr
-    assert open_cached(data, folder) is None
+    killed(data, folder, lambda done, _: done > 20, chunk=8)
     left = cache.look(data, folder)
     assert 0 < left.done < 60
     shutil.copytree(folder, tmp_path / "rotten")

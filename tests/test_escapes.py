@@ -4,7 +4,6 @@ no time."""
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import shutil
@@ -49,20 +48,31 @@ AMONG = "These runs were read before, in {}, among 9 variants: judged as 9 contr
 ALSO = "Verdicts on these runs were also read at n = {}: the chance of a false verdict on some "
 
 
+def trainer(folder: Path) -> Shell:
+    (folder / "conf" / "trainer").mkdir(parents=True)
+    (folder / "conf" / "trainer" / "gauge.yaml").write_text(DECLARED)
+    (folder / "gauge.py").write_text(TRAINER)
+    (folder / "last").write_text("100")
+    return Shell(folder)
+
+
 @pytest.fixture
 def gauge(tmp_path) -> Shell:
-    (tmp_path / "conf" / "trainer").mkdir(parents=True)
-    (tmp_path / "conf" / "trainer" / "gauge.yaml").write_text(DECLARED)
-    (tmp_path / "gauge.py").write_text(TRAINER)
-    (tmp_path / "last").write_text("100")
-    return Shell(tmp_path)
+    return trainer(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory) -> Shell:
+    """Nine rows, of which the verdicts at five seeds were read, as `all`."""
+    shell = trainer(tmp_path_factory.mktemp("driven"))
+    sweep(shell, "all", EVERY, seeds=5)
+    return shell
 
 
 @pytest.fixture
-def read(gauge) -> Shell:
-    """Nine rows, of which the verdicts at five seeds were read, as `all`."""
-    sweep(gauge, "all", EVERY, seeds=5)
-    return gauge
+def read(driven, tmp_path) -> Shell:
+    """A copy of it."""
+    return Shell(shutil.copytree(driven.folder, tmp_path / "read"))
 
 
 def sweep(shell: Shell, name: str, *words: str, seeds: int, code: int = 0) -> str:
@@ -77,7 +87,7 @@ def flat(text: str) -> str:
 
 def facts(shell: Shell, *words: str) -> dict[tuple[str, str], str]:
     """(row, quantity) -> value or words, of a table of one column."""
-    lines = csv.DictReader(shell("table", *words, "--format", "csv").out.splitlines())
+    lines = shell.facts(*words)
     return {(one["row"], one["quantity"]): one["value"] or one["text"] for one in lines}
 
 
@@ -183,39 +193,43 @@ def test_an_edited_file(gauge):
 # --- An unfinished table ------------------------------------------------------------------------
 
 
-def unfinished(shell: Shell, seeds: int) -> str:
-    """Of five seeds only these finish."""
-    (shell.folder / "last").write_text(str(seeds))
-    words = ("trainer=gauge", EVERY, "seeds=5", INLINE, "--as", "g", "--retry", "failed")
-    told = flat(shell("sweep", *words, code=1).out)
-    (shell.folder / "last").write_text("100")
-    return told
-
-
-def test_an_unfinished_table_that_is_stopped(gauge):
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory) -> Shell:
+    """Of five seeds three finished, then four."""
+    shell = trainer(tmp_path_factory.mktemp("begun"))
     for seeds in (3, 4):
-        told = unfinished(gauge, seeds)
+        (shell.folder / "last").write_text(str(seeds))
+        told = sweep(shell, "g", EVERY, "--retry", "failed", seeds=5, code=1)
         assert "UNFINISHED" in told
         assert "[-]" in told
         assert not re.search("helps|hurts|can't tell|correlation", told)
-    assert [(look["planned"], look["columns"][""]["n"]) for look in recorded(gauge)] == [
+    (shell.folder / "last").write_text("100")
+    assert [(look["planned"], look["columns"][""]["n"]) for look in recorded(shell)] == [
         ([5], 3),
         ([5], 4),
     ]
-    stopped = sweep(gauge, "stopped", EVERY, seeds=4)
+    return shell
+
+
+@pytest.fixture
+def unfinished(begun, tmp_path) -> Shell:
+    """A copy of it."""
+    return Shell(shutil.copytree(begun.folder, tmp_path / "unfinished"))
+
+
+def test_an_unfinished_table_that_is_stopped(unfinished):
+    stopped = sweep(unfinished, "stopped", EVERY, seeds=4)
     assert (
         "Means of these runs were also seen at n = 3 (sweep g), before all had a result: the "
         "chance of a false verdict" in stopped
     )
-    fewer = sweep(gauge, "few rows", BEST, "--retry", "failed", seeds=5)
+    fewer = sweep(unfinished, "few rows", BEST, "--retry", "failed", seeds=5)
     assert AMONG.format("g, stopped") in fewer
     assert ALSO.format("4 (sweep stopped), and means at n = 3 (sweep g), 4 (sweep g)") in fewer
 
 
-def test_an_unfinished_table_that_is_finished_as_planned_has_no_note(gauge):
-    for seeds in (2, 4):
-        unfinished(gauge, seeds)
-    told = sweep(gauge, "g", EVERY, "--retry", "failed", seeds=5)
+def test_an_unfinished_table_that_is_finished_as_planned_has_no_note(unfinished):
+    told = sweep(unfinished, "g", EVERY, "--retry", "failed", seeds=5)
     assert "of 9 help" in told
     assert not re.search("read before|also read|also seen|Changed since", told)
 

@@ -12,7 +12,6 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -544,12 +543,3 @@ def test_load_names_what_there_is(exported, tmp_path):
         ablate.Store(exported.folder / "out").sweep("tinny").to_pandas()
     with pytest.raises(UserError, match="no store"):
         ablate.Store(tmp_path).sweep().to_pandas()
-
-
-def test_importing_ablate_loads_nothing():
-    code = (
-        "import sys; before = set(sys.modules); import ablate; print(*(set(sys.modules) - before))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"pandas", "numpy", "scipy", "jinja2", "torch", "ablate.report"}
-    assert not heavy & set(done.stdout.split())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import json
 import re
@@ -240,7 +238,7 @@ def test_its_predictions_are_small_and_verified(measured):
     assert table.dtype.itemsize == 1 + len(SHOTS) * len(SEEDS)
     assert "nothing wrong" in measured("verify").out
     assert "the same bits" in measured("verify", "--rerun", "none#0").out
-    facts = [*csv.DictReader(io.StringIO(measured("table", "--format", "csv").out))]
+    facts = measured.facts()
     values = [float(f["value"]) for f in facts if f["quantity"] == "fewshot25"]
     assert len(values) >= 2
     assert min(values) > 30  # of ten classes; 3 epochs of 8x8 digits, then MNIST's

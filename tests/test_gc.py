@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ABLATE, Shell
+from conftest import ABLATE, Shell, contents
 
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.lock import Lock
@@ -74,11 +74,6 @@ def gone(store: Store, *forget: str) -> list[Path]:
     return [item.path for item in items]
 
 
-def contents(folder: Path) -> dict[Path, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {path: path.read_bytes() for path in files}
-
-
 def aged(path: Path) -> None:
     long_ago = time.time() - 7200
     os.utime(path, (long_ago, long_ago))
@@ -88,10 +83,10 @@ def aged(path: Path) -> None:
 
 
 def test_nothing_goes_while_sweeps_refer_to_all(store, shell):
-    before = contents(store.root / "runs") | contents(store.cache)
+    before = contents(store.root / "runs"), contents(store.cache)
     assert found(store) == []
     assert shell("gc", "--yes").out == "nothing to remove: a sweep refers to every file\n"
-    assert contents(store.root / "runs") | contents(store.cache) == before
+    assert (contents(store.root / "runs"), contents(store.cache)) == before
 
 
 def test_a_forgotten_sweep_takes_its_own_runs_and_they_can_be_trained_again(store, shell):

@@ -26,15 +26,9 @@ from ablate.training.model.norm import (
     LayerNorm,
     OneChannelBatchNorm,
 )
-from ablate.training.model.vit import PlacedClassToken
 
 PAPER = {"data.size": 224, "data.classes": 1000}
 DEPTH = {"model.depth": 3}
-
-
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
 
 
 def close(ours, theirs, tolerance=1e-10):
@@ -101,46 +95,6 @@ def test_vitbn_has_as_many_parameters_as_published(depth, parameters, tmp_path):
     words = [*VITBN, "data=digits", "data.size=28", f"model.depth={depth}"]
     run = build_run(compose.resolve(words, tmp_path)[0])
     assert describe(run)["parameters"] == parameters
-
-
-def test_vitbn_is_its_equations():
-    """REFERENCE D.4, with torch's BatchNorm2d of one channel, in training and in evaluation."""
-    run = tiny.run(
-        {"model.arch": "mnist_vit", "model.depth": 2, "block": "vitbn", "stem": "vitbn"}
-        | {"data.size": 28, "data.channels": 1}
-    )
-    model = build(run)
-    tiny.scramble(model)
-    ours = [m for m in model.modules() if isinstance(m, OneChannelBatchNorm)]
-    assert len(ours) == 2 + 2 * 2 + 1
-    norms = {id(norm): nn.BatchNorm2d(1) for norm in ours}
-    for norm in ours:
-        norms[id(norm)].load_state_dict({"weight": norm.weight, "bias": norm.bias}, strict=False)
-
-    def normed(norm, x):
-        return norms[id(norm)](x[:, None])[:, 0]
-
-    def heads(x):
-        return x.unflatten(-1, (8, 64)).transpose(1, 2)
-
-    def equations(images):
-        stem = model.stem
-        x = normed(stem.after, stem.dense(normed(stem.before, stem.patches.cut(images))))
-        token = (model.cls.token + model.cls.posemb).view(1, 1, -1).expand(len(x), 1, -1)
-        x = torch.cat([token, x + model.posemb], 1)
-        for block in model.blocks:
-            attention, mlp = block.attn.f, block.mlp.f
-            q, k, v = map(heads, attention.qkv(normed(block.attn.pre, x)).chunk(3, -1))
-            weights = (q @ k.transpose(-1, -2) / 8).softmax(-1)
-            x = x + attention.out((weights @ v).transpose(1, 2).flatten(2))
-            x = x + mlp.fc2(F.gelu(normed(mlp.pre_act, mlp.fc1(x))))
-        return model.head(normed(model.norm, x)[:, 0])
-
-    for train in (True, True, False):
-        for module in (model, *norms.values()):
-            module.train(train)
-        images = tiny.images(4, run)
-        close(model(images), equations(images), 1e-4)
 
 
 @pytest.mark.parametrize(("norm", "added"), [("identity", 0), ("batchnorm", 600)])
@@ -452,30 +406,10 @@ def test_exclude_goes_past_norms_that_mix_tokens_only(norm, kind):
         assert (type(wrapped.patches), type(wrapped.token)) == (BatchNorm, LayerNorm)
 
 
-def test_with_exclude_patches_are_normed_as_without_a_class_token():
-    one, other = (
-        build(tiny.run({**DEPTH, "norm": "batchnorm", **changes})).blocks[0].attn.pre
-        for changes in ({"model.cls": "exclude"}, {"model.pool": "gap"})
-    )
-    x = torch.randn(3, 5, 32)
-    close(one(x)[:, 1:], other(x[:, 1:]))
-    close(one(x)[:, :1], F.layer_norm(x[:, :1], (32,), eps=1e-6), 1e-6)
-
-
 def test_the_final_norm_is_a_layer_norm_unless_all_are_another():
     assert kinds(tiny.run({**DEPTH, "norm": "dyt"}))[-1] is DynamicTanh
     assert kinds(tiny.run({**DEPTH, "norm": "rmsnorm"}))[-1] is LayerNorm
     assert kinds(tiny.run({**DEPTH, "block": "vitbn"}))[-1] is OneChannelBatchNorm
-
-
-def test_a_placed_class_token_is_the_sum_of_token_and_position():
-    model = build(tiny.run({"model.cls_posemb": True}))
-    tiny.scramble(model)
-    assert isinstance(model.cls, PlacedClassToken)
-    x = torch.randn(2, 4, 32)
-    joined = model.cls(x)
-    assert torch.equal(joined[:, 1:], x)
-    assert torch.equal(joined[0, 0], (model.cls.token + model.cls.posemb)[0, 0])
 
 
 # --- Impossible combinations --------------------------------------------------------------------

@@ -4,8 +4,6 @@ byte for byte, that of a sweep that nobody disturbed. Real processes, real signa
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import os
 import random
 import re
@@ -18,7 +16,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from conftest import ABLATE, Shell
+from conftest import ABLATE, Shell, wait_for
 
 from ablate.shared.lock import Lock
 
@@ -112,15 +110,6 @@ def frozen(shell: Shell) -> list[int]:
 def thaw(pids: list[int]) -> None:
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
-
-
-def wait_for(condition, seconds: float = 180.0):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.02)
-    raise AssertionError("waited in vain")
 
 
 def check(shell: Shell, calm: str, runs: int = 4) -> None:
@@ -405,7 +394,7 @@ def test_more_seeds_train_only_what_is_new_and_the_look_is_said(shell):
     more = shell(*inline, "seeds=4")
     assert more.out.count("finished:") == 2
     assert "look" in more.out
-    facts = csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))
+    facts = shell.facts()
     assert any("look" in fact["text"] for fact in facts if fact["quantity"] == "note")
     again = shell(*inline, "seeds=4")
     assert "finished:" not in again.out

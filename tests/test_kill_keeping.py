@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import contents
 from test_edited import NAME, WORDS, leave
 
 from ablate.audit import bundle_check
@@ -117,11 +118,6 @@ def server(tmp_path_factory) -> Iterator[Server]:
     server.process.stdin.close()
     server.process.wait(60)
     server.process.stdout.close()
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 def runs(store: Store, sweep: str) -> dict[str, dict[str, bytes]]:

@@ -12,13 +12,12 @@ import signal
 import sqlite3
 import struct
 import subprocess
-import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Shell
+from conftest import Shell, wait_for
 from test_kill import kill, workers
 
 from ablate.cli.selection import Selection
@@ -60,14 +59,6 @@ def feeders(folder: Path) -> list[int]:
                 if here and b"ablate.running.loggers.feed" in (process / "cmdline").read_bytes():
                     found.append(int(process.name))
     return found
-
-
-def wait_for(condition, seconds: float = 120.0):
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
-    return value
 
 
 def kept(shell: Shell) -> int:

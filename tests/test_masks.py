@@ -14,7 +14,6 @@ import itertools
 import os
 import re
 import shutil
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ import tiny
 import torch
 import torch.nn.functional as F
 from PIL import ExifTags, Image
-from test_data import LOAD, describe, in_process, noise, png, saved
+from test_data import describe, killed, noise, png
 
 from ablate.data import cache, feed
 from ablate.data.augment.photometric import (
@@ -42,7 +41,7 @@ from ablate.data.mask import classes
 from ablate.data.masked_crop import DRAWN, FLIP, PLACE, MaskedCrops, nearest, resized
 from ablate.data.picture import Example
 from ablate.data.source import share
-from ablate.data.splits import MaskedSplit, open_cached
+from ablate.data.splits import MaskedSplit
 from ablate.planning.compose import resolve
 from ablate.shared import decoded
 from ablate.shared.errors import UserError
@@ -257,29 +256,9 @@ def test_masks_of_no_class_at_all_are_refused(tmp_path: Path) -> None:
         cache.prepare(sample(tmp_path / "data", test=2), tmp_path / "cache")
 
 
-KILLED = (
-    LOAD
-    + """
-from ablate.data import build_journal, building, decode_pool
-decode_pool._IMAGES, build_journal._JOURNAL_S, building._REPORT = 4, 0, 1
-note = build_journal.BuildJournal.note
-def noting(self, *what):
-    note(self, *what)
-    self._writing.result()
-build_journal.BuildJournal.note = noting
-def progress(done, total):
-    if done > 9:
-        os.kill(os.getpid(), signal.SIGKILL)
-cache.prepare(data, folder, progress, processes=0)
-"""
-)
-
-
 def test_a_killed_build_is_gone_on_with_and_rot_is_found(files: Path, tmp_path: Path) -> None:
     data, folder = sample(files), tmp_path / "cache"
-    said = in_process(KILLED, DATA=saved(data, tmp_path), FOLDER=str(folder))
-    assert said.returncode == -signal.SIGKILL, said.stderr
-    assert open_cached(data, folder) is None
+    killed(data, folder, lambda done, _: done > 9, chunk=4)
     left = cache.look(data, folder)
     assert 0 < left.done < 28
     reports: list[int] = []

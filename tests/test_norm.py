@@ -103,8 +103,9 @@ def test_layernorm_is_torchs():
         mean, var = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, correction=0)
         return (x - mean) / (var + 1e-6).sqrt() * weight + bias
 
-    assert_same(make("layernorm"), expected)
-    assert_same(make("layernorm"), lambda x, weight, bias: layer(WIDTH, weight, bias)(x))
+    x = tokens() * 1e-3  # small: the place of eps shows
+    assert_same(make("layernorm"), expected, x)
+    assert_same(make("layernorm"), lambda x, weight, bias: layer(WIDTH, weight, bias)(x), x)
     assert_same(make("layernorm", affine=False), lambda x: expected(x, 1, 0))
     assert_same(
         make("layernorm", eps=0.1), lambda x, weight, bias: layer(WIDTH, weight, bias, 0.1)(x)
@@ -276,29 +277,6 @@ def test_switchnorm_may_take_layer_norms_part_of_each_token():
     assert_same(make("switchnorm", layer="token"), expected)
 
 
-def one_hot(k):
-    ours = at_init("switchnorm")
-    with torch.no_grad():
-        for logits in (ours.mean_logits, ours.var_logits):
-            logits.copy_(torch.full((3,), -1e4).index_fill(0, torch.tensor(k), 0))
-    return ours
-
-
-def test_switchnorm_with_all_weight_on_one_is_that_one():
-    x = tokens()
-    torch.testing.assert_close(one_hot(0)(x), at_init("instancenorm")(x))
-    # Layer and batch norm but for what N - 1 in var_in adds: its mean / N.
-    mean_in, var_in = x.mean(1, keepdim=True), x.var(1, keepdim=True)
-    biased = var_in * (TOKENS - 1) / TOKENS
-    torch.testing.assert_close(biased, x.var(1, keepdim=True, correction=0))
-    for k, dims in ((1, (1, 2)), (2, (0, 1))):
-        mean, var = x.mean(dims, keepdim=True), x.var(dims, keepdim=True, correction=0)
-        extra = (var_in / TOKENS).mean([d for d in dims if d != 1], keepdim=True)
-        expected = (x - mean) / (var + extra + 1e-5).sqrt()
-        torch.testing.assert_close(one_hot(k)(x), expected)
-    assert mean_in.shape == var_in.shape
-
-
 # --- powernorm: REFERENCE D.2, step by step -----------------------------------------------------
 
 
@@ -357,26 +335,6 @@ def test_powernorm_is_its_equations_over_several_steps(warmup, groups):
     torch.testing.assert_close(ours.eval()(x), expected, atol=1e-11, rtol=1e-11)
     assert (ours.steps, ours.phi.tolist()) == (6, pytest.approx(theirs.phi.tolist()))
     assert ours.nu.abs().min() > 1e-4  # it did take part
-
-
-def test_powernorm_starts_with_a_unit_quadratic_mean():
-    y = at_init("powernorm", eps=1e-12)(tokens())
-    torch.testing.assert_close(y.square().mean((0, 1)), torch.ones(WIDTH, dtype=y.dtype))
-
-
-def test_powernorm_never_differentiates_the_batchs_power():
-    ours, x = at_init("powernorm"), tokens().requires_grad_()
-    dy = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(0))
-    y = ours(x)
-    (dx,) = torch.autograd.grad(y, x, dy)
-    hat = Power(WIDTH, HEADS, 0).scaled(x)
-    psi = hat.square().mean((0, 1))
-    as_constant, through = (
-        torch.autograd.grad(hat / (p + 1e-5).sqrt(), x, dy, retain_graph=True)[0]
-        for p in (psi.detach(), psi)
-    )
-    torch.testing.assert_close(dx, as_constant, atol=1e-12, rtol=1e-10)  # nu is still 0
-    assert (dx - through).abs().max() > 1e-2
 
 
 # --- dtn: REFERENCE D.3 as loops over heads and tokens ------------------------------------------
@@ -460,81 +418,11 @@ def test_dtn_pool_is_dtn_where_the_grid_is_no_finer():
     assert choices.NORMS["dtn_pool"].params["pool"].default == 14
 
 
-def test_dtn_pool_of_an_ordinary_size():
-    """A 28 x 28 grid: statistics are those of 14 x 14 squares of 2 x 2 tokens."""
-    shape = Shape(4, 2, (28, 28), 0)
-    ours, x = make("dtn_pool", shape), tokens(1, 784, 4)
-    half = make("dtn", Shape(4, 2, (14, 14), 0))
-    half.load_state_dict(ours.state_dict())
-    hat = norms.scaled.rms(x.unflatten(-1, (2, 2)), 1e-5).permute(2, 1, 0, 3)
-    coarse = F.avg_pool2d(hat.reshape(2, 28, 28, 2).permute(0, 3, 1, 2), 2)
-    expected = half.surroundings(coarse.permute(0, 2, 3, 1).reshape(2, 196, 1, 2))
-    for mine, moment in zip(ours.surroundings(hat), expected, strict=True):
-        grid = moment.reshape(2, 14, 14, 2).permute(0, 3, 1, 2)
-        repeated = F.interpolate(grid, scale_factor=2, mode="nearest")
-        torch.testing.assert_close(mine, repeated.permute(0, 2, 3, 1).reshape(2, 784, 1, 2))
-
-
-def hat(x, heads=HEADS, eps=1e-5):
-    parts = x.unflatten(-1, (heads, -1))
-    return (parts / (parts.square().mean(-1, keepdim=True) + eps).sqrt()).flatten(-2)
-
-
-def limit(gate, name="dtn"):
-    ours = make(name)
-    with torch.no_grad():
-        ours.weight.fill_(1)
-        ours.bias.fill_(0)
-        ours.positions.weight.fill_(0)
-        for parameter in (ours.mean_gate, ours.var_gate):
-            if parameter is not None:
-                parameter.fill_(gate)
-    return ours(tokens())
-
-
-def test_dtn_with_open_gates_is_layer_norm_after_the_heads_scales():
-    x = hat(tokens())
-    expected = (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True) + 1e-5).sqrt()
-    torch.testing.assert_close(limit(1e3), expected)
-    torch.testing.assert_close(limit(1e3, "dtn_var"), expected)
-    plain = (tokens() - tokens().mean(-1, keepdim=True)) / tokens().std(-1, keepdim=True)
-    assert (limit(1e3) - plain).abs().max() > 0.1  # ... and not of x itself
-
-
-def test_dtn_with_closed_gates_and_no_positions_is_instance_norm():
-    x = hat(tokens())
-    var = x.var(1, keepdim=True, correction=0)
-    expected = (x - x.mean(1, keepdim=True)) / (var + 1e-5).sqrt()
-    torch.testing.assert_close(limit(-1e3), expected)
-    own_mean = (x - x.mean(-1, keepdim=True)) / (var + 1e-5).sqrt()
-    torch.testing.assert_close(limit(-1e3, "dtn_var"), own_mean)
-
-
 def shares(norm):
     """(H, N, N), [h, b, a]: what one token after the other gives to all."""
     heads, number = len(norm.var_gate), norm.positions.offsets.shape[0] ** 2
     ones = torch.eye(number, dtype=torch.float64).expand(heads, -1, -1)[:, :, None]
     return norms.dtn.around(ones.contiguous(), *norm.positions.shares()).squeeze(2)
-
-
-def test_position_weights_are_shares():
-    ours = make("dtn")
-    expected = torch.stack(position_weights(ours.positions.weight, ours.positions.bias, SIDE))
-    before = shares(ours)
-    torch.testing.assert_close(before, expected, atol=1e-12, rtol=1e-12)
-    torch.testing.assert_close(before.sum(-1), torch.ones(HEADS, TOKENS, dtype=torch.float64))
-    with torch.no_grad():
-        ours.positions.bias += 3
-    torch.testing.assert_close(shares(ours), before, atol=1e-12, rtol=1e-12)
-
-
-@pytest.mark.parametrize("flipped", [0, 1])
-def test_dtn_looks_in_a_direction(flipped):
-    ours, x = make("dtn"), tokens()
-    y = ours(x)
-    with torch.no_grad():
-        ours.positions.weight[:, flipped] *= -1
-    assert (ours(x) - y).abs().max() > 1e-2
 
 
 @pytest.mark.parametrize("heads", [1, 4, 9, 16])
@@ -561,11 +449,6 @@ def test_local_heads_start_with_a_bump_beside_their_token(heads):
             assert share.argmax() == middle - cx - side * cy
 
 
-def test_with_an_odd_number_of_offsets_the_central_head_looks_at_its_own_token():
-    ours = at_init("dtn", Shape(18, 9, (5, 5), 0))
-    assert shares(ours)[4].argmax(-1).tolist() == list(range(25))
-
-
 @pytest.mark.parametrize(("heads", "local"), [(6, 4), (12, 9), (16, 16), (3, 1)])
 def test_only_a_square_number_of_heads_starts_local(heads, local):
     shape = Shape(2 * heads, heads, (4, 4), 0)
@@ -585,20 +468,6 @@ def test_locality_is_written_and_the_gates_start_half_open():
     assert ours.mean_gate.tolist() == ours.var_gate.tolist() == [0] * HEADS
     assert choices.NORMS["dtn"].params["locality_init"].default is True
     assert at_init("dtn", seed=1).positions.weight[0].tolist() == [0, 0, -1]
-
-
-@pytest.mark.parametrize(
-    ("width", "heads", "more"),
-    [(192, 4, 24), (384, 6, 36), (432, 9, 54), (768, 12, 72), (768, 16, 96)],  # T*, S, S*, B, B*
-)
-def test_dtn_has_six_parameters_a_head_more_than_layer_norm(width, heads, more):
-    shape = Shape(width, heads, (14, 14), 0)
-
-    def count(name):
-        return sum(p.numel() for p in make(name, shape).parameters())
-
-    assert count("dtn") == count("dtn_pool") == count("layernorm") + more
-    assert count("dtn_var") == count("layernorm") + 5 * heads
 
 
 def test_position_weights_are_made_once_a_forward_pass(monkeypatch):
@@ -720,35 +589,6 @@ def test_a_norm_has_as_many_parameters_as_published():
         "dtn_var": 2 * WIDTH + 5 * HEADS,
     }
     assert count == dict.fromkeys(FORMS, 2 * WIDTH) | exceptions
-
-
-def test_one_group_standardises_a_sample_and_a_group_a_channel_is_instance_norm():
-    x = tokens()
-    mean, var = x.mean((1, 2), keepdim=True), x.var((1, 2), keepdim=True, correction=0)
-    one = at_init("groupnorm", groups=1)(x)
-    torch.testing.assert_close(one, (x - mean) / (var + 1e-5).sqrt())
-    each = at_init("groupnorm", groups=WIDTH)(x)
-    torch.testing.assert_close(each, at_init("instancenorm", unbiased=False)(x))
-
-
-def test_scalenorm_starts_at_the_length_of_a_standard_token():
-    x = tokens()
-    lengths = at_init("scalenorm")(x).norm(dim=-1)
-    torch.testing.assert_close(lengths, torch.full_like(lengths, sqrt(WIDTH)))
-    rms = at_init("rmsnorm", eps=1e-15)(x)
-    torch.testing.assert_close(at_init("scalenorm")(x), rms, atol=1e-7, rtol=1e-7)
-
-
-def test_dyt_is_odd_bounded_and_has_its_slope():
-    norm = make("dyt")
-    nn.init.zeros_(norm.bias)
-    x = tokens()
-    torch.testing.assert_close(norm(-x), -norm(x))
-    assert (norm(1e3 * x).abs() <= norm.weight.abs() + 1e-12).all()
-    torch.testing.assert_close(norm(1e9 * x), norm.weight * x.sign())
-    slope = norm(torch.full_like(x, 1e-7)) / 1e-7
-    torch.testing.assert_close(slope, (norm.weight * norm.alpha).expand_as(x))
-    assert at_init("dyt").alpha.tolist() == [0.5]
 
 
 @forms

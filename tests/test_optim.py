@@ -97,24 +97,6 @@ def test_a_schedule_begins_at_0_peaks_after_the_warm_up_and_ends_at_0(schedule, 
     assert (got[100] == 0) == (schedule in ("cosine", "linear") or cooldown > 0)
 
 
-def test_schedules_by_hand():
-    """big_vision/utils.py create_learning_rate_schedule, at places where it is easy to compute."""
-    cosine = rates(Lengths(70, 10, 0), schedule="cosine", lr=4.0)
-    assert cosine[30] == pytest.approx(3.0)  # a third: cos 60 degrees
-    assert cosine[40] == pytest.approx(2.0)
-    linear = rates(Lengths(70, 10, 0), schedule="linear", lr=4.0)
-    assert linear[25] == pytest.approx(3.0)
-    rsqrt = rates(Lengths(400, 10, 20), schedule="rsqrt", lr=4.0, timescale=100)
-    assert rsqrt[310] == pytest.approx(2.0)  # 1 / sqrt(1 + 300/100)
-    assert rsqrt[390] == pytest.approx(4 / math.sqrt(4.8) / 2)  # half of the cooldown is left
-    short = rates(Lengths(400, 10, 0), schedule="rsqrt", lr=4.0, timescale=100)
-    assert short[:381] == rsqrt[:381]  # the cooldown takes nothing away before it begins
-    constant = rates(Lengths(400, 10, 20), schedule="constant", lr=4.0, min_lr=1.0)
-    assert constant[10:381] == [4.0] * 371
-    assert constant[390] == pytest.approx(2.5)
-    assert constant[400] == pytest.approx(1.0)
-
-
 @pytest.mark.parametrize(
     ("schedule", "theirs", "own"),
     [
@@ -177,21 +159,6 @@ def test_adamw_equals_optax(decay):
     kernel, bias = OPTAX[decay]
     assert model.weight[0].tolist() == pytest.approx(kernel, rel=1e-12)
     assert model.bias.item() == pytest.approx(bias, rel=1e-12)
-
-
-def test_sgd_is_the_heavy_ball_by_hand():
-    """m = 0.6, 1.134, 1.60893 for the kernel, 0.5, 0.95, 1.355 for the bias, which has no decay."""
-    model = nn.Linear(1, 1, dtype=torch.float64)
-    nn.init.ones_(model.weight)
-    nn.init.ones_(model.bias)
-    optimizer = make_optimizer(model, optim(name="sgd", lr=0.1, wd=0.1, b1=0.9))
-    for rate in (0.1, 0.05, 0.2):
-        for parameter in model.parameters():
-            parameter.grad = torch.full_like(parameter, 0.5)
-        optimizer.set_rate(rate)
-        optimizer.step()
-    assert model.weight.item() == pytest.approx(1 - 0.06 - 0.0567 - 0.321786, rel=1e-12)
-    assert model.bias.item() == pytest.approx(1 - 0.05 - 0.0475 - 0.271, rel=1e-12)
 
 
 @pytest.mark.parametrize("b1", [0.0, 0.9])
@@ -381,26 +348,6 @@ def test_what_an_optimiser_does_not_read_is_no_part_of_the_id():
     assert not same("adafactor", beta2_decay=-0.5)
 
 
-def test_independent_decay_takes_wd_times_the_schedules_share_of_kernels_only():
-    """big_vision: without gradients a step takes s(t) * 1e-4 * p, whatever the learning rate."""
-    model = build(tiny.run({"stem": "dpn", "model.rep": True})).double()
-    tiny.scramble(model)
-    chosen = optim(lr=3e-3, wd=1e-4, decay="independent")
-    optimizer = make_optimizer(model, chosen)
-    run = Lengths(12, 4, 0)
-    for step, share in {0: 0.0, 1: 0.25, 4: 1.0, 8: 0.5}.items():
-        before = {name: p.detach().clone() for name, p in model.named_parameters()}
-        for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
-        optimizer.set_rate(learning_rate(chosen, step, run))
-        optimizer.step()
-        for name, parameter in model.named_parameters():
-            taken = share * 1e-4 * before[name] if name in decay_names(model) else 0 * before[name]
-            torch.testing.assert_close(
-                before[name] - parameter.detach(), taken, rtol=1e-9, atol=1e-15, msg=name
-            )
-
-
 @pytest.mark.parametrize("stem", ["dpn", "conv"])
 def test_kernels_decay_and_nothing_else(stem):
     """By their shape: of the parameters with two axes only positions and class token are none."""
@@ -442,16 +389,6 @@ def test_the_average_equals_timms(oracle):
     assert average.weights.keys() == expected.keys()
     for name, weights in average.weights.items():
         assert torch.equal(weights, expected[name]), name
-
-
-def test_the_average_by_hand():
-    model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
-    nn.init.constant_(model.weight, 1.0)
-    average = Average(model, 0.9)
-    for value in (2.0, 3.0):
-        nn.init.constant_(model.weight, value)
-        average.update()
-    assert average.weights["weight"].item() == pytest.approx(0.81 + 0.9 * 0.2 + 0.3)  # 1.29
 
 
 def test_a_shown_average_is_in_the_model_until_the_end_whatever_happens():

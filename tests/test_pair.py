@@ -1,6 +1,5 @@
 """`table A B`: two sweeps side by side, each with the numbers of its own table and no others."""
 
-import csv
 import io
 import json
 import re
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY
+from conftest import REPOSITORY, records
 from test_table import BLOCKS, SPEC, make_plan, plant, tabulate
 from test_wide import grids
 
@@ -225,7 +224,7 @@ def test_by_names_on_the_command_line(ask, tmp_path, monkeypatch):
     found = json.loads(ask(*names, "--format", "json")[1])
     assert [one["sweep"] for one in found["sweeps"]] == ["fixture", other.name]
     assert found["rows"][1] == {"labels": ["post", "after"], "by": "change", "differs": []}
-    facts = csv.DictReader(io.StringIO(ask(*names, "--format", "csv")[1]))
+    facts = records(ask(*names, "--format", "csv")[1])
     assert {fact["sweep"] for fact in facts} == {"fixture", other.name}
     assert "nats" in ask(*names, "analysis.metric=loss", "--show", "gain")[1]
     for words, said in (

@@ -1,14 +1,12 @@
 """The published tables: through our own code, beside a sweep of ours, and what a sweep can tell."""
 
-import csv
 import dataclasses
-import io
 import re
 from collections import Counter
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY
+from conftest import REPOSITORY, records
 from test_table import finished, make_plan, tabulate
 
 from ablate.analysis import paper, stats
@@ -63,7 +61,7 @@ def test_both_readings_of_plus_minus_are_said():
         "With +- as 95 % intervals all 10 gains clear 0, as standard errors 9 of 10 (not S/16, "
         "+1.10 +- 1.13)." in table.notes
     )
-    facts = list(csv.DictReader(io.StringIO(render(table, "csv"))))
+    facts = records(render(table, "csv"))
     low = {f["column"]: f["value"] for f in facts if f["quantity"] == "paper.gain.low"}
     assert float(low["S/16"]) == said["S/16"].low
 
@@ -104,7 +102,7 @@ def test_every_published_table_is_set_in_every_format():
         assert table.entries, name
         for format in ("md", "latex", "html", "csv", "json"):
             assert render(table, format, show=SHOW)
-    facts = csv.DictReader(io.StringIO(render(read_published("T6"), "csv")))
+    facts = records(render(read_published("T6"), "csv"))
     gains = {(f["row"], f["column"]): f["value"] for f in facts if f["quantity"] == "gain"}
     assert gains["pre", "B/32"] == "-2.6"
 
@@ -150,7 +148,7 @@ def test_at_paper_scale_values_are_subtracted(tmp_path):
     assert entry.against.gain == pytest.approx(2.0 - 1.1, abs=0.1)
     assert entry.against.agreement is None
     assert "| 79.7 ± 0.20, +1.1 | -7." in render(table, "md", show=("gain", "paper"))
-    facts = csv.DictReader(io.StringIO(render(table, "csv")))
+    facts = records(render(table, "csv"))
     assert any(f["quantity"] == "paper.pm" and f["value"] == "0.2" for f in facts)
 
 
@@ -203,7 +201,7 @@ def test_elsewhere_a_cell_says_whether_the_gains_agree():
         text = render(table, "md", show=("gain", "paper"))
         where = "in our interval" if inside else "outside our interval"
         assert f"| S/16: 79.7 ± 0.20, +1.1 | {word}, {where} |" in text
-        facts = csv.DictReader(io.StringIO(render(table, "csv")))
+        facts = records(render(table, "csv"))
         assert [f["value"] for f in facts if f["quantity"] == "paper.gain.inside"] == [str(+inside)]
         assert re.search("Not subtracted, trained on cifar10, .*imagenet1k: S/4 for S/16\\.", text)
     noise = np.random.default_rng(2)

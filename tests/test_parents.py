@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import io
 import json
 import os
 import random
@@ -28,7 +27,6 @@ import ablate
 from ablate.analysis.captions import parent_words
 from ablate.planning.design import ONE_PARENT
 from ablate.planning.expand import plan as make_plan
-from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
@@ -194,10 +192,6 @@ def test_positions_are_resized_as_scipy_does(sides):
         np.abs(resize(table.double(), new * new).reshape(new, new, 6).numpy() - expected).max()
         < 1e-6
     )
-
-
-def child_of(parent: spec.Run, **changed) -> spec.Run:
-    return dataclasses.replace(parent, parent=parent, **changed)
 
 
 @pytest.mark.parametrize(
@@ -448,7 +442,7 @@ def test_one_parent_has_no_verdict(copy):
     copy(
         "sweep", "stem=none,dpn", *FROM, "from.seed=0", "seeds=3", "--as", "one", "launcher=inline"
     )
-    rows = list(csv.DictReader(io.StringIO(copy("table", "one", "--format", "csv").out)))
+    rows = copy.facts("one")
     assert {row["text"] for row in rows if row["quantity"] == "verdict"} <= {"", "-", "baseline"}
     assert "One parent a row" in copy("table", "one").out
     copy("sweep", "stem=none,dpn", *FROM, "seeds=3", "--as", "free", "launcher=inline")

@@ -75,13 +75,6 @@ def test_contrasts_are_the_variants_that_were_read_with_these_runs(now, before, 
     assert contrasts(reading(now, 3), *(reading(rows, 3) for rows in before)) == expected
 
 
-def test_a_look_of_another_metric_or_of_other_runs_counts_none():
-    now = reading("bx", 3)
-    assert contrasts(now, reading("bxyz", 3, metric="loss")) == 1
-    assert contrasts(now, reading("bxyz", (3, 4, 5))) == 1
-    assert contrasts(now, reading("bxyz", (2, 3, 4))) == 3  # seed 2
-
-
 def test_a_peek_counts_the_variants_of_which_something_was_seen():
     peek = reading("bxyz", 0, planned=3)
     rows = dict(peek.columns[""].rows) | {"z": ReadRow("spec z", {})}
@@ -96,18 +89,6 @@ def test_the_sweeps_of_the_variants_that_a_table_lacks_are_named():
 
 
 # --- At which numbers of seeds ------------------------------------------------------------------
-
-
-def test_fewer_and_more_seeds_count():
-    for n, others, expected in (
-        (3, [3, 3], (3,)),
-        (3, [20], (3, 20)),
-        (20, [3], (3, 20)),
-        (5, [3, 4, 8], (3, 4, 5, 8)),
-        (5, [1], (5,)),  # which tells nothing
-        (2, [3], (2, 3)),
-    ):
-        assert every(reading("bx", n), *(reading("bx", m) for m in others)) == expected
 
 
 def test_declared_looks_are_declared():

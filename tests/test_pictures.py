@@ -24,14 +24,13 @@ import pytest
 from conftest import ABLATE, Shell
 from PIL import Image
 from pyarrow import parquet
-from test_data import LOAD, describe, folders, in_process, jpeg, noise, png, saved
+from test_data import describe, folders, jpeg, killed, noise, png
 from test_fingerprint import PLAIN
 from test_kill import wait_for
 
 from ablate.analysis.footnotes import data_notes
-from ablate.data import cache, source
+from ablate.data import cache, decode_pool, source
 from ablate.data.picture import FORMATS, Broken, Example, decode
-from ablate.data.splits import open_cached
 from ablate.planning.compose import Composer
 from ablate.planning.data_section import complete
 from ablate.running.disk import with_room
@@ -376,41 +375,28 @@ def test_what_is_wrong_with_the_machine_is_left_out_by_nobody(
         cache.prepare(data, tmp_path / "cache", processes=0)
 
 
-KILLED = (
-    LOAD
-    + """
-from ablate.data import build_journal, building, decode_pool
-decode_pool._IMAGES, build_journal._JOURNAL_S, building._REPORT = 8, 0, 1
-journal = folder / f".{data.fingerprint}.building" / "journal.json"
-def kill(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-note = build_journal.BuildJournal.note
-def noting(self, *what):
-    note(self, *what)
-    self._writing.result()
-build_journal.BuildJournal.note = noting
-def progress(done, total):
-    if os.environ["AT"] == "journal" and journal.exists() and "truncated" in journal.read_text():
-        kill()
-drop = decode_pool.Array.drop
-def dropping(array, rows):
-    os.ftruncate = kill  # all rows have moved
-    drop(array, rows)
-if os.environ["AT"] == "drop":
-    decode_pool.Array.drop = dropping
-cache.prepare(data, folder, progress, processes=0)
-"""
-)
-
-
 @pytest.mark.parametrize("at", ["journal", "drop"])
 def test_a_build_killed_while_it_skips_gives_the_same_bytes(
     tmp_path: Path, spoilt: Path, at: str
 ) -> None:
     data, folder = describe(path=spoilt, broken="skip", **SPOILT), tmp_path / "cache"
-    said = in_process(KILLED, DATA=saved(data, tmp_path), FOLDER=str(folder), AT=at)
-    assert said.returncode == -signal.SIGKILL, said.stderr
-    assert open_cached(data, folder) is None
+    drop = decode_pool.Array.drop
+
+    def dropping(array: decode_pool.Array, rows: Any) -> None:
+        os.ftruncate = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # all rows have moved
+        drop(array, rows)
+
+    def before() -> None:
+        if at == "drop":
+            decode_pool.Array.drop = dropping
+
+    killed(
+        data,
+        folder,
+        lambda _, noted: at == "journal" and "truncated" in noted,
+        chunk=8,
+        before=before,
+    )
     assert (cache.look(data, folder).done > 0) == (at == "journal")
     resumed, calm = cache.prepare(data, folder), cache.prepare(data, tmp_path / "calm")
     for file in calm.folder.iterdir():

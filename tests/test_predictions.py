@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Shell
+from conftest import Shell, records
 from simulation import family
 from test_table import every_text, finished, make_plan, tabulate
 
@@ -87,7 +85,7 @@ def test_a_table_judges_each_row_by_its_own_images():
     for text in every_text(table):
         assert "own spread, from which images change between its seeds" in text
         assert f"own spread, {least:.2f} to {most:.2f} points, from which images change" in text
-    lines = csv.DictReader(io.StringIO(render(table, "csv")))
+    lines = records(render(table, "csv"))
     facts = {f["quantity"]: f["value"] for f in lines if f["quantity"].startswith("spread")}
     assert float(facts["spread.least"]) == pytest.approx(least)
     assert float(facts["spread.most"]) == pytest.approx(most)
@@ -176,7 +174,7 @@ def gains(text):
     """(low, high) by row, of a table in CSV."""
     facts = {
         (f["row"], f["quantity"]): float(f["value"])
-        for f in csv.DictReader(io.StringIO(text))
+        for f in records(text)
         if f["value"] and not f["seed"]
     }
     rows = {row for row, quantity in facts if quantity == "gain.low"}

@@ -168,11 +168,6 @@ def test_grey_is_pils_for_any_colour(seed: int) -> None:
     np.testing.assert_array_equal(colour.grey(planes)[0, 0], expected)
 
 
-def test_a_channel_of_its_own_has_no_colour() -> None:
-    images = pictures(1)
-    assert torch.equal(colour.saturation(images, FACTORS), images)
-
-
 def test_jitter_is_brightness_contrast_saturation_by_uniform_factors(oracle: Any) -> None:
     v2 = oracle("torchvision.transforms.v2.functional")
     images = pictures().repeat(3, 1, 1, 1)
@@ -238,23 +233,6 @@ def test_between_pixels_levels_are_rounded() -> None:
     moved = warp.translation(torch.tensor([0.5, 0.25]), torch.zeros(2))
     seen = warp.warp_bilinear(image, moved, 0)[:, 2, :, 0]
     assert seen.tolist() == [[12, 13, 12, 0], [11, 13, 12, 10]]  # from 11.5, 10.75 and 12.25
-
-
-def test_nearest_warps_are_tfs() -> None:
-    """ImageProjectiveTransform: the pixel at round(a x + b y + c), counted between centres."""
-    image = torch.arange(1, 36, dtype=torch.uint8).view(1, 7, 5, 1)
-    for factor in (0.31, -0.43, 0.27):
-        sheared = warp.warp(image, warp.shear_x(torch.tensor([factor])), 0)[0, ..., 0]
-        down = warp.warp(image, warp.shear_y(torch.tensor([factor])), 0)[0, ..., 0]
-        for y in range(7):
-            for x in range(5):
-                column, row = round(x + factor * y), round(y + factor * x)
-                assert sheared[y, x] == (image[0, y, column, 0] if 0 <= column < 5 else 0)
-                assert down[y, x] == (image[0, row, x, 0] if 0 <= row < 7 else 0)
-    moved = warp.warp(image, warp.translation(torch.tensor([2.0]), torch.tensor([-3.0])), 9)
-    assert (moved[0, :3] == 9).all()
-    assert (moved[0, :, 3:] == 9).all()
-    assert torch.equal(moved[0, 3:, :3], image[0, :4, 2:])
 
 
 def test_flip_mirrors_those_of_the_mask() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import functools
 import hashlib
 import http.server
-import io
 import json
 import os
 import re
@@ -15,12 +13,12 @@ import shutil
 import stat
 import subprocess
 import threading
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from browser import Browser, installed_axe
-from conftest import Shell
+from conftest import Shell, records
+from html_page import Page
 from test_table import PLANTED, half_width, make_plan, plant, tabulate
 
 from ablate.analysis.headline import said, summary
@@ -126,61 +124,6 @@ def wide(root: Path) -> tuple[Plan, dict]:
     return plan, results
 
 
-class Page(HTMLParser):
-    """A page as a reader has it: tags, the text of every id'd section, tables as rows of texts."""
-
-    LINKS = ("href", "xlink:href", "src", "data")
-    VOID = ("meta", "link", "br", "hr", "img", "input")
-
-    def __init__(self, html: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.links: list[str] = []
-        self.open: list[str] = []
-        self.texts: list[str] = []
-        self.tables: list[list[list[str]]] = []
-        self.values: list[list[list[float]]] = []  # exact, of a table's cells
-        self.feed(html)
-        assert self.open == []
-        self.tables = [[[tidy(cell) for cell in row] for row in table] for table in self.tables]
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        named = dict(attributes)
-        assert not [name for name in named if name.startswith("on")]
-        self.links += [named[name] or "" for name in self.LINKS if name in named]
-        if tag not in self.VOID:
-            self.open.append(tag)
-        if tag == "table":
-            self.tables.append([])
-            self.values.append([])
-        elif tag == "tr":
-            self.tables[-1].append([])
-            self.values[-1].append([])
-        elif tag in ("td", "th"):
-            self.tables[-1][-1].append("")
-        elif tag == "data":
-            self.values[-1][-1].append(float(named["value"]))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if "style" in self.open:
-            return
-        self.texts.append(data)
-        if ("td" in self.open or "th" in self.open) and "sup" not in self.open:
-            self.tables[-1][-1][-1] += data
-
-    @property
-    def text(self) -> str:
-        return tidy("".join(self.texts))
-
-
-def tidy(text: str) -> str:
-    return " ".join(text.split())
-
-
 def read(shell: Shell, name: str) -> Page:
     return Page((shell.folder / f"{name}.html").read_text())
 
@@ -188,7 +131,7 @@ def read(shell: Shell, name: str) -> Page:
 def facts(shell: Shell, name: str) -> list[dict[str, str]]:
     path = shell.folder / f"{name}.csv"
     text = path.read_text() if path.exists() else shell("table", name, "--format", "csv").out
-    return list(csv.DictReader(io.StringIO(text)))
+    return records(text)
 
 
 # --- What it says -------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model import attention, build
 from ablate.training.numerics import choose
 from ablate.training.optim import Average
-from ablate.training.schedule import Lengths, learning_rate
+from ablate.training.schedule import learning_rate, lengths
 from ablate.training.task.classify import prior_loss
 from ablate.training.training import Training
 
@@ -79,34 +79,14 @@ def outcome(folder: Path, result: dict) -> tuple:
     return same, rundir.metrics.read_bytes(), rundir.predictions.read_bytes()
 
 
-STEMS = itertools.cycle(("none", "dpn"))
-CELLS = [(*cell, next(STEMS)) for cell in itertools.product(tiny.PLACEMENTS, tiny.PLACEMENTS)]
-
-
-@pytest.mark.parametrize(("attn", "mlp", "stem"), CELLS, ids=map(",".join, CELLS))
-def test_straight_equals_stopped_and_resumed(attn, mlp, stem, tmp_path, cache):
-    run = digits(
-        **{
-            "block.attn": attn,
-            "block.mlp": mlp,
-            "stem": stem,
-            "model.dropout": 0.1,
-            "model.drop_path": 0.1,
-            "model.depth": 2,
-            "augment.flip": True,
-            "augment.crop_pad": 1,
-        }
-    )
-    straight = go(run, tmp_path / "a", cache)
-    per_epoch = prepare(run.data, cache).counts["train"] // run.train.batch
-    assert go(run, tmp_path / "b", cache, stop_at=2 * per_epoch) is None  # at an epoch's end
-    assert go(run, tmp_path / "b", cache, stop_at=per_epoch + 3) is None  # in the middle of one
-    resumed = go(run, tmp_path / "b", cache)
-    assert outcome(tmp_path / "a", straight) == outcome(tmp_path / "b", resumed)
-    a, b = (load_file(tmp_path / side / "weights.safetensors") for side in "ab")
-    assert a.keys() == b.keys()
-    for name in a:
-        assert torch.equal(a[name], b[name]), name
+def resumed(run: spec.Run, folder: Path, cache: Path, *stops: int) -> dict:
+    """The result of a training, which is that of one that is stopped after so many steps, each
+    time, and resumed."""
+    straight = go(run, folder / "a", cache)
+    for stop_at in stops:
+        assert go(run, folder / "b", cache, stop_at) is None
+    assert outcome(folder / "a", straight) == outcome(folder / "b", go(run, folder / "b", cache))
+    return straight
 
 
 EVERYTHING = {
@@ -127,27 +107,46 @@ EVERYTHING = {
 }
 
 
-@pytest.mark.parametrize("style", ["tf", "timm"])
-def test_with_every_augmentation_straight_equals_stopped_and_resumed(style, tmp_path, cache):
-    run = digits(**EVERYTHING, **{"augment.style": style, "train.epochs": 2})
-    straight = go(run, tmp_path / "a", cache)
-    assert go(run, tmp_path / "b", cache, stop_at=7) is None
-    assert outcome(tmp_path / "a", straight) == outcome(
-        tmp_path / "b", go(run, tmp_path / "b", cache)
-    )
-    plain = go(digits(**{"train.epochs": 2}), tmp_path / "c", cache)
-    assert straight["weights_sha256"] != plain["weights_sha256"]
-    assert straight["train_loss"] < 10 * math.log(2)  # where it starts
+# What a step may carry to the next beside AdamW's moments. 18 steps are an epoch.
+OTHERWISE = {
+    "optim.name": "sgd",
+    "optim.lr": 0.05,
+    "optim.schedule": "rsqrt",
+    "optim.timescale": 10,
+    "optim.warmup_steps": 4,
+    "optim.cooldown_steps": 9,
+    "train.steps": 25,
+    "train.loss": "sigmoid",
+    "train.ema": 0.9,
+    "eval.every": 1,
+    "norm": "batchnorm",
+}
+RANDOM = {"model.dropout": 0.1, "model.drop_path": 0.1, "model.depth": 2, "train.epochs": 4}
+RANDOM |= {"augment.flip": True, "augment.crop_pad": 1}
+RESUMED = [  # each placement once in either sublayer; stopped at an epoch's end and within one
+    *(
+        ({"block.attn": attn, "block.mlp": mlp, "stem": stem, **RANDOM}, (36, 21))
+        for attn, mlp, stem in (
+            ("pre", "post", "none"),
+            ("post", "pre+post", "dpn"),
+            ("pre+post", "pre", "none"),
+        )
+    ),
+    *(({**EVERYTHING, "augment.style": s, "train.epochs": 2}, (7,)) for s in ("tf", "timm")),
+    ({"optim.name": "muon", "train.epochs": 2}, (7,)),  # two optimisers in one run
+    *(({**OTHERWISE, "optim.name": name}, (6, 7, 10)) for name in ("sgd", "adamw")),
+]
+
+
+@pytest.mark.parametrize(("settings", "stops"), RESUMED)
+def test_straight_equals_stopped_and_resumed(settings, stops, tmp_path, cache):
+    run = digits(**settings)
+    straight = resumed(run, tmp_path, cache, *stops)
+    assert straight["train_loss"] < (10 * math.log(2) if "train.loss" in settings else math.log(10))
     assert 0 < straight["utilisation"] < 1
-
-
-def test_two_optimisers_in_one_run_are_both_gone_on_with(tmp_path, cache):
-    run = digits(**{"optim.name": "muon", "train.epochs": 2})
-    straight = go(run, tmp_path / "a", cache)
-    assert go(run, tmp_path / "b", cache, stop_at=7) is None
-    resumed = go(run, tmp_path / "b", cache)
-    assert outcome(tmp_path / "a", straight) == outcome(tmp_path / "b", resumed)
-    assert straight["train_loss"] < math.log(10)
+    whole = lengths(run.optim, run.train, 18)
+    last = RunDir(tmp_path / "a").read_metrics()[-1]
+    assert last["lr"] == learning_rate(run.optim, whole.total - 1, whole)
 
 
 def test_a_pruned_run_comes_to_its_last_step_again_after_a_crash(tmp_path, cache, monkeypatch):
@@ -212,7 +211,8 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path, cache):
 
 
 def test_two_micro_batches_are_the_batch_in_float64(tmp_path, cache):
-    settings = {"train.precision": "fp64", "model.dropout": 0.1, "model.drop_path": 0.1}
+    settings = {"train.precision": "fp64", "train.epochs": 2}
+    settings |= {"model.dropout": 0.1, "model.drop_path": 0.1}
     whole, split = (digits(**settings, **{"train.micro_batch": micro}) for micro in (None, 32))
     assert whole.id != split.id
     for run, side in ((whole, "a"), (split, "b")):
@@ -260,40 +260,8 @@ def test_bfloat16_trains_and_resumes_to_the_same_bits(tmp_path, cache, monkeypat
 
     monkeypatch.setitem(attention.KERNELS, "sdpa", fused)
     run = digits(**{"train.precision": "bf16", "train.epochs": 2})
-    straight = go(run, tmp_path / "a", cache)
+    resumed(run, tmp_path, cache, 20)
     assert choose(run, torch.device("cpu")).kernel == "explicit"  # as it is
-    assert go(run, tmp_path / "b", cache, stop_at=20) is None
-    assert outcome(tmp_path / "a", straight) == outcome(
-        tmp_path / "b", go(run, tmp_path / "b", cache)
-    )
-
-
-# What a step may carry to the next beside AdamW's moments. 18 steps are an epoch.
-OTHERWISE = {
-    "optim.name": "sgd",
-    "optim.lr": 0.05,
-    "optim.schedule": "rsqrt",
-    "optim.timescale": 10,
-    "optim.warmup_steps": 4,
-    "optim.cooldown_steps": 9,
-    "train.steps": 25,
-    "train.loss": "sigmoid",
-    "train.ema": 0.9,
-    "eval.every": 1,
-    "norm": "batchnorm",
-}
-
-
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
-def test_a_resumed_run_has_the_momentum_the_rate_and_the_average(name, tmp_path, cache):
-    run = digits(**{**OTHERWISE, "optim.name": name})
-    straight = go(run, tmp_path / "a", cache)
-    for stop_at in (6, 7, 10):  # after 6, 13 and 23 steps
-        assert go(run, tmp_path / "b", cache, stop_at) is None
-    resumed = go(run, tmp_path / "b", cache)
-    assert outcome(tmp_path / "a", straight) == outcome(tmp_path / "b", resumed)
-    last = RunDir(tmp_path / "a").read_metrics()[-1]
-    assert last["lr"] == learning_rate(run.optim, 24, Lengths(25, 4, 9))
 
 
 def test_what_is_measured_and_saved_is_the_average(tmp_path, cache, monkeypatch):

@@ -7,9 +7,7 @@ cross-entropy, scipy's zoom, and a sliding window that goes pixel by pixel.
 from __future__ import annotations
 
 import contextlib
-import csv
 import dataclasses
-import io
 import itertools
 import json
 import os
@@ -366,7 +364,7 @@ def streets(shell: Shell) -> Shell:
 
 def test_a_sweep_of_segmentation_from_its_runs_to_its_table(streets: Shell) -> None:
     streets("sweep", *WORDS, "seeds=1", "train.steps=6", "eval.every=1", "launcher=inline")
-    facts = [*csv.DictReader(io.StringIO(streets("table", "--format", "csv").out))]
+    facts = streets.facts()
     assert {f["row"] for f in facts if f["quantity"] == "miou"} == {"none", "dpn"}
     table = streets("table", "--show", "miou,pixels,gain").out
     assert "mean IoU" in table or "Mean IoU" in table
@@ -490,7 +488,7 @@ def test_streets_are_learnt_from_any_share_of_them(shell: Shell, data_folder: An
     driver.wait()
     shell(*words)
     print(shell("table").out)
-    facts = csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))
+    facts = shell.facts()
     chance = 100 * guessed(11)
     above = {
         (f["row"], f["column"]): float(f["value"]) - chance

@@ -4,7 +4,6 @@ whatever path names the data, whether it is decoded already, and however many wo
 from __future__ import annotations
 
 import contextlib
-import csv
 import io
 import json
 import os
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Shell
+from conftest import Shell, records
 from PIL import Image
 
 from ablate.data import cache, source
@@ -122,7 +121,7 @@ def test_parquet_and_folders_give_one_table_whatever_path_cache_and_workers(tmp_
     assert runs(here, "sets") == runs(there, "sets")
     tables = [shell("table", "--format", "csv").out for shell in (here, there)]
     assert tables[0] == tables[1]
-    facts = list(csv.DictReader(io.StringIO(tables[0])))
+    facts = records(tables[0])
     sizes = {f["column"]: f["value"] for f in facts if f["quantity"] == "test.n"}
     assert sizes == {"CIFAR-10": "60", "MNIST": "60", "folder": "40"}
     assert sum(f["quantity"] == "top1.run" for f in facts) == 6

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 import slurm_cluster
-from conftest import Shell
+from conftest import Shell, wait_for
 from slurm_cluster import SlurmCluster
 from test_command import TRAIN, attempts, declare, expected, results
 
@@ -120,14 +120,7 @@ def sweep(shell, cluster, calm) -> Iterator[Callable[..., subprocess.Popen]]:
         process.wait()
     name = f"ablate-{token_of(shell.folder / 'runs')}"
     cluster.told("scancel", "-n", name)
-    until(lambda: not cluster.told("squeue", "-h", "-n", name))
-
-
-def until(condition: Callable[[], object], seconds: float = 90.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.1)
+    wait_for(lambda: not cluster.told("squeue", "-h", "-n", name))
 
 
 def beats(shell: Shell) -> list[dict]:
@@ -148,7 +141,7 @@ def train(shell: Shell, pilots: int = 2) -> list[dict]:
         found[:] = beats(shell)
         return len(found) >= pilots
 
-    until(at_work)
+    wait_for(at_work)
     return found
 
 
@@ -173,15 +166,6 @@ def check(shell: Shell, process: subprocess.Popen, calm: Shell, runs: int = 4) -
     assert shell("verify", "s").out.startswith(f"verified: {runs} runs")
     assert len(starts) == runs
     return starts
-
-
-def all_went_on(shell: Shell) -> None:
-    """Every attempt but a run's first began at a checkpoint."""
-    store = Store(shell.folder / "runs")
-    for run in store.read_plan("s").runs():
-        first, *later = store.rundir(run.id).read_attempts()
-        assert first["from_step"] == 0
-        assert all(attempt["from_step"] > 0 for attempt in later)
 
 
 def all_stopped(shell: Shell, may_die: bool = False) -> None:
@@ -247,7 +231,7 @@ def test_a_killed_slurmd_takes_its_node_away_for_a_while(shell, sweep, calm, clu
     node = train(shell)[0]["host"]
     cluster.kill(f"slurmd.{node}")
     # sinfo calls a node "completing" for a minute that is down while a job of it is requeued.
-    until(lambda: "State=DOWN" in cluster.told("scontrol", "show", "node", node))
+    wait_for(lambda: "State=DOWN" in cluster.told("scontrol", "show", "node", node))
     cluster.start_node(node)
     check(shell, process, calm)
     cluster.wait_for_nodes()
@@ -260,7 +244,7 @@ def test_a_killed_slurmctld_is_not_missed(shell, sweep, calm, cluster):
     # ("Duplicate jobid"), until an administrator looks. It writes all at once, a job of now, too.
     cluster.told("sbatch", "-H", "-J", "written-by-now", "-o", "/dev/null", "--wrap", "true")
     state = cluster.base / "state" / "job_state"
-    until(lambda: state.exists() and b"written-by-now" in state.read_bytes())
+    wait_for(lambda: state.exists() and b"written-by-now" in state.read_bytes())
     cluster.kill("slurmctld")
     time.sleep(10)
     cluster.start_controller()
@@ -280,8 +264,8 @@ def test_preempted_pilots_leave_checkpoints_and_come_again(shell, sweep, calm, c
     process = sweep(limits=SELDOM)
     train(shell)
     words = ("sbatch", "--parsable", "-p", "high", "-N", "3", "--exclusive", "-o", "/dev/null")
-    until(lambda: cluster.told(*words, "--wrap", "sleep 5"))
-    until(lambda: cluster.told("squeue", "-h", "-p", "high", "-t", "R,CG,CD"))
+    wait_for(lambda: cluster.told(*words, "--wrap", "sleep 5"))
+    wait_for(lambda: cluster.told("squeue", "-h", "-p", "high", "-t", "R,CG,CD"))
     assert 5 <= sum(check(shell, process, calm)) <= 6
     all_stopped(shell)
 
@@ -319,7 +303,7 @@ def test_a_full_disk_is_waited_for(shell, sweep, calm):
                 file.write(bytes(1 << 12))
                 file.flush()
         said = shell.folder / f"{shell.number}.out"
-        until(lambda: "is full; free some space" in said.read_text())
+        wait_for(lambda: "is full; free some space" in said.read_text())
         (runs / "fill").unlink()
         check(shell, process, calm)
     finally:
@@ -332,7 +316,7 @@ def test_a_driver_that_is_left_behind(shell, sweep, calm, where):
     assert done.code == 0, done.err
     assert " drives " in done.out
     log = shell.folder / "runs" / "driver.log"
-    until(lambda: log.exists() and "**s. Trained on" in log.read_text())
+    wait_for(lambda: log.exists() and "**s. Trained on" in log.read_text())
     assert check(shell, sweep(sleep=0), calm) == [1, 1, 1, 1]
 
 
@@ -358,7 +342,7 @@ def test_a_killed_and_a_cancelled_pilot_where_slurm_keeps_accounts(shell, calm):
         assert 6 <= sum(check(shell, process, calm)) <= 7
         ends = (f"{killed['job']}|FAILED", f"{cancelled['job']}|CANCELLED")
         words = ("sacct", "-n", "-X", "-P", "-o", "JobID,State")
-        until(lambda: all(end in cluster.told(*words) for end in ends))
+        wait_for(lambda: all(end in cluster.told(*words) for end in ends))
     finally:
         cluster.end()
         shutil.rmtree(base, ignore_errors=True)

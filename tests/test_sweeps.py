@@ -3,7 +3,6 @@ steps here, whole in `make soak`."""
 
 from __future__ import annotations
 
-import csv
 import io
 import os
 
@@ -49,7 +48,7 @@ def through(shell, name: str, *words: str) -> tuple[int, int]:
     """Run it; how many rows and columns of its table have a value."""
     done = shell("sweep", name, "launcher=inline", "--scale", "digits", *words)
     assert "failed" not in done.out
-    facts = csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))
+    facts = shell.facts()
     cells = {(f["row"], f["column"]) for f in facts if f["quantity"] in ("top1", "fewshot25")}
     rows, columns = {row for row, _ in cells}, {column for _, column in cells}
     return len(rows), len(columns)
@@ -80,7 +79,7 @@ def cpu_s(since: os.times_result) -> float:
 def above_chance(shell, metric: str) -> dict[str, float]:
     """By column: how far the worse row is above guessing one of ten classes, in points."""
     margins: dict[str, float] = {}
-    for f in csv.DictReader(io.StringIO(shell("table", "--format", "csv").out)):
+    for f in shell.facts():
         if f["quantity"] == metric:
             margin = float(f["value"]) - 10.0
             margins[f["column"]] = min(margin, margins.get(f["column"], margin))

@@ -5,8 +5,6 @@ import functools
 import io
 import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -570,18 +568,6 @@ def test_a_table_that_was_read_at_other_seeds_says_what_that_costs():
     assert "were also read at n = 5 (sweep planted)" in table.notes[0]
 
 
-def test_strict_withholds_the_words_of_all_but_the_most_seeds():
-    plan, results = grown()
-    fewer, some = grown(3)
-    strict = tabulate(fewer, some, before(fewer, plan), strict=True)
-    assert strict.notes[-1] == "--strict: verdicts withheld."
-    assert not strict.has_verdicts
-    assert strict.is_look  # its intervals
-    most = tabulate(plan, results, before(plan, fewer), strict=True)
-    assert most.has_verdicts
-    assert "were also read at n = 3" in most.notes[0]
-
-
 def test_declared_looks_share_alpha_and_need_no_note():
     plan, results = grown(looks=(3, 5))
     three = grown(3, looks=(3, 5))[0]
@@ -595,25 +581,6 @@ def test_declared_looks_share_alpha_and_need_no_note():
     assert said in undeclared.notes[0]
     plan, results = grown()
     assert entries(tabulate(plan, results))["same"].gain.low > entries(table)["same"].gain.low
-
-
-def test_the_best_row_alone_is_judged_among_all_that_were_read():
-    """By the t quantile of the level that five rows share, computed here."""
-    plan, results = grown(5)
-    best = part(plan, "base", "better")
-    [alone] = tabulate(best, results).columns[0].entries[1:]
-    table = tabulate(best, results, before(best, plan, sweep="all"))
-    [entry] = table.columns[0].entries[1:]
-    assert table.columns[0].contrasts == 5
-    for found, level in ((alone, 1), (entry, 5)):
-        quantile = scipy.stats.t.ppf(1 - 0.05 / (2 * level), 4)
-        half = quantile * found.gain.sd / math.sqrt(5)
-        assert found.gain.high - found.gain.mean == pytest.approx(half)
-    assert table.notes[0] == (
-        "These runs were read before, in all, among 5 variants: judged as 5 contrasts."
-    )
-    assert "rows: -worse, -same, -at least, -unclear." in table.notes[1]
-    assert table.notes[1].endswith("with results in view: all variants are counted.")
 
 
 def test_sweeps_over_one_baseline_are_told_and_judged_apart_but_for_their_average():
@@ -774,19 +741,6 @@ def test_the_bytes_do_not_depend_on_the_order_of_reading(format):
         cell["ids"] = {seed: ids[run] for seed, run in cell["ids"].items()}
     renamed = {ids[run]: result for run, result in backwards.items()}
     assert render(tabulate(Plan.from_tree(tree), renamed), format) == first
-
-
-def test_a_table_loads_no_more_than_it_needs():
-    """The control half imports these at once: numpy and scipy come with `tabulate`."""
-    code = (
-        "import sys, ablate.analysis.tabulate, ablate.report.formats, ablate.store.looks\n"
-        "heavy = {'numpy', 'scipy', 'pandas', 'rich', 'torch'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-        "import ablate.analysis.stats\n"
-        "heavy = {'scipy.stats', 'pandas'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_chance_is_a_guess():

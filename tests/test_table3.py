@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
-import io
 import signal
 from pathlib import Path
 
@@ -71,10 +69,6 @@ def few_columns(shell: Shell) -> None:
     (shell.folder / "sweeps" / "table3.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
 
 
-def facts_of(shell: Shell) -> list[dict[str, str]]:
-    return [*csv.DictReader(io.StringIO(shell("table", "--format", "csv").out))]
-
-
 def killed_once(shell: Shell, *words: str) -> None:
     """The sweep at the small scale, whole, its driver and workers killed on the way."""
     driver = shell.start("sweep", *DIGITS, *words)
@@ -90,7 +84,7 @@ def test_one_search_as_in_the_paper_gives_intervals_and_no_words(shell: Shell):
     few_columns(shell)
     killed_once(shell, *SHORT, "tune.repeats=1")
     assert len([*shell.folder.glob("runs/runs/*/result.json")]) == 6 + 6 * 3 + 6 * 3
-    facts = facts_of(shell)
+    facts = shell.facts()
     assert len([f for f in facts if f["quantity"] == "gain.low" and f["value"]]) == 3
     assert not [f for f in facts if f["quantity"] == "verdict" and f["text"]]
     shown = shell("table", "--format", "md").out
@@ -106,4 +100,4 @@ def test_the_rates_are_the_same_after_a_kill(shell: Shell):
     calm = Shell(shell.folder / "calm")
     calm.folder.mkdir()
     calm("sweep", *DIGITS, *SHORT)
-    assert facts_of(calm) == facts_of(shell)
+    assert calm.facts() == shell.facts()

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import csv
-import io
 import os
 
 import numpy as np
 import pytest
 import tiny
 import torch
-from conftest import REPOSITORY, Shell
+from conftest import REPOSITORY, Shell, records
 
 from ablate.data.splits import Split
 from ablate.shared.build import build_run
@@ -335,7 +333,7 @@ def swept(toy, tmp_path_factory):
 def test_a_task_is_a_registration_and_a_class(swept):
     """A toy that says a digit as a number: its own head, metrics and unit, and less is better."""
     folders, said = swept
-    lines = csv.DictReader(io.StringIO(said["csv"].out))
+    lines = records(said["csv"].out)
     told = {(line["row"], line["quantity"], line["seed"]): line["value"] for line in lines}
     tested = []
     for folder in folders.iterdir():

@@ -3,9 +3,7 @@ replicates, rounds, stages, and every mistake in a `tune:` named in one line."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 import itertools
 import json
 import math
@@ -19,7 +17,7 @@ import numpy as np
 import optuna
 import pytest
 import scipy.stats
-from conftest import Shell
+from conftest import Shell, records
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from simulation import DRAWS, family, family_wise_error, searched
@@ -161,7 +159,7 @@ def test_choosing_is_not_reporting_and_every_seed_has_a_search_of_its_own(calm):
     assert not any("step_s" in answer for answer in described.values())  # so short: not timed
     store = Store(calm.folder / "runs")
     table = calm("table", "lr", "--show", "gain,chosen").out
-    facts = [*csv.DictReader(io.StringIO(calm("table", "lr", "--format", "csv").out))]
+    facts = calm.facts("lr")
     for cell in plan.cells:
         assert set(cell.ids) == {0, 1}
         assert [choice.search for choice in cell.chosen] == [0, 1]
@@ -271,7 +269,7 @@ def test_the_studies_open_with_plain_optuna(calm):
 
 def test_trials_tells_what_was_tried(calm):
     plan, states = read(calm), {"finished"}
-    rows = [*csv.DictReader(io.StringIO(calm("trials", "lr", "--format", "csv").out))]
+    rows = records(calm("trials", "lr", "--format", "csv").out)
     whole = json.loads(calm("trials", "lr", "--format", "json").out)
     said = calm.process("trials", "lr").out
     assert len(rows) == len(whole["trials"]) == len(plan.trials)

@@ -2,13 +2,13 @@
 columns, counts at a line's end, averages over groups; and how columns map to published ones."""
 
 import csv
-import io
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import scipy.stats
+from conftest import records
 from test_formats import text_of
 from test_table import SPEC, finished, make_plan, tabulate
 
@@ -291,7 +291,7 @@ def test_programs_get_the_group_of_each_column():
     tree = json.loads(render(table, "json"))
     assert tree["groups"] == ["Natural", "Made"]
     assert [column["group"] for column in tree["columns"]] == ["Natural", "Natural", "Made"] * 2
-    facts = list(csv.DictReader(io.StringIO(render(table, "csv"))))
+    facts = records(render(table, "csv"))
     assert {f["column"]: f["text"] for f in facts if f["quantity"] == "group"} == {
         label: "Made" if "dmlab" in label else "Natural" for label in GAINS
     }
