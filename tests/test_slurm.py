@@ -205,7 +205,7 @@ def test_programs_are_stopped_killed_and_resumed_as_here(shell, cluster, monkeyp
     words = ("sweep", "trainer=toy", "trainer.lr=0.1,0.2", "trainer.steps=20", "seeds=1")
     words = (*words, "trainer.pause=0.4", *SLURM, "launcher.time=10", "launcher.attempts=9")
     process = shell.start(*words, **cluster.environment)
-    until(lambda: any(shell.folder.glob("runs/attempts/1/*/scratch/last.json")))
+    wait_for(lambda: any(shell.folder.glob("runs/attempts/1/*/scratch/last.json")))
     pilot = next(iter(read_object(p) for p in shell.folder.glob("runs/pilots/*/beat.json")))
     os.kill(pilot["pid"], signal.SIGKILL)
     assert shell.end(process).code == 0

@@ -87,10 +87,9 @@ class Code(importlib.abc.MetaPathFinder):
             self._forget()
 
     def _forget(self) -> None:
-        whole = {**self.files, **self.unforeseen}
+        files = {str(self.folder / place) for place in (*self.files, *self.unforeseen)}
         for name, module in list(sys.modules.items()):
-            file = getattr(module, "__file__", None)
-            if name != "__main__" and file is not None and self.place_of(file) in whole:
+            if name != "__main__" and getattr(module, "__file__", None) in files:
                 del sys.modules[name]
 
 
