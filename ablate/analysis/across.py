@@ -15,7 +15,7 @@ from ablate.shared.metrics import Metric
 from ablate.store.past_looks import PastLooks
 
 if TYPE_CHECKING:  # numpy, which `--help` does without
-    from ablate.analysis.stats import Estimate, Method, RowGain
+    from ablate.analysis.stats import Estimate, Exact, Method, RowGain
     from ablate.analysis.stats.estimate import Bools, Floats
 
 
@@ -36,11 +36,10 @@ class PValues:
     fisher_floor: float | None = None
 
 
-def p_values(gain: RowGain | None) -> PValues:
-    if gain is None:
-        return PValues()
-    flip = gain.sign_flip
-    return PValues(gain.p, gain.raw_p, flip.p if flip else None, flip.floor if flip else None)
+def p_values(gain: RowGain | None, fisher: Exact | None = None) -> PValues:
+    flip = gain.sign_flip if gain else None
+    exact = (part for test in (flip, fisher) for part in (test[:2] if test else (None, None)))
+    return PValues(gain.p if gain else None, gain.raw_p if gain else None, *exact)
 
 
 @dataclass(frozen=True)
@@ -199,11 +198,6 @@ def is_wide(gain: Estimate, metric: Metric) -> bool:
     if metric.most is None or gain.low is None or gain.high is None:
         return False
     return gain.low <= 0 <= gain.high and gain.high - gain.low > metric.most
-
-
-def wide(metric: Metric) -> str:
-    """Explain why the interval of a gain that `is_wide` is removed."""
-    return f"-: the interval is wider than {metric.most:g} {metric.points}, so it says nothing"
 
 
 def blocks(arrays: Arrays) -> tuple[Summary, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.across import noisy
 from ablate.analysis.scores import Scores
+from ablate.analysis.table import Note, Table, TableColumn, notes
 from ablate.analysis.trained_on import length_of
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, Tune
@@ -22,7 +23,6 @@ from ablate.store.store import REMEDY
 
 if TYPE_CHECKING:
     from ablate.analysis.stats import Method
-    from ablate.analysis.table import TableColumn
 
 
 def gain_alpha(analysis: Analysis) -> float:
@@ -175,19 +175,18 @@ def _method(plan: Plan, columns: Sequence[TableColumn]) -> str:
 # --- Notes --------------------------------------------------------------------------------------
 
 
-def notes(
+def warnings(
     plan: Plan,
     cells: Sequence[Scores],
     columns: Sequence[TableColumn],
     judged: bool,
-) -> list[str]:
+) -> list[Note]:
     """List what a reader must know before believing any number. `judged`: have gains intervals?"""
-    found = []
     missing = Counter[str]()
     for score in cells:
         missing[score.cell.row] += len(score.missing)
-    if missing.total():
-        found.append(_unfinished(plan, missing))
+    unfinished = [Note("unfinished", _unfinished(plan, missing))] if missing.total() else []
+    found = []
     if plan.skipped:
         without = "The table leaves out these seeds"
         if plan.unevenly_skipped:
@@ -206,7 +205,7 @@ def notes(
             found += _void(
                 plan, column, [s for s in cells if s.cell.column == column.label], judged
             )
-    return found
+    return [*unfinished, *notes("warning", found)]
 
 
 def withheld(runs: Mapping[str, str]) -> Iterator[str]:
@@ -400,12 +399,19 @@ def _beside(plan: Plan, past: PastLooks, column: str) -> str:
     )
 
 
-def details(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
-    """State the spread of every column, then what more seeds would resolve."""
+def details(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Note]:
+    """State the spread of every column, then the gain that twice as many seeds would resolve, and
+    the command that trains them."""
     for column in columns:
         spread = _spread(plan, column)
-        yield f"{column.heading}: {spread}" if column.heading else sentence(spread)
-    yield from _forecast(plan, columns)
+        text = f"{column.heading}: {spread}" if column.heading else sentence(spread)
+        yield Note("detail", text, (None, column.label))
+    unclear = [column for column in columns if column.forecast]
+    for column in unclear:
+        yield Note("detail", _forecast(plan, column), (None, column.label))
+    n = len(plan.seeds)
+    command = f"{count(n * len(plan.cells), 'more run')}: `{seeds_command(plan, 2 * n)}`."
+    yield from (Note("detail", command, (None, column.label)) for column in unclear)
 
 
 def _spread(plan: Plan, column: TableColumn) -> str:
@@ -458,23 +464,15 @@ def _likeness(column: TableColumn) -> str:
     return f"images flip with the baseline's: {high:.2f} {most} ... {low:.2f} {least}"
 
 
-def _forecast(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
-    """State the gain that twice as many seeds would resolve, and the command that trains them."""
-    of = plan.metric
-    told = [column for column in columns if column.forecast]
-    for column in told:
-        assert column.forecast is not None
-        f = column.forecast
-        half, low, high = (f"{x:.{of.decimals}f}" for x in (f.half, f.low, f.high))
-        at = f"{column.heading}: " if column.heading else ""
-        alike = "if the rows' spreads are as alike as they look"
-        yield (
-            f"{at}{f.seeds} seeds would resolve {of.change}s of about {half} {of.points} ({low} to "
-            f"{high}), {alike}."
-        )
-    if told:
-        n = len(plan.seeds)
-        yield f"{count(n * len(plan.cells), 'more run')}: `{seeds_command(plan, 2 * n)}`."
+def _forecast(plan: Plan, column: TableColumn) -> str:
+    of, f = plan.metric, column.forecast
+    assert f is not None
+    half, low, high = (f"{x:.{of.decimals}f}" for x in (f.half, f.low, f.high))
+    at = f"{column.heading}: " if column.heading else ""
+    return (
+        f"{at}{f.seeds} seeds would resolve {of.change}s of about {half} {of.points} ({low} to "
+        f"{high}), if the rows' spreads are as alike as they look."
+    )
 
 
 def seeds_command(plan: Plan, n: int) -> str:
@@ -483,3 +481,27 @@ def seeds_command(plan: Plan, n: int) -> str:
     seeds = [*plan.seeds, *more[: n - len(plan.seeds)]]
     text = str(n) if sorted(seeds) == [*range(n)] else f"[{','.join(map(str, seeds))}]"
     return with_words(plan, f"seeds={text}")
+
+
+# --- What is shown of a table -------------------------------------------------------------------
+
+
+def cut_words(table: Table, show: Sequence[str]) -> Iterator[str]:
+    """Tell that intervals of means end where the metric does, where such intervals are shown."""
+    of, means = table.of(), [entry.accuracy for entry in table.entries if entry.accuracy]
+    if of.most is None or not {"ci", "pm"} & {*show} or not {"accuracy", table.metric} & {*show}:
+        return
+    if any(mean.n > 1 and (mean.low == 0 or mean.high == of.most) for mean in means):
+        yield f"Intervals of the mean are cut at 0 and {of.most:g} {of.unit}."
+
+
+def wide_words(table: Table) -> Iterator[str]:
+    """State what a wide table counts, and where the numbers are that it leaves out."""
+    if not any(entry.verdict for entry in table.entries) and any(e.gain for e in table.entries):
+        beyond = "below" if table.of().sign < 0 else "above"
+        yield (
+            f"Counts without verdicts are of means that are {beyond} the mean of {table.baseline}, "
+            f"by however little."
+        )
+    command = shlex.join(["ablate", "table", *(table.words or [table.sweep]), "--no-wide"])
+    yield f"`{command}` shows n, intervals and verdicts, column by column."

@@ -55,16 +55,10 @@ class Rights:
     """Which images runs get right, where anything asks for it; predictions are read once."""
 
     def __init__(
-        self,
-        plan: Plan,
-        results: Results,
-        predictions: Predictions | None,
-        population: bool,
-        told: bool,
+        self, plan: Plan, results: Results, predictions: Predictions | None, asked: bool
     ) -> None:
-        """`told`: does the table say anything of gains' spreads?"""
         self._plan, self._results, self._predictions = plan, results, predictions
-        self._asked = told and (population or plan.spread == "images")
+        self._asked = asked
         self._columns: dict[tuple[str, str], Correct] = {}
 
     def of(self, block: Sequence[Scores], on: str) -> Correct:

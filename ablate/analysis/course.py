@@ -7,7 +7,7 @@ that a driver that was killed decides the same, and a table shows what the drive
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -311,8 +311,9 @@ def _line(seeds: int, column: str, rows: Mapping[str, str]) -> str:
     return f"look at {seeds} seeds{of}: {told}"
 
 
-def notes(plan: Plan, courses: Iterable[ColumnCourse]) -> Iterator[str]:
-    """Say of a table what its looks have left open."""
+def notes(plan: Plan, courses: Collection[ColumnCourse], below: bool) -> Iterator[str]:
+    """Say of a table what its looks have left open, and of which seeds the blocks `below` its
+    columns are."""
     for course in courses:
         at = f"{heading}: " if (heading := plan.heading(course.label)) else ""
         if course.next is not None and not course.told:
@@ -323,6 +324,11 @@ def notes(plan: Plan, courses: Iterable[ColumnCourse]) -> Iterator[str]:
                 f"{course.next} seeds; the same `ablate sweep` goes on"
                 f"{_until_the_end(plan, course)}."
             )
+    if courses and below:
+        yield (
+            f"Below the columns: of the {len(plan.shared_seeds)} seeds that all cells share, and "
+            f"without verdicts, for looks give verdicts on rows of a column only."
+        )
 
 
 def _until_the_end(plan: Plan, course: ColumnCourse) -> str:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ablate.analysis.across import is_wide
 from ablate.analysis.captions import count, names, sentence
 from ablate.analysis.scores import LARGEST, Scores, by_seed, short
+from ablate.analysis.table import Note, notes
 from ablate.planning.cell import Cell, TuningWinner
 from ablate.planning.plan import Plan
 from ablate.shared import decoded
 from ablate.store.progress import GIVEN_UP
 
 if TYPE_CHECKING:
+    from ablate.analysis.course import RowCourse
     from ablate.analysis.stats import Exact, RowGain
 
 
@@ -36,32 +39,39 @@ MACHINE = {
 CODE = ("digest", "plugins")  # "d1+d2": a run that went on under other code
 
 
-class Footnotes:
-    """Numbers texts in the order of their first appearance; equal texts share a number."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def of(self, texts: Iterable[str]) -> tuple[int, ...]:
-        return tuple(self.numbers.setdefault(text, len(self.numbers) + 1) for text in texts)
-
-
-def row_notes(confounds: Sequence[str]) -> list[str]:
-    if not confounds:
-        return []
-    return [f"Confound: the row sets {', '.join(confounds)}, which belongs to the recipe."]
-
-
 def entry_notes(
     plan: Plan,
     found: Scores,
     gain: RowGain | None,
     base: Scores | None,
+    verdict: str | None,
     against: Exact | None,
-    unstable: str,
+    course: RowCourse | None,
+    judge: bool,
+    by_images: bool,
+) -> Iterator[Note]:
+    """Yield the footnotes on an entry and on its row. `base`: the scores of the baseline;
+    `against`: Fisher's test of its diverged and collapsed runs; `course`: what looks decided;
+    `judge`: are there verdicts? `by_images`: is its column judged by images?"""
+    row = next(row for row in plan.rows if row.label == found.cell.row)
+    if row.confounds:
+        keys = ", ".join(row.confounds)
+        text = f"Confound: the row sets {keys}, which belongs to the recipe."
+        yield Note("footnote", text, (row.label, None))
+    place = row.label, found.cell.column
+    yield from notes("footnote", _of_runs(plan, found, gain, base, against), place)
+    if course is not None:
+        yield Note("gain", course.note(judge), place)
+    yield from notes("gain", _of_gain(plan, found, gain, verdict, base, by_images), place)
+
+
+def _of_runs(
+    plan: Plan,
+    found: Scores,
+    gain: RowGain | None,
+    base: Scores | None,
+    against: Exact | None,
 ) -> list[str]:
-    """List the footnotes on the runs of an entry. `against`: Fisher's test of its diverged and
-    collapsed runs; `unstable`: such runs of the baseline, "0 of 3"."""
     texts = []
     if gone := plan.gone(found.cell):
         how = "; ".join(f"seed {seed}, {_how_far(detail)}" for seed, detail in gone.items())
@@ -79,7 +89,7 @@ def entry_notes(
             f"{plan.task.collapse or _no_lower(plan)}; the mean includes it{_left(gain)}."
         )
     if found.unstable and against and base and not base.unstable:  # else it is said of the column
-        texts[-1] += f" {_fisher(plan, against, unstable)}"
+        texts[-1] += f" {_fisher(plan, against, len(base.results))}"
     if found.main.never:
         texts.append(
             f"{seed_names(found.main.never).capitalize()} never reached the threshold. The mean "
@@ -94,7 +104,7 @@ def entry_notes(
     return texts
 
 
-def gain_notes(
+def _of_gain(
     plan: Plan,
     found: Scores,
     gain: RowGain | None,
@@ -102,8 +112,7 @@ def gain_notes(
     base: Scores | None,
     by_images: bool,
 ) -> list[str]:
-    """List the footnotes that explain the gain of an entry and its verdict. `by_images`: is its
-    column judged by images?"""
+    """List what explains a gain and its verdict."""
     from ablate.analysis import stats
 
     texts = []
@@ -137,6 +146,9 @@ def gain_notes(
     elif gain and gain.gain.sd == 0:
         change = plan.metric.change
         texts.append(f"The {change} is the same in every seed: there is no spread to judge it by.")
+    if gain and is_wide(gain.gain, plan.metric):
+        most, points = f"{plan.metric.most:g}", plan.metric.points
+        texts.append(f"-: the interval is wider than {most} {points}, so it says nothing.")
     return texts
 
 
@@ -224,10 +236,10 @@ def _left(gain: RowGain | None) -> str:
     )
 
 
-def _fisher(plan: Plan, against: Exact, unstable: str) -> str:
+def _fisher(plan: Plan, against: Exact, runs: int) -> str:
     few = "" if against.tested else "; the test can decide from 4 runs on"
     return (
-        f"Fisher's exact test against {unstable} runs of {plan.baseline}: p = {against.p:.2g}; "
+        f"Fisher's exact test against 0 of {runs} runs of {plan.baseline}: p = {against.p:.2g}; "
         f"the smallest p of so many runs is {against.floor:.2g}{few}."
     )
 
@@ -267,6 +279,13 @@ def mixtures(block: Sequence[Scores]) -> list[tuple[str, str]]:
             ]
             sentences.append((key, f"Runs differ in their {name}: {', '.join(parts)}."))
     return sentences
+
+
+def column_notes(block: Sequence[Scores], label: str) -> list[Note]:
+    """List the footnotes on a column: unplanned differences between its runs, and what decoding
+    found in its images."""
+    texts = [*(text for _, text in mixtures(block)), *data_notes(block)]
+    return notes("footnote", texts, (None, label))
 
 
 def data_notes(block: Sequence[Scores]) -> list[str]:

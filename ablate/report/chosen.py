@@ -10,8 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from ablate.analysis.across import Summary
-from ablate.analysis.captions import details
-from ablate.analysis.table import Table, TableColumn, TableRow
+from ablate.analysis.table import Note, Table, TableColumn, TableRow
 from ablate.planning.cell import Cell
 from ablate.planning.declaration import holds
 from ablate.planning.overrides import parse, show
@@ -71,10 +70,11 @@ def choose(
         places &= _having(table, plan, where)
     if not places:
         raise UserError("--rows, --columns and --where: no cell of the table is in all of these")
-    part = part_of(table, plan, places, sort)
-    first, *others = part.caption or ("",)
-    said = " ".join([first, *_said(table, part, sort)]).strip()
-    return dataclasses.replace(part, caption=(said, *others))
+    part = part_of(table, places, sort)
+    first = next(note for note in part.notes if note.kind == "caption")
+    more = Note("caption", " ".join([first.text, *_said(table, part, sort)]))
+    notes = (more if note is first else note for note in part.notes)
+    return dataclasses.replace(part, notes=tuple(notes))
 
 
 def _rows(table: Table, plan: Plan | None, text: str) -> tuple[str, ...]:
@@ -142,13 +142,8 @@ def own_labels(table: Table) -> dict[str, str]:
     return found
 
 
-def part_of(
-    table: Table,
-    plan: Plan | None,
-    places: Places,
-    sort: str | None = None,
-) -> Table:
-    """The table of these places and of the baseline, without the footnotes of others."""
+def part_of(table: Table, places: Places, sort: str | None = None) -> Table:
+    """The table of these places and of the baseline."""
     across = {column for _, column in places}
     of = [column for column in table.columns if column.label in across]
     labels = {table.baseline, *(row for row, _ in places)}
@@ -166,21 +161,13 @@ def part_of(
         entries.sort(key=lambda entry: order.index(entry.row))
         columns.append(dataclasses.replace(column, entries=tuple(entries)))
     hidden = len(columns) < len(table.columns), len(rows) < len(table.rows)
-    part = dataclasses.replace(
+    return dataclasses.replace(
         table,
         rows=tuple(rows),
         columns=tuple(columns),
         blocks=() if hidden[0] else tuple(_blocks(table.blocks, order, hidden[1])),
-        details=tuple(details(plan, _whole(table, of))) if plan else table.details,
         whole=table.whole or table,
     )
-    return part.renumbered()
-
-
-def _whole(table: Table, of: Sequence[TableColumn]) -> list[TableColumn]:
-    """These columns as the whole table has them."""
-    labels = {column.label for column in of}
-    return [column for column in (table.whole or table).columns if column.label in labels]
 
 
 def _sorted(table: Table, rows: Sequence[TableRow], of: Sequence[TableColumn]) -> list[TableRow]:

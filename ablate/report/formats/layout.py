@@ -4,20 +4,19 @@ wide as papers do; or beside another table."""
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ablate.analysis.across import Summary
+from ablate.analysis.captions import cut_words, wide_words
 from ablate.analysis.headline import headline, wins
-from ablate.analysis.table import Entry, Table, TableColumn, TableRow
+from ablate.analysis.table import WARNINGS, Entry, Table, TableColumn, TableRow
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
 from ablate.report.formats.parts import (
     OTHERS,
     ShownPart,
     bracket,
-    cut_words,
     fates,
     interval,
     interval_form,
@@ -40,24 +39,23 @@ def sheet(
     few and fit into `width` characters, else one below the other; `transpose`: one grid with the
     variants as its columns."""
     blocks = [_block(table, block, interval_form(show)) for block in table.blocks]
-    details = table.details
     if not transpose and (table.wide or table.groups if wide is None else wide):
         if "gain" not in show:
-            table = table.without_gain_footnotes()
+            table = table.without("gain")
         grids = list(wide_grids(table, show))
-        details = tuple(wide_caption(table))
+        more = (*wide_words(table),)
     else:
         parts = list(parts_of(table, show))
         table = explained(table, parts)
         grids = _long(table, parts, transpose, width)
-        details = (*cut_words(table, show), *details)
+        more = (*cut_words(table, show), *table.texts("detail"))
     return PrintedTable(
         title=(table.title or table.sweep) + ("" if table.complete else UNFINISHED),
         trained_on=table.trained_on,
         grids=(*grids, *blocks),
-        notes=table.notes,
-        caption=(*table.caption, *details),
-        footnotes=table.footnotes,
+        notes=table.texts(*WARNINGS),
+        caption=(*table.texts("caption"), *more),
+        footnotes=(*table.footnotes,),
         headline=headline(table.whole or table),
     )
 
@@ -77,20 +75,18 @@ def _long(table: Table, parts: Sequence[ShownPart], transpose: bool, width: int)
 # --- Grids --------------------------------------------------------------------------------------
 
 
-def cells_of(entry: Entry | None, parts: Sequence[ShownPart]) -> list[GridCell]:
+def cells_of(table: Table, entry: Entry | None, parts: Sequence[ShownPart]) -> list[GridCell]:
     """The gain's bears the footnotes that explain it, without one the verdict's; the last one
     bears the entry's others."""
     if entry is None:
         return [GridCell("", number=part.number) for part in parts]
-    cells = [part.cell(entry) for part in parts]
     marks: list[set[int]] = [set() for _ in parts]
-    of_gain = {*entry.gain_footnotes}
-    marks[-1] |= {*entry.footnotes} - of_gain
+    marks[-1].update(table.marks(entry.row, entry.column, "footnote"))
     if (bears := gain_bearer(parts)) is not None:
-        marks[bears] |= of_gain
+        marks[bears].update(table.marks(entry.row, entry.column, "gain"))
     return [
-        dataclasses.replace(cell, notes=tuple(sorted(some)))
-        for cell, some in zip(cells, marks, strict=True)
+        dataclasses.replace(part.cell(entry), notes=tuple(sorted(some)))
+        for part, some in zip(parts, marks, strict=True)
     ]
 
 
@@ -103,16 +99,21 @@ def gain_bearer(parts: Sequence[ShownPart]) -> int | None:
 
 def explained(table: Table, parts: Sequence[ShownPart]) -> Table:
     """The table without the footnotes of gains, where no part bears them."""
-    return table if gain_bearer(parts) is not None else table.without_gain_footnotes()
+    return table if gain_bearer(parts) is not None else table.without("gain")
 
 
-def headings_of(column: TableColumn, parts: Sequence[ShownPart]) -> list[GridCell]:
+def headings_of(table: Table, column: str, parts: Sequence[ShownPart]) -> list[GridCell]:
     """The gain's bears the column's footnotes; without one the last does."""
     bears = next((i for i, part in enumerate(parts) if part.is_gain), len(parts) - 1)
+    marks = table.marks(None, column)
     return [
-        GridCell(part.heading, column.footnotes if i == bears else (), number=part.number)
+        GridCell(part.heading, marks if i == bears else (), number=part.number)
         for i, part in enumerate(parts)
     ]
+
+
+def _row_name(table: Table, row: TableRow) -> GridCell:
+    return GridCell(row.label, table.marks(row.label, None))
 
 
 def _lines(
@@ -129,13 +130,13 @@ def _lines(
             empty = [GridCell("", number=part.number) for _ in columns for part in parts]
             yield GridLine((GridCell(row.family or OTHERS), *empty), heading=True)
             family = row.family
-        cells = [cell for entry in entries for cell in cells_of(entry, parts)]
+        cells = [cell for entry in entries for cell in cells_of(table, entry, parts)]
         grey = all(entry.diverged for entry in entries if entry)
-        yield GridLine((GridCell(row.label, row.footnotes), *cells), grey=grey)
+        yield GridLine((_row_name(table, row), *cells), grey=grey)
 
 
 def _column(table: Table, column: TableColumn, parts: Sequence[ShownPart]) -> Grid:
-    headings = (GridCell("variant"), *headings_of(column, parts))
+    headings = (GridCell("variant"), *headings_of(table, column.label, parts))
     return Grid(column.heading, headings, tuple(_lines(table, [column], parts)))
 
 
@@ -144,14 +145,20 @@ def _stacked(table: Table, parts: Sequence[ShownPart]) -> Grid:
     lines = []
     for column in table.columns:
         empty = [GridCell("", number=part.number) for part in parts]
-        lines.append(GridLine((GridCell(column.heading, column.footnotes), *empty), heading=True))
+        lines.append(
+            GridLine(
+                (GridCell(column.heading, table.marks(None, column.label)), *empty), heading=True
+            )
+        )
         lines += _lines(table, [column], parts)
     headings = [GridCell(part.heading, number=part.number) for part in parts]
     return Grid("", (GridCell("variant"), *headings), tuple(lines))
 
 
 def _side_by_side(table: Table, parts: Sequence[ShownPart]) -> Grid:
-    headings = [cell for column in table.columns for cell in headings_of(column, parts)]
+    headings = [
+        cell for column in table.columns for cell in headings_of(table, column.label, parts)
+    ]
     return Grid(
         title="",
         headings=(GridCell("variant"), *headings),
@@ -162,12 +169,12 @@ def _side_by_side(table: Table, parts: Sequence[ShownPart]) -> Grid:
 
 def _transposed(table: Table, parts: Sequence[ShownPart]) -> Grid:
     """A line a column of the sweep and part, under the column's label; with one part a column."""
-    headings = [GridCell(row.label, row.footnotes, number=True) for row in table.rows]
+    headings = [dataclasses.replace(_row_name(table, row), number=True) for row in table.rows]
     lines = []
     for column in table.columns:
-        by_row = {entry.row: cells_of(entry, parts) for entry in column.entries}
+        by_row = {entry.row: cells_of(table, entry, parts) for entry in column.entries}
         empty = [GridCell("", number=True) for _ in table.rows]
-        names = headings_of(column, parts)
+        names = headings_of(table, column.label, parts)
         if len(parts) == 1:
             names = [GridCell(column.heading or names[0].text, names[0].notes)]
         elif column.heading:
@@ -241,18 +248,6 @@ def _wide_parts(table: Table, name: str) -> Iterator[ShownPart]:
     return paper_apart(table) if name == "paper" else parts_of(table, [name])
 
 
-def wide_caption(table: Table) -> Iterator[str]:
-    """State what is counted, and where the numbers are that a wide table leaves out."""
-    if not any(entry.verdict for entry in table.entries) and any(e.gain for e in table.entries):
-        beyond = "below" if table.of().sign < 0 else "above"
-        yield (
-            f"Counts without verdicts are of means that are {beyond} the mean of {table.baseline}, "
-            f"by however little."
-        )
-    command = shlex.join(["ablate", "table", *(table.words or [table.sweep]), "--no-wide"])
-    yield f"`{command}` shows n, intervals and verdicts, column by column."
-
-
 @dataclass(frozen=True)
 class _Notes:
     """Footnotes, each where it is of all that stands below it: the corner, a heading or an
@@ -264,9 +259,12 @@ class _Notes:
     cells: Mapping[tuple[str, str], tuple[int, ...]]
 
     @classmethod
-    def of(cls, columns: Sequence[TableColumn]) -> _Notes:
+    def of(cls, table: Table, columns: Sequence[TableColumn]) -> _Notes:
         notes = {
-            (column.label, entry.row): {*column.footnotes, *entry.footnotes}
+            (column.label, entry.row): {
+                *table.marks(None, column.label),
+                *table.marks(entry.row, column.label),
+            }
             for column in columns
             for entry in column.entries
         }
@@ -303,7 +301,7 @@ def _each(notes: Mapping[Any, Collection[int]]) -> dict[Any, tuple[int, ...]]:
 def _wide_grid(
     table: Table, title: str, columns: Sequence[TableColumn], parts: Sequence[ShownPart]
 ) -> Grid:
-    whole, notes = table.whole or table, _Notes.of(columns)
+    whole, notes = table.whole or table, _Notes.of(table, columns)
     places = {(column.arch, column.wide): column for column in columns}
     headings = dict.fromkeys(column.wide for column in columns)
     lines: list[GridLine] = []
@@ -356,7 +354,7 @@ def _wide_lines(
     for place, (part, cells) in enumerate(zip(parts, grid, strict=True)):
         if place and not any(cell.text for cell in cells):
             continue
-        label = GridCell(part.heading) if place else GridCell(row.label, row.footnotes)
+        label = GridCell(part.heading) if place else _row_name(table, row)
         told = "" if place else counted
         right = (dataclasses.replace(cell, number=True) for cell in cells)
         yield GridLine((label, *right, GridCell(told)), grey=grey)
@@ -366,9 +364,7 @@ def beside(pair: SweepPair, show: Sequence[str]) -> PrintedTable:
     """Lay out the gains of both, `show` of each. The footnotes of the second go on with the numbers
     of the first."""
     first, second = (explained(table, list(parts_of(table, show))) for table in pair.tables)
-    after = len(first.footnotes)
-    later = {i: after + i for i in range(1, 1 + len(second.footnotes))}
-    tables = first, second.remarked(later)
+    tables = first, dataclasses.replace(second, first=1 + len(first.footnotes))
     parts = [list(parts_of(table, show)) for table in tables]
     grids = tuple(_pair_grid(pair, tables, parts, place) for place in range(len(pair.columns)))
     told = ((table.sweep, headline(table.whole or table)) for table in tables)
@@ -380,7 +376,7 @@ def beside(pair: SweepPair, show: Sequence[str]) -> PrintedTable:
             *caption(pair),
             *dict.fromkeys(line for t in tables for line in cut_words(t, show)),
         ),
-        footnotes=(*first.footnotes, *second.footnotes),
+        footnotes=tuple(text for table in tables for text in table.footnotes),
         headline=" ".join(f"{name}: {text}" for name, text in told if text),
         trained_on=" ".join(f"{table.sweep}: {_lowered(table.trained_on)}" for table in tables),
     )
@@ -403,7 +399,9 @@ def _pair_grid(
         for table, label in zip(tables, labels, strict=True)
     ]
     headings = [
-        cell for column, of in zip(columns, parts, strict=True) for cell in headings_of(column, of)
+        cell
+        for table, label, of in zip(tables, labels, parts, strict=True)
+        for cell in headings_of(table, label, of)
     ]
     title = dict.fromkeys(column.heading for column in columns if column.heading)
     spans = ((_sweep_name(table), len(of)) for table, of in zip(tables, parts, strict=True))
@@ -415,8 +413,10 @@ def _pair_grid(
         ]
         if not any(found):
             continue
-        marks = tuple(_marks(tables, shared.labels))
-        cells = [c for e, of in zip(found, parts, strict=True) for c in cells_of(e, of)]
+        named = zip(tables, shared.labels, strict=True)
+        marks = tuple(mark for table, label in named for mark in table.marks(label, None))
+        each = zip(tables, found, parts, strict=True)
+        cells = [cell for table, entry, of in each for cell in cells_of(table, entry, of)]
         grey = all(entry.diverged for entry in found if entry)
         lines.append(GridLine((GridCell(shared.labels[0], marks), *cells), grey=grey))
     return Grid(
@@ -425,8 +425,3 @@ def _pair_grid(
         tuple(lines),
         spans=(("", 1), *spans),
     )
-
-
-def _marks(tables: Sequence[Table], labels: Sequence[str]) -> Iterator[int]:
-    for table, label in zip(tables, labels, strict=True):
-        yield from next(row.footnotes for row in table.rows if row.label == label)

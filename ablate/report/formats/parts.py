@@ -72,15 +72,6 @@ def interval_form(show: Sequence[str]) -> str:
     return next((name for name in INTERVALS if name in show), "")
 
 
-def cut_words(table: Table, show: Sequence[str]) -> Iterator[str]:
-    """Tell that intervals of means end where the metric does, where such intervals are shown."""
-    of, means = table.of(), [entry.accuracy for entry in table.entries if entry.accuracy]
-    if of.most is None or not interval_form(show) or not {"accuracy", table.metric} & {*show}:
-        return
-    if any(mean.n > 1 and (mean.low == 0 or mean.high == of.most) for mean in means):
-        yield f"Intervals of the mean are cut at 0 and {of.most:g} {of.unit}."
-
-
 def bracket(form: str, alpha: float) -> str:
     """What a heading says of the intervals below it."""
     return {"ci": f" [{level(alpha)} CI]", "pm": f" ± {level(alpha)} CI", "": ""}[form]

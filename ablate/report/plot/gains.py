@@ -215,7 +215,7 @@ def _foot(plan: Plan, table: Table, entries: list[Entry], form: Form) -> list[st
     lines = [
         f"A gain above 0 is better. Bars: {level(table.gain_alpha)} intervals over training seeds, "
         f"simultaneous over the {family(plan, table.columns)}{whole}. Dots: single seeds.",
-        *(note for note in table.notes if not note.startswith("UNFINISHED")),
+        *table.texts("warning"),
     ]
     ends = limits(table, entries)
     cut = [
