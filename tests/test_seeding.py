@@ -15,7 +15,7 @@ from test_kill import disturb
 from ablate.analysis import reading, seeding, stats
 from ablate.analysis.course import STOPPED, courses_of, look_events, standing, told_by
 from ablate.analysis.headline import headline, summary, wins
-from ablate.analysis.methods import sequential_of
+from ablate.analysis.judging import sequential_of
 from ablate.analysis.seeding import Seeding
 from ablate.analysis.table import WARNINGS
 from ablate.analysis.tabulate import tabulate

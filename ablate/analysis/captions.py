@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.across import noisy
+from ablate.analysis.judging import gain_alpha
 from ablate.analysis.scores import Scores
 from ablate.analysis.table import Note, Table, TableColumn, notes
 from ablate.analysis.trained_on import length_of
-from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, Tune
 from ablate.planning.design import ONE_SEARCH
 from ablate.planning.plan import Plan
@@ -23,11 +23,6 @@ from ablate.store.store import REMEDY
 
 if TYPE_CHECKING:
     from ablate.analysis.stats import Method
-
-
-def gain_alpha(analysis: Analysis) -> float:
-    """Return the alpha of gains: declared looks share alpha (Bonferroni)."""
-    return analysis.alpha / max(1, len(analysis.looks))
 
 
 def level(alpha: float) -> str:

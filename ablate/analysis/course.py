@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ablate.analysis.across import noisy
 from ablate.analysis.captions import count
 from ablate.analysis.correct import Predictions, correct
-from ablate.analysis.methods import sequential_of
+from ablate.analysis.judging import sequential_of
 from ablate.analysis.scores import (
     Curves,
     Probes,

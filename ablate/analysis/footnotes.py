@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis.across import is_wide
 from ablate.analysis.captions import count, names, sentence
+from ablate.analysis.judging import JudgedRow, is_wide
 from ablate.analysis.scores import LARGEST, Scores, by_seed, short
 from ablate.analysis.table import Note, notes
 from ablate.planning.cell import Cell, TuningWinner
@@ -17,8 +17,7 @@ from ablate.shared import decoded
 from ablate.store.progress import GIVEN_UP
 
 if TYPE_CHECKING:
-    from ablate.analysis.course import RowCourse
-    from ablate.analysis.stats import Exact, RowGain
+    from ablate.analysis.stats import RowGain
 
 
 # What the machine chose, by its key in result.json (the precision: the recipe's): a column that
@@ -39,39 +38,20 @@ MACHINE = {
 CODE = ("digest", "plugins")  # "d1+d2": a run that went on under other code
 
 
-def entry_notes(
-    plan: Plan,
-    found: Scores,
-    gain: RowGain | None,
-    base: Scores | None,
-    verdict: str | None,
-    against: Exact | None,
-    course: RowCourse | None,
-    judge: bool,
-    by_images: bool,
-) -> Iterator[Note]:
-    """Yield the footnotes on an entry and on its row. `base`: the scores of the baseline;
-    `against`: Fisher's test of its diverged and collapsed runs; `course`: what looks decided;
-    `judge`: are there verdicts? `by_images`: is its column judged by images?"""
-    row = next(row for row in plan.rows if row.label == found.cell.row)
-    if row.confounds:
-        keys = ", ".join(row.confounds)
-        text = f"Confound: the row sets {keys}, which belongs to the recipe."
-        yield Note("footnote", text, (row.label, None))
-    place = row.label, found.cell.column
-    yield from notes("footnote", _of_runs(plan, found, gain, base, against), place)
-    if course is not None:
-        yield Note("gain", course.note(judge), place)
-    yield from notes("gain", _of_gain(plan, found, gain, verdict, base, by_images), place)
+def entry_notes(row: JudgedRow) -> Iterator[Note]:
+    """Yield the footnotes on an entry and on its row."""
+    [confounds] = (one.confounds for one in row.plan.rows if one.label == row.found.cell.row)
+    if confounds:
+        text = f"Confound: the row sets {', '.join(confounds)}, which belongs to the recipe."
+        yield Note("footnote", text, (row.found.cell.row, None))
+    yield from notes("footnote", _of_runs(row), row.place)
+    if row.course is not None:
+        yield Note("gain", row.course.note(row.judge), row.place)
+    yield from notes("gain", _of_gain(row), row.place)
 
 
-def _of_runs(
-    plan: Plan,
-    found: Scores,
-    gain: RowGain | None,
-    base: Scores | None,
-    against: Exact | None,
-) -> list[str]:
+def _of_runs(row: JudgedRow) -> list[str]:
+    plan, found, base = row.plan, row.found, row.base
     texts = []
     if gone := plan.gone(found.cell):
         how = "; ".join(f"seed {seed}, {_how_far(detail)}" for seed, detail in gone.items())
@@ -82,14 +62,18 @@ def _of_runs(
         keys = ", ".join(found.cell.overrides)
         texts.append(f"The sweep's overrides change the recipe of this cell: {keys}.")
     if found.diverged:
-        texts.append(_diverged(plan, found, gain))
+        texts.append(_diverged(row))
     if found.collapsed:
         texts.append(
             f"Collapsed: {seed_names(found.collapsed)} "
-            f"{plan.task.collapse or _no_lower(plan)}; the mean includes it{_left(gain)}."
+            f"{plan.task.collapse or _no_lower(plan)}; the mean includes it{_left(row.gain)}."
         )
-    if found.unstable and against and base and not base.unstable:  # else it is said of the column
-        texts[-1] += f" {_fisher(plan, against, len(base.results))}"
+    if found.unstable and row.against and base and not base.unstable:  # else the column says it
+        few = "" if row.against.tested else "; the test can decide from 4 runs on"
+        texts[-1] += (
+            f" Fisher's exact test against 0 of {len(base.results)} runs of {plan.baseline}: p = "
+            f"{row.against.p:.2g}; the smallest p of so many runs is {row.against.floor:.2g}{few}."
+        )
     if found.main.never:
         texts.append(
             f"{seed_names(found.main.never).capitalize()} never reached the threshold. The mean "
@@ -104,23 +88,17 @@ def _of_runs(
     return texts
 
 
-def _of_gain(
-    plan: Plan,
-    found: Scores,
-    gain: RowGain | None,
-    verdict: str | None,
-    base: Scores | None,
-    by_images: bool,
-) -> list[str]:
+def _of_gain(row: JudgedRow) -> list[str]:
     """List what explains a gain and its verdict."""
     from ablate.analysis import stats
 
+    plan, gain, verdict = row.plan, row.gain, row.verdict
     texts = []
     if gain and gain.own in ("spread", "outlier"):
         leaves = gain.own == "outlier"
-        told = "its images and the other rows tell" if by_images else "the other rows have"
+        told = "its images and the other rows tell" if row.by_images else "the other rows have"
         times = f"{gain.ratio:.1f} times" if gain.ratio is not None else "far above"
-        test = "0.1" if leaves else "5" if by_images else "10"
+        test = "0.1" if leaves else "5" if row.by_images else "10"
         texts.append(
             f"The row's spread is {times} what {told} (F test, {test} %): "
             f"the row has its own paired interval, and "
@@ -136,8 +114,8 @@ def _of_gain(
             "The predictions of hardly any image change between seeds, in this row and the "
             "baseline: the row is judged by one spread of all rows."
         )
-    if gain and base and verdict == stats.UNSTABLE:
-        texts.append(_unstable(plan, found, gain, base))
+    if gain and row.base and verdict == stats.UNSTABLE:
+        texts.append(_unstable(plan, row.found, gain, row.base))
     if verdict == stats.DID_NOTHING:
         texts.append(
             f"The predictions equal those of {plan.baseline} in every seed, bit for bit: the "
@@ -236,20 +214,13 @@ def _left(gain: RowGain | None) -> str:
     )
 
 
-def _fisher(plan: Plan, against: Exact, runs: int) -> str:
-    few = "" if against.tested else "; the test can decide from 4 runs on"
-    return (
-        f"Fisher's exact test against 0 of {runs} runs of {plan.baseline}: p = {against.p:.2g}; "
-        f"the smallest p of so many runs is {against.floor:.2g}{few}."
-    )
-
-
-def _diverged(plan: Plan, found: Scores, gain: RowGain | None) -> str:
+def _diverged(row: JudgedRow) -> str:
+    plan, found = row.plan, row.found
     runs = ", ".join(
         f"seed {seed}" + (f" at step {step}" if step is not None else "")
         for seed, step in found.diverged.items()
     )
-    left = _left(gain)
+    left = _left(row.gain)
     if plan.analysis.diverged == "chance" and found.cell.row != plan.baseline:
         return f"Diverged: {runs}; scored at chance{left}."
     if found.cell.row == plan.baseline:

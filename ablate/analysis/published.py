@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ablate.analysis.across import verdict_of
 from ablate.analysis.captions import names
+from ablate.analysis.judging import verdict_of
 from ablate.analysis.paper import (
     Beside,
     PaperTable,
@@ -115,9 +115,9 @@ def _published_column(table: PaperTable, label: str, n: int) -> TableColumn:
                 ),
             )
         )
-    place, group = table.places[label], table.group(label)
+    place = table.places[label]
     column = TableColumn(label, label, tuple(entries), 1, "", None, None, 0, ())
-    return replace(column, arch=place.arch, wide=place.heading, group=group)
+    return replace(column, arch=place.arch, wide=place.heading, group=table.group(label))
 
 
 def _welch(printed: Printed, base: Printed, n: int, width: float) -> Estimate:

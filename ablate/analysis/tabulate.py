@@ -16,17 +16,21 @@ from ablate.analysis.across import (
     Arrays,
     averages,
     blocks,
-    hide_empty,
-    is_partial,
     p_values,
-    verdict_of,
 )
-from ablate.analysis.captions import gain_alpha, look_notes
+from ablate.analysis.captions import look_notes
 from ablate.analysis.correct import Predictions, Rights
 from ablate.analysis.course import ColumnCourse, follow, judged_gains, means_alone
 from ablate.analysis.course import notes as course_notes
 from ablate.analysis.footnotes import column_notes, entry_notes, mixtures
-from ablate.analysis.methods import judged_by, method_of
+from ablate.analysis.judging import (
+    JudgedRow,
+    gain_alpha,
+    hide_empty,
+    is_partial,
+    judged_by,
+    method_of,
+)
 from ablate.analysis.paper import WIDE, Beside, paper_notes, recipe_notes
 from ablate.analysis.scores import (
     Curves,
@@ -65,8 +69,7 @@ from ablate.shared.spec import task_of
 from ablate.store.past_looks import PastLooks
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
-    from ablate.analysis.course import RowCourse
-    from ablate.analysis.stats import ColumnGains, Estimate, Exact, Method, RowGain
+    from ablate.analysis.stats import ColumnGains, Estimate, Exact, Method
     from ablate.analysis.stats.estimate import Bools
 
 
@@ -114,9 +117,8 @@ def tabulate(
             beside = _column(made, column, other, judge and not courses, on=name)
             columns.append(dataclasses.replace(beside, beside=bool(courses)))
     shared = plan.design.compared(plan)
-    images = right.by_column(cells, shared.seeds)
-    alpha = gain_alpha(plan.analysis)
-    arrays = Arrays.of(shared, cells, judge and not courses, alpha, images, past)
+    images = right.of_rows(cells, shared.seeds)
+    arrays = Arrays.of(shared, cells, judge and not courses, images, past)
     below = (*averages(arrays), *blocks(arrays))
     if means or not complete:
         below = tuple(block.without_intervals() for block in below)
@@ -131,7 +133,7 @@ def tabulate(
         family=plan.analysis.family,
         complete=complete,
         alpha=plan.analysis.alpha,
-        gain_alpha=alpha,
+        gain_alpha=gain_alpha(plan.analysis),
         rows=tuple(TableRow(row.label, row.family) for row in plan.rows),
         columns=tuple(_placed(plan, columns)),
         notes=(
@@ -227,16 +229,10 @@ def _column(
     alike = gains.likeness or (None,) * len(block)
     for found, gain, wider, like in zip(block, gains.rows, everybodys, alike, strict=True):
         looked = course.rows.get(found.cell.row) if course else None
-        verdict = _verdict(plan, found, gain, base, judge, looked)
         against = _fisher(found, base) if made.told else None
-        made.notes.extend(
-            entry_notes(plan, found, gain, base, verdict, against, looked, judge, how == "images")
-        )
-        entry = _entry(made, found, gain, against, judge and not is_partial(plan, found))
-        population = hide_empty(wider, plan.metric) if wider else None
-        entries.append(
-            dataclasses.replace(entry, verdict=verdict, population=population, likeness=like)
-        )
+        row = JudgedRow(plan, found, base, gain, against, looked, judge, how == "images")
+        made.notes.extend(entry_notes(row))
+        entries.append(_entry(made, row, wider, like))
     tested = [result["test"] for found in block for result in found.results if "test" in result]
     own = f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, of.label) and not on else ""
     heading = of.heading or own
@@ -333,40 +329,16 @@ def _ranks(plan: Plan, entries: Sequence[Entry]) -> Ranks | None:
     return Ranks(found.tau, found.p, found.n) if found else None
 
 
-def _verdict(
-    plan: Plan,
-    found: Scores,
-    gain: RowGain | None,
-    base: Scores | None,
-    judge: bool,
-    course: RowCourse | None,
-) -> str | None:
-    """`base`: the scores of the baseline; `course`: what looks decided, in a sweep that has them;
-    `judge`: is there a verdict?"""
-    from ablate.analysis import stats
-
-    given = judge and not is_partial(plan, found)
-    margin, neutral = plan.analysis.margin, plan.metric.neutral
-    verdict = verdict_of(gain.gain, margin, given, neutral) if gain else None
-    if gain and verdict == stats.CANT_TELL and gain.stands_out:
-        verdict = stats.UNSTABLE
-    if course is not None:
-        verdict = course.verdict if judge else None
-    same = verdict is not None and _same_predictions(found, base)
-    return stats.DID_NOTHING if same else verdict
-
-
 def _entry(
-    made: Making, found: Scores, gain: RowGain | None, against: Exact | None, given: bool
+    made: Making, row: JudgedRow, population: Estimate | None, likeness: float | None
 ) -> Entry:
-    """An entry without its verdict. `given`: may its gain be set against a published one?"""
-    plan, where = made.plan, (found.cell.row, found.cell.column)
+    plan, found, gain, against = made.plan, row.found, row.gain, row.against
     accuracy = _estimate(plan, found.main, plan.metric)
     noted = (result for result in found.results if "parameters" in result)
-    size = next(noted, made.sizes.get(where, {}))
+    size = next(noted, made.sizes.get(row.place, {}))
     return Entry(
-        row=where[0],
-        column=where[1],
+        row=row.place[0],
+        column=row.place[1],
         planned=len(plan.planned(found.cell)),
         values=found.main.by_seed,
         missing=found.missing,
@@ -375,6 +347,7 @@ def _entry(
         accuracy=accuracy,
         gain=hide_empty(gain.gain, plan.metric) if gain else None,
         pool=(gain.own or "kept") if gain and plan.spread != "paired" and made.told else "",
+        verdict=row.verdict,
         ratio=gain.ratio if gain else None,
         never=found.main.never,
         others={
@@ -385,8 +358,12 @@ def _entry(
         parameters=size.get("parameters"),
         multiply_adds=size.get("multiply_adds"),
         cost=_cost(found.results) if made.cost else None,
-        against=_against(made.paper.get(where), accuracy, gain.gain if gain else None, given),
+        against=_against(
+            made.paper.get(row.place), accuracy, gain.gain if gain else None, row.given
+        ),
         chosen=found.cell.chosen,
+        population=hide_empty(population, plan.metric) if population else None,
+        likeness=likeness,
     )
 
 
@@ -401,15 +378,6 @@ def _estimate(plan: Plan, values: Values, metric: Metric) -> Estimate | None:
     if most is None or found.low is None or found.high is None:
         return found
     return dataclasses.replace(found, low=max(found.low, 0.0), high=min(found.high, most))
-
-
-def _same_predictions(found: Scores, base: Scores | None) -> bool:
-    """Are the predictions of every seed those of the baseline, bit for bit?"""
-    if base is None:
-        return False
-    digests = [[result.get("predictions_sha256") for result in s.results] for s in (found, base)]
-    mine, theirs = digests  # which may have more seeds
-    return all(mine) and mine == theirs[: len(mine)]
 
 
 def _fisher(found: Scores, base: Scores | None) -> Exact | None:

@@ -4,9 +4,7 @@ wide as papers do; or beside another table."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from ablate.analysis.across import Summary
 from ablate.analysis.captions import cut_words, wide_words
@@ -63,11 +61,13 @@ def sheet(
 def _long(table: Table, parts: Sequence[ShownPart], transpose: bool, width: int) -> list[Grid]:
     if transpose:
         return [_transposed(table, parts)]
-    grids = [_column(table, column, parts) for column in table.columns]
+    rows, sides = _rows_of(table, 1), [(table, column, parts) for column in table.columns]
+    grids = [_grid(side[1].heading, [side], rows) for side in sides]
     if len(grids) > 1 and len(table.rows) <= FEW_ROWS:
         grids = [_stacked(table, parts)]
     if 1 < len(table.columns) <= SIDE_BY_SIDE:
-        beside = _side_by_side(table, parts)
+        names = [column.heading for column in table.columns]
+        beside = _grid("", sides, _rows_of(table, len(sides)), names)
         grids = [beside] if sum(beside.widths) <= width else grids
     return grids
 
@@ -102,42 +102,63 @@ def explained(table: Table, parts: Sequence[ShownPart]) -> Table:
     return table if gain_bearer(parts) is not None else table.without("gain")
 
 
-def headings_of(table: Table, column: str, parts: Sequence[ShownPart]) -> list[GridCell]:
+def headings_of(table: Table, column: TableColumn, parts: Sequence[ShownPart]) -> list[GridCell]:
     """The gain's bears the column's footnotes; without one the last does."""
     bears = next((i for i, part in enumerate(parts) if part.is_gain), len(parts) - 1)
-    marks = table.marks(None, column)
+    marks = table.marks(None, column.label)
     return [
         GridCell(part.heading, marks if i == bears else (), number=part.number)
         for i, part in enumerate(parts)
     ]
 
 
-def _row_name(table: Table, row: TableRow) -> GridCell:
-    return GridCell(row.label, table.marks(row.label, None))
+def _row_name(table: Table, row: str) -> GridCell:
+    return GridCell(row, table.marks(row, None))
 
 
-def _lines(
-    table: Table, columns: Sequence[TableColumn], parts: Sequence[ShownPart]
-) -> Iterator[GridLine]:
-    """Make one row for each variant in any of the columns, under the name of its family."""
-    found = [{entry.row: entry for entry in column.entries} for column in columns]
-    family = None
-    for row in table.rows:
-        entries = [by_row.get(row.label) for by_row in found]
+Side = tuple[Table, TableColumn, Sequence[ShownPart]]  # a column, and what is shown of it
+Named = tuple[
+    GridCell, str | None, Sequence[str]
+]  # a line's name, its family, its row in each side
+
+
+def _rows_of(table: Table, sides: int) -> list[Named]:
+    return [(_row_name(table, row.label), row.family, [row.label] * sides) for row in table.rows]
+
+
+def _lines(sides: Sequence[Side], rows: Sequence[Named]) -> Iterator[GridLine]:
+    """Make one line for each row that is in any of the sides, under the name of its family."""
+    by_row = [{entry.row: entry for entry in column.entries} for _, column, _ in sides]
+    above = None
+    for name, family, labels in rows:
+        entries = [found.get(label) for found, label in zip(by_row, labels, strict=True)]
         if not any(entries):
             continue
-        if row.family != family:
-            empty = [GridCell("", number=part.number) for _ in columns for part in parts]
-            yield GridLine((GridCell(row.family or OTHERS), *empty), heading=True)
-            family = row.family
-        cells = [cell for entry in entries for cell in cells_of(table, entry, parts)]
+        if family != above:
+            empty = [GridCell("", number=part.number) for *_, parts in sides for part in parts]
+            yield GridLine((GridCell(family or OTHERS), *empty), heading=True)
+            above = family
+        each = zip(sides, entries, strict=True)
+        cells = [c for (table, _, parts), entry in each for c in cells_of(table, entry, parts)]
         grey = all(entry.diverged for entry in entries if entry)
-        yield GridLine((_row_name(table, row), *cells), grey=grey)
+        yield GridLine((name, *cells), grey=grey)
 
 
-def _column(table: Table, column: TableColumn, parts: Sequence[ShownPart]) -> Grid:
-    headings = (GridCell("variant"), *headings_of(table, column.label, parts))
-    return Grid(column.heading, headings, tuple(_lines(table, [column], parts)))
+def _grid(
+    title: str,
+    sides: Sequence[Side],
+    rows: Sequence[Named],
+    names: Sequence[str] = (),
+) -> Grid:
+    """Sides beside each other, each under its name of `names`, if there are any."""
+    headings = [cell for side in sides for cell in headings_of(*side)]
+    spans = [(name, len(side[2])) for name, side in zip(names, sides, strict=bool(names))]
+    return Grid(
+        title,
+        (GridCell("variant"), *headings),
+        tuple(_lines(sides, rows)),
+        spans=(("", 1), *spans) if spans else (),
+    )
 
 
 def _stacked(table: Table, parts: Sequence[ShownPart]) -> Grid:
@@ -150,31 +171,19 @@ def _stacked(table: Table, parts: Sequence[ShownPart]) -> Grid:
                 (GridCell(column.heading, table.marks(None, column.label)), *empty), heading=True
             )
         )
-        lines += _lines(table, [column], parts)
+        lines += _lines([(table, column, parts)], _rows_of(table, 1))
     headings = [GridCell(part.heading, number=part.number) for part in parts]
     return Grid("", (GridCell("variant"), *headings), tuple(lines))
 
 
-def _side_by_side(table: Table, parts: Sequence[ShownPart]) -> Grid:
-    headings = [
-        cell for column in table.columns for cell in headings_of(table, column.label, parts)
-    ]
-    return Grid(
-        title="",
-        headings=(GridCell("variant"), *headings),
-        lines=tuple(_lines(table, table.columns, parts)),
-        spans=(("", 1), *((column.heading, len(parts)) for column in table.columns)),
-    )
-
-
 def _transposed(table: Table, parts: Sequence[ShownPart]) -> Grid:
     """A line a column of the sweep and part, under the column's label; with one part a column."""
-    headings = [dataclasses.replace(_row_name(table, row), number=True) for row in table.rows]
+    headings = [dataclasses.replace(_row_name(table, row.label), number=True) for row in table.rows]
     lines = []
     for column in table.columns:
         by_row = {entry.row: cells_of(table, entry, parts) for entry in column.entries}
         empty = [GridCell("", number=True) for _ in table.rows]
-        names = headings_of(table, column.label, parts)
+        names = headings_of(table, column, parts)
         if len(parts) == 1:
             names = [GridCell(column.heading or names[0].text, names[0].notes)]
         elif column.heading:
@@ -248,60 +257,42 @@ def _wide_parts(table: Table, name: str) -> Iterator[ShownPart]:
     return paper_apart(table) if name == "paper" else parts_of(table, [name])
 
 
-@dataclass(frozen=True)
-class _Notes:
-    """Footnotes, each where it is of all that stands below it: the corner, a heading or an
-    architecture; else of a cell (column's label, row)."""
-
-    corner: tuple[int, ...]
-    headings: Mapping[str, tuple[int, ...]]
-    archs: Mapping[str, tuple[int, ...]]
-    cells: Mapping[tuple[str, str], tuple[int, ...]]
-
-    @classmethod
-    def of(cls, table: Table, columns: Sequence[TableColumn]) -> _Notes:
-        notes = {
-            (column.label, entry.row): {
-                *table.marks(None, column.label),
-                *table.marks(entry.row, column.label),
-            }
-            for column in columns
-            for entry in column.entries
-        }
-
-        def common(some: Collection[TableColumn]) -> set[int]:
-            found = [notes[c.label, entry.row] for c in some for entry in c.entries]
-            return set.intersection(*found) if found else set()
-
-        corner = common(columns)
-        headings = {
-            wide: common([c for c in columns if c.wide == wide]) - corner
-            for wide in dict.fromkeys(column.wide for column in columns)
-        }
-        above = corner.union(*headings.values())
-        archs = {
-            arch: common([c for c in columns if c.arch == arch]) - above
-            for arch in dict.fromkeys(column.arch for column in columns if column.arch)
-        }
-        for column in columns:
-            for entry in column.entries:
-                elsewhere = corner | headings[column.wide] | archs.get(column.arch, set())
-                notes[column.label, entry.row] -= elsewhere
-        return cls(_sorted(corner), _each(headings), _each(archs), _each(notes))
+CORNER, HEADING, ARCH = range(3)
+Below = tuple[int | str, str]  # where footnotes are: one of these and its text, or a cell
 
 
-def _sorted(numbers: Collection[int]) -> tuple[int, ...]:
-    return tuple(sorted(numbers))
+def _wide_marks(table: Table, columns: Sequence[TableColumn]) -> dict[Below, tuple[int, ...]]:
+    """Footnotes, each where it is of all that stands below it: (CORNER, ""), (HEADING, its text) or
+    (ARCH, its name); else of a cell (column's label, row)."""
+    cells: dict[Below, set[int]] = {
+        (c.label, e.row): {*table.marks(None, c.label), *table.marks(e.row, c.label)}
+        for c in columns
+        for e in c.entries
+    }
+    places = {place: column for column in columns for place in _above(column)}
+    found: dict[Below, set[int]] = {}
+    for kind in (CORNER, HEADING, ARCH):
+        above = set[int]().union(*found.values())
+        for place in [place for place in places if place[0] == kind]:
+            of = [c for c in columns if place in _above(c)]
+            every = [cells[c.label, e.row] for c in of for e in c.entries]
+            found[place] = set.intersection(*every) - above if every else set()
+    for column in columns:
+        elsewhere = set[int]().union(*(found[place] for place in _above(column)))
+        for entry in column.entries:
+            cells[column.label, entry.row] -= elsewhere
+    return {place: tuple(sorted(numbers)) for place, numbers in (found | cells).items()}
 
 
-def _each(notes: Mapping[Any, Collection[int]]) -> dict[Any, tuple[int, ...]]:
-    return {place: _sorted(numbers) for place, numbers in notes.items()}
+def _above(column: TableColumn) -> list[Below]:
+    """What a column stands below."""
+    return [(CORNER, ""), (HEADING, column.wide), *[(ARCH, column.arch)] * bool(column.arch)]
 
 
 def _wide_grid(
     table: Table, title: str, columns: Sequence[TableColumn], parts: Sequence[ShownPart]
 ) -> Grid:
-    whole, notes = table.whole or table, _Notes.of(table, columns)
+    whole, marks = table.whole or table, _wide_marks(table, columns)
     places = {(column.arch, column.wide): column for column in columns}
     headings = dict.fromkeys(column.wide for column in columns)
     lines: list[GridLine] = []
@@ -315,15 +306,15 @@ def _wide_grid(
             under = ", ".join(filter(None, (arch, row.family))) or OTHERS
             if under != above:
                 empty = (GridCell("", number=True) for _ in headings)
-                first = GridCell(under, notes.archs.get(arch, ()))
+                first = GridCell(under, marks.get((ARCH, arch), ()))
                 lines.append(GridLine((first, *empty, GridCell("")), heading=True))
                 above = under
             every = (c for c in whole.columns if (c.group, c.arch) == (columns[0].group, arch))
             counted = wins(whole, [entry for c in every if (entry := _entry(c, row))])
-            lines += _wide_lines(table, row, entries, parts, notes, counted)
+            lines += _wide_lines(table, row, entries, parts, marks, counted)
     alone = parts[0].heading  # of architectures that nothing else differs of
-    named = (GridCell(h or alone, notes.headings[h], number=True) for h in headings)
-    head = (GridCell("variant", notes.corner), *named, GridCell(f"against {table.baseline}"))
+    named = (GridCell(h or alone, marks[HEADING, h], number=True) for h in headings)
+    head = (GridCell("variant", marks[CORNER, ""]), *named, GridCell(f"against {table.baseline}"))
     made = Grid(title, head, tuple(lines))
     is_counted = any(line.cells[-1].text for line in lines)
     return made if is_counted else made.columns(range(len(head) - 1))
@@ -339,7 +330,7 @@ def _wide_lines(
     row: TableRow,
     entries: Sequence[Entry | None],
     parts: Sequence[ShownPart],
-    notes: _Notes,
+    marks: dict[Below, tuple[int, ...]],
     counted: str,
 ) -> Iterator[GridLine]:
     """A line for each part that has a text; the last text of an entry bears its footnotes.
@@ -347,14 +338,14 @@ def _wide_lines(
     there = [entry for entry in entries if entry]
     grid = [[part.cell(entry) if entry else GridCell("") for entry in entries] for part in parts]
     for i, entry in enumerate(entries):
-        if entry and (numbers := notes.cells[entry.column, entry.row]):
+        if entry and (numbers := marks[entry.column, entry.row]):
             bears = max((p for p, cells in enumerate(grid) if cells[i].text), default=0)
             grid[bears][i] = dataclasses.replace(grid[bears][i], notes=numbers)
     grey = all(entry.diverged for entry in there)
     for place, (part, cells) in enumerate(zip(parts, grid, strict=True)):
         if place and not any(cell.text for cell in cells):
             continue
-        label = GridCell(part.heading) if place else _row_name(table, row)
+        label = GridCell(part.heading) if place else _row_name(table, row.label)
         told = "" if place else counted
         right = (dataclasses.replace(cell, number=True) for cell in cells)
         yield GridLine((label, *right, GridCell(told)), grey=grey)
@@ -398,30 +389,11 @@ def _pair_grid(
         next(column for column in table.columns if column.label == label)
         for table, label in zip(tables, labels, strict=True)
     ]
-    headings = [
-        cell
-        for table, label, of in zip(tables, labels, parts, strict=True)
-        for cell in headings_of(table, label, of)
-    ]
     title = dict.fromkeys(column.heading for column in columns if column.heading)
-    spans = ((_sweep_name(table), len(of)) for table, of in zip(tables, parts, strict=True))
-    lines = []
+    rows = []
     for shared in pair.rows:
-        found = [
-            next((entry for entry in column.entries if entry.row == label), None)
-            for column, label in zip(columns, shared.labels, strict=True)
-        ]
-        if not any(found):
-            continue
         named = zip(tables, shared.labels, strict=True)
         marks = tuple(mark for table, label in named for mark in table.marks(label, None))
-        each = zip(tables, found, parts, strict=True)
-        cells = [cell for table, entry, of in each for cell in cells_of(table, entry, of)]
-        grey = all(entry.diverged for entry in found if entry)
-        lines.append(GridLine((GridCell(shared.labels[0], marks), *cells), grey=grey))
-    return Grid(
-        " beside ".join(title),
-        (GridCell("variant"), *headings),
-        tuple(lines),
-        spans=(("", 1), *spans),
-    )
+        rows.append((GridCell(shared.labels[0], marks), None, shared.labels))
+    sides = list(zip(tables, columns, parts, strict=True))
+    return _grid(" beside ".join(title), sides, rows, [_sweep_name(table) for table in tables])

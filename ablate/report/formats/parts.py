@@ -91,7 +91,7 @@ def interval(estimate: Estimate | None, metric: Metric, sign: bool = False, ci: 
     half = (estimate.high - estimate.low) / 2
     if ci == "pm" and math.isclose(estimate.low + half, estimate.mean, rel_tol=1e-9, abs_tol=1e-9):
         return f"{mean} ± {metric.text(half)}"
-    return f"{mean} [{metric.text(estimate.low, sign)}, {metric.text(estimate.high, sign)}]"
+    return f"{mean} {metric.interval(estimate.low, estimate.high, sign)}"
 
 
 def _value_heading(metric: Metric, alpha: float, ci: str) -> str:
@@ -134,9 +134,8 @@ def _population(table: Table, ci: str) -> Iterator[ShownPart]:
 
     def text(entry: Entry) -> str:
         found = entry.population
-        if found is None or found.low is None or found.high is None:
-            return "" if entry.row == table.baseline else "-"
-        return f"[{table.of().text(found.low, True)}, {table.of().text(found.high, True)}]"
+        text = table.of().interval(found.low, found.high, True) if found else ""
+        return text or "-" * (entry.row != table.baseline)
 
     yield ShownPart(f"for new images, too [{level(table.gain_alpha)} CI]", text)
 
