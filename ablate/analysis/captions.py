@@ -62,7 +62,8 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
     ]
     lines += filter(None, [of.how, plan.task.how, _also(plan, columns)])
     lines += _population(plan, columns)
-    lines += _started(plan)
+    parents = dict.fromkeys(parent_words(cell.spec) for cell in plan.cells)
+    lines += [f"Runs start from {words}." for words in parents if words]
     if plan.tune is not None:
         lines.append(_tuned(plan, plan.tune))
     return lines
@@ -95,13 +96,6 @@ def _also(plan: Plan, columns: Sequence[TableColumn]) -> str:
         f"The columns on {names([*sets])} test the same runs on other images or labels. Each of "
         f"these columns is {family}; averages and contrasts use the run's own test set only."
     )
-
-
-def _started(plan: Plan) -> Iterator[str]:
-    """State what runs start from."""
-    for spec in dict.fromkeys(parent_words(cell.spec) for cell in plan.cells):
-        if spec:
-            yield f"Runs start from {spec}."
 
 
 def parent_words(spec: Mapping[str, Any]) -> str:

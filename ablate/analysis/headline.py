@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ablate.analysis.across import SummaryLine
 from ablate.analysis.footnotes import seed_names
 from ablate.analysis.table import Entry, Table
 from ablate.analysis.trained_on import listed
@@ -261,7 +260,9 @@ def said(table: Table) -> list[Said]:
         else:
             clauses = [clause(table, entry) for entry in entries]
         if average:
-            clauses.insert(0, _average(table, average))
+            over = f"on average over {len(average.columns)} columns"
+            told = f"{over} ({_with_n(table, average.gain)})"
+            clauses.insert(0, f"{average.verdict or NO_VERDICT} {told}")
         found.append(Said(row.label, kind, f"{'; '.join(clauses)}."))
     return sorted(found, key=lambda one: one.kind != "baseline")
 
@@ -312,11 +313,6 @@ def told_gain(table: Table, entry: Entry) -> str:
     """ "+1.20 points [+0.70, +1.70], n = 5: helps", of an entry with a gain."""
     assert entry.gain is not None
     return _with_n(table, entry.gain) + (f": {entry.verdict}" if entry.verdict else "")
-
-
-def _average(table: Table, line: SummaryLine) -> str:
-    verdict = f"{line.verdict or NO_VERDICT} on average over {len(line.columns)} columns"
-    return f"{verdict} ({_with_n(table, line.gain)})"
 
 
 def _grouped(table: Table, entries: Sequence[Entry]) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +113,9 @@ def tabulate(
         if strict:
             _refuse_mixed(column.label, block)
         columns.append(_column(made, column, block, judge, courses.get(column.label)))
-        for name, other in _on_others(plan, column.label, block, results, also, curves):
+        for name in sets_of(plan, column.label):  # the same runs on another set
+            tested = results_on(results, name)
+            other = [scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
             beside = _column(made, column, other, judge and not courses, on=name)
             columns.append(dataclasses.replace(beside, beside=bool(courses)))
     shared = plan.design.compared(plan)
@@ -173,20 +175,6 @@ class Making:
     told: bool
     past: PastLooks | None
     notes: list[Note] = field(default_factory=list)
-
-
-def _on_others(
-    plan: Plan,
-    column: str,
-    block: Sequence[Scores],
-    results: Results,
-    also: Sequence[str],
-    curves: Curves | None,
-) -> Iterator[tuple[str, list[Scores]]]:
-    """By set of `eval.also`: the scores of the same runs on it."""
-    for name in sets_of(plan, column):
-        tested = results_on(results, name)
-        yield name, [scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
 
 
 def _placed(plan: Plan, columns: Sequence[TableColumn]) -> list[TableColumn]:

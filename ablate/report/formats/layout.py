@@ -4,6 +4,7 @@ wide as papers do; or beside another table."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 
 from ablate.analysis.across import Summary
@@ -247,14 +248,11 @@ def wide_grids(table: Table, show: Sequence[str]) -> Iterator[Grid]:
     if not shown:
         raise UserError("--show: a wide table has no ci, n and verdict; add gain, or --no-wide")
     runs = ShownPart("runs", lambda entry: "; ".join(fates(entry)))
-    parts = [part for name in shown for part in _wide_parts(table, name)] + [runs]
+    each = (paper_apart(table) if name == "paper" else parts_of(table, [name]) for name in shown)
+    parts = [*itertools.chain(*each), runs]
     for group in (*table.groups, ""):
         if columns := [column for column in table.columns if column.group == group]:
             yield _wide_grid(table, group or OTHERS * bool(table.groups), columns, parts)
-
-
-def _wide_parts(table: Table, name: str) -> Iterator[ShownPart]:
-    return paper_apart(table) if name == "paper" else parts_of(table, [name])
 
 
 CORNER, HEADING, ARCH = range(3)
@@ -369,12 +367,10 @@ def beside(pair: SweepPair, show: Sequence[str]) -> PrintedTable:
         ),
         footnotes=tuple(text for table in tables for text in table.footnotes),
         headline=" ".join(f"{name}: {text}" for name, text in told if text),
-        trained_on=" ".join(f"{table.sweep}: {_lowered(table.trained_on)}" for table in tables),
+        trained_on=" ".join(
+            f"{t.sweep}: {t.trained_on[:1].lower()}{t.trained_on[1:]}" for t in tables
+        ),
     )
-
-
-def _lowered(text: str) -> str:
-    return text[:1].lower() + text[1:]
 
 
 def _sweep_name(table: Table) -> str:
