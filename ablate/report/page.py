@@ -26,7 +26,7 @@ from ablate.report.formats.layout import sheet
 from ablate.report.formats.parts import DEFAULT
 from ablate.report.logs import tail
 from ablate.report.plot import KINDS
-from ablate.report.show import leaves, provenance, yaml_lines
+from ablate.report.show import grouped, leaves, provenance, yaml_lines
 from ablate.report.text import counted, duration
 from ablate.shared.metrics import Metric
 from ablate.shared.spec import datasets_of
@@ -281,13 +281,8 @@ WORDS = {
 def _grouped(facts: Mapping[str, Texts]) -> dict[str, Texts]:
     """ "packages": "numpy 2.1, torch 2.13"; facts that differ between runs stay apart."""
     mixed = {key: texts for key, texts in facts.items() if len(texts) > 1}
-    alike: dict[str, list[str]] = {}
-    for key in facts:
-        if key in mixed:
-            continue
-        section, _, name = key.partition(".")
-        alike.setdefault(section, []).append(f"{name} {next(iter(facts[key]))}".strip())
-    found = {**{section: {", ".join(texts): 1} for section, texts in alike.items()}, **mixed}
+    alike = grouped({key: next(iter(texts)) for key, texts in facts.items() if key not in mixed})
+    found = {**{section: {text: 1} for section, text in alike.items()}, **mixed}
     return {WORDS.get(key, key): texts for key, texts in found.items()}
 
 
