@@ -1,4 +1,5 @@
-"""Writes the caption and the notes of a table. Computes nothing."""
+"""Writes the caption, the warnings and the details of a table, and what a part or a layout of it
+says of itself. Computes nothing."""
 
 from __future__ import annotations
 
@@ -52,9 +53,10 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
     name = of.name[0].upper() + of.name[1:]
     less = ", lower being better" if of.sign < 0 else ""
     less = ", neither direction being better" if of.neutral else less
+    spreads = " or ".join(dict.fromkeys(METHODS[column.judged_by] for column in columns))
     how = (
         f" [{level(gain_alpha(analysis))}, simultaneous over the {family(plan, columns)}"
-        f"{plan.design.family}; {_method(plan, columns)}]"
+        f"{plan.design.family}; {spreads or METHODS[plan.spread]}]"
     )
     lines = [
         f"{name}: mean over seeds [{level(analysis.alpha)} Student t]; {of.over(plan.baseline)} "
@@ -154,11 +156,6 @@ METHODS = {
     "one way": "one spread of all rows, without seed blocks: too wide where seeds correlate",
     "paired": "paired t",
 }
-
-
-def _method(plan: Plan, columns: Sequence[TableColumn]) -> str:
-    used = dict.fromkeys(column.judged_by for column in columns)
-    return " or ".join(METHODS[name] for name in used) or METHODS[plan.spread]
 
 
 # --- Notes --------------------------------------------------------------------------------------
@@ -494,3 +491,27 @@ def wide_words(table: Table) -> Iterator[str]:
         )
     command = shlex.join(["ablate", "table", *(table.words or [table.sweep]), "--no-wide"])
     yield f"`{command}` shows n, intervals and verdicts, column by column."
+
+
+def part_words(table: Table, part: Table, sort: str | None) -> Iterator[str]:
+    """Tell how much of a table is shown in a part of it, and what numbers are of."""
+    counts = [
+        f"{len(some)} of {len(every)} {noun}"
+        for some, every, noun in (
+            (part.rows, table.rows, "rows"),
+            (part.columns, table.columns, "columns"),
+        )
+        if len(some) < len(every)
+    ]
+    if len(part.entries) < len(table.entries) and not counts:
+        counts = [f"{len(part.entries)} of {len(table.entries)} cells"]
+    if counts:
+        yield (
+            f"{' and '.join(counts)} shown; intervals, verdicts and counts are those of the whole "
+            f"table."
+        )
+    if len(part.blocks) < len(table.blocks):
+        yield "Averages and contrasts over more than is shown are left out."
+    if sort:
+        by = "their mean gain over the columns shown" if len(part.columns) > 1 else "gain"
+        yield f"Rows are sorted by {by}, the baseline first."
