@@ -35,11 +35,20 @@ PLAIN = {str: "text", int: "whole", float: "number", bool: "yes/no"}
 # What the trees leave out, where it is empty or always: `ablate.report.formats.tidy.tree`.
 ABSENT = {"task", "groups", "on", "group", "lacking", "beside", "population"}
 WITHOUT = {
-    "Table": {"choice", "wide", "words", "details", "whole"},
+    "Table": {"choice", "wide", "words", "notes", "whole", "first"},
     "TableColumn": {"arch", "wide"},
 }
 ONLY = {"Metric": ("name", "unit", "points", "scale", "sign", "neutral", "own")}
-ADDED = {"Table": {"own": "map of [measure] or absent"}}
+MARKS = {"footnotes": "list of whole"}
+ADDED = {
+    "Table": {
+        **dict.fromkeys(("caption", "notes", "footnotes"), "list of text"),
+        "own": "map of [measure] or absent",
+    },
+    "TableRow": MARKS,
+    "TableColumn": MARKS,
+    "Entry": {**MARKS, "gain_footnotes": "list of whole"},
+}
 
 
 class Key(NamedTuple):

@@ -142,11 +142,13 @@ def test_footnotes_are_those_of_what_is_shown_numbered_anew():
     part = choose(whole, plan, rows="collapses")
     of = [entry for entry in whole.entries if entry.row in ("pre", "collapses")]
     assert len(part.footnotes) < len(whole.footnotes)
-    used = {i for bearer in (*part.rows, *part.columns, *part.entries) for i in bearer.footnotes}
+    places = [(row.label, None) for row in part.rows]
+    places += [(None, column.label) for column in part.columns]
+    places += [(entry.row, entry.column) for entry in part.entries]
+    used = {number for place in places for number in part.marks(*place)}
     assert used == {*range(1, 1 + len(part.footnotes))}
     for entry, other in zip(part.entries, of, strict=True):
-        ours = [part.footnotes[i - 1] for i in entry.footnotes]
-        assert ours == [whole.footnotes[i - 1] for i in other.footnotes]
+        assert part.on(entry.row, entry.column) == whole.on(other.row, other.column)
 
 
 def test_a_column_is_named_by_its_label_or_its_heading_and_aliases_name_rows():

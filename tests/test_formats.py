@@ -19,6 +19,7 @@ from rich.console import Console
 from test_table import BLOCKS, entries, finished, make_plan, tabulate
 
 from ablate.analysis import stats
+from ablate.analysis.table import notes
 from ablate.planning.cell import Column
 from ablate.report.formats import DEFAULT, check_show, render
 from ablate.report.formats.latex import escape
@@ -193,7 +194,8 @@ def test_no_viewer_runs_or_fetches_what_a_label_says():
     rows = ["pre", *LURES, "-1"]
     plan = make_plan(rows)
     results = {run: finished(0.9) for cell in plan.cells for run in cell.ids.values()}
-    table = dataclasses.replace(tabulate(plan, results), title=LURES[-1], footnotes=LURES)
+    lures = tuple(notes("footnote", LURES, ("pre", "")))
+    table = dataclasses.replace(tabulate(plan, results), title=LURES[-1], notes=lures)
     read = {row["row"] for row in records(render(table, "csv"))}
     assert read - {""} == {f"'{row}" if row in LURES[:3] else row for row in rows}
 
@@ -226,15 +228,16 @@ def test_latex_is_escaped_and_signs_are_no_hyphens():
 
 def test_a_command_in_a_note_is_code_and_no_paper_prints_it():
     said = "by -0.5 of 2. Others: less; 42 more runs: `ablate sweep a_b norm=<x> seeds=-1`."
-    table = replace(whole(), notes=(said, "Again: `ablate sweep b`.", "`norm=x` stays."))
+    said_here = notes("warning", (said, "Again: `ablate sweep b`.", "`norm=x` stays."))
+    table = replace(whole(), notes=tuple(said_here))
     told = (
         "by -0.5 of 2. Others: less; 42 more runs: <code>ablate sweep a_b norm=&lt;x&gt; seeds=-1"
     )
     assert told in render(table, "html")
-    notes = render(table, "latex").split(r"\begin{tablenotes}")[-1]
-    assert r"\item by $-$0.5 of 2. Others: less." in notes
-    assert r"\item \texttt{norm=x} stays." in notes
-    assert "ablate sweep" not in notes
+    below = render(table, "latex").split(r"\begin{tablenotes}")[-1]
+    assert r"\item by $-$0.5 of 2. Others: less." in below
+    assert r"\item \texttt{norm=x} stays." in below
+    assert "ablate sweep" not in below
 
 
 # --- What stands in it --------------------------------------------------------------------------
@@ -470,7 +473,7 @@ def test_epochs_to_counts_who_never_gets_there():
     expected = stats.auc(np.array([1.0, 2, 3]), np.array([0.5, 0.6, 0.89])) * 100
     assert found["stuck"].others["auc"].values[1] == pytest.approx(float(expected))
     assert TASKS["classify"].find("epochs_to:0.9").sign == -1
-    assert "lower being better" in table.caption[0]
+    assert "lower being better" in table.texts("caption")[0]
     with pytest.raises(
         UserError, match=r"auc: run .* has 0 of the two validations that a curve needs"
     ):

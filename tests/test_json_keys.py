@@ -141,10 +141,10 @@ def filled(of: Any) -> Any:
 
 def whole_table() -> Table:
     """A table with every key, but for `own`."""
-    names = {f.name for f in dataclasses.fields(Table)} - {"choice", "whole", "task"}
+    names = {f.name for f in dataclasses.fields(Table)} - {"choice", "whole", "task", "notes"}
     scope = {**vars(across), **vars(paper), **vars(stats)}
     hints = typing.get_type_hints(Table, localns=scope)
-    return Table(**{name: filled(hints[name]) for name in names}, task="segmentation")
+    return Table(**{name: filled(hints[name]) for name in names}, task="segmentation", notes=())
 
 
 def own_table() -> Table:

@@ -21,6 +21,7 @@ from test_past_looks import reading as reading_of
 
 import ablate
 from ablate.analysis import reading
+from ablate.analysis.table import WARNINGS
 from ablate.audit.bundle import Bundle
 from ablate.audit.doctor import stored
 from ablate.audit.verify import verify
@@ -198,7 +199,7 @@ def test_a_look_that_another_process_records_first_is_told(store):
             super().add_look(look)
 
     read = reading.read(plan, Raced(store.root), results)
-    assert "were also read at n = 2 (sweep fixture)" in " ".join(read.table.notes)
+    assert "were also read at n = 2 (sweep fixture)" in " ".join(read.table.texts(*WARNINGS))
     assert [look.n for look in read.looks] == [2, 3]
 
 

@@ -11,6 +11,7 @@ from test_table import finished, make_plan, tabulate
 
 from ablate.analysis import paper, stats
 from ablate.analysis.published import SHOW, read_published
+from ablate.analysis.table import WARNINGS
 from ablate.planning.cell import Column
 from ablate.planning.expand import plan as make_real
 from ablate.report.formats import render
@@ -59,7 +60,7 @@ def test_both_readings_of_plus_minus_are_said():
     assert half == pytest.approx((read["S/16"].high - read["S/16"].mean) / 4.302653)
     assert (
         "With +- as 95 % intervals all 10 gains clear 0, as standard errors 9 of 10 (not S/16, "
-        "+1.10 +- 1.13)." in table.notes
+        "+1.10 +- 1.13)." in table.texts(*WARNINGS)
     )
     facts = records(render(table, "csv"))
     low = {f["column"]: f["value"] for f in facts if f["quantity"] == "paper.gain.low"}
@@ -75,15 +76,15 @@ def test_a_printed_mean_is_of_so_many_trainings(name, n):
 
 
 def test_what_rounding_leaves_open_of_a_mean_gain_is_said():
-    notes = " ".join(read_published("T1L").notes)
+    notes = " ".join(read_published("T1L").texts(*WARNINGS))
     mean = "AugReg 93k steps bs4096: mean gain +1.30 over S/32, Ti/16, B/32, S/16, B/16, "
     assert f"{mean}from +1.20 to +1.40 by rounding" in notes
     assert "if architectures were a sample]. The text says 1.4." in notes
-    notes = " ".join(read_published("T1R").notes)
+    notes = " ".join(read_published("T1R").texts(*WARNINGS))
     assert "mean gain +1.74" in notes
     assert "The text rounds it to 1.7." in notes
-    assert "+0.77" in " ".join(read_published("T2L").notes)
-    gains = read_published("T6").notes[0]  # printed as such: half a digit each
+    assert "+0.77" in " ".join(read_published("T2L").texts(*WARNINGS))
+    gains = read_published("T6").texts(*WARNINGS)[0]  # printed as such: half a digit each
     assert "pre, AugReg 93k steps bs4096: mean gain -0.64" in gains
     assert "from -0.69 to -0.59 by rounding" in gains
 

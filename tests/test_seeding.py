@@ -15,8 +15,9 @@ from test_kill import disturb
 from ablate.analysis import reading, seeding, stats
 from ablate.analysis.course import STOPPED, courses_of, look_events, standing, told_by
 from ablate.analysis.headline import headline, summary, wins
-from ablate.analysis.methods import sequential_of
+from ablate.analysis.judging import sequential_of
 from ablate.analysis.seeding import Seeding
+from ablate.analysis.table import WARNINGS
 from ablate.analysis.tabulate import tabulate
 from ablate.api import training
 from ablate.planning.design import USUAL, Fixed, Looks, looks_to
@@ -272,7 +273,7 @@ def test_a_diverged_variant_stops_and_a_diverged_baseline_ends_its_column(planne
     assert courses["64"].rows["DPN"].word == STOPPED
     assert courses["128"].next is None
     table = tabulate(found, results.results, words=True)
-    assert any("no further verdicts" in note for note in table.notes)
+    assert any("no further verdicts" in note for note in table.texts(*WARNINGS))
     words = {(e.row, e.column): e.verdict for e in table.entries}
     assert words["DPN", "64"] is None
 
@@ -304,15 +305,15 @@ def test_later_rows_later_looks_and_another_margin_are_a_changed_analysis(planne
         ).results
         past = PastLooks(before, look(other))
         table = tabulate(other, known, past, words=True)
-        assert any(said in note for note in table.notes), table.notes
+        assert any(said in note for note in table.texts(*WARNINGS)), table.texts(*WARNINGS)
         strict = tabulate(other, known, past, words=True, strict=True)
-        assert any("--strict: verdicts withheld." in note for note in strict.notes)
+        assert any("--strict: verdicts withheld." in note for note in strict.texts(*WARNINGS))
         assert not any(entry.verdict for entry in strict.entries)
         assert "Decided" not in " ".join(strict.footnotes)
         judged = any(note.startswith("Judged at the look at 5") for note in strict.footnotes)
         assert judged == bool(other.design.at)
     table = tabulate(plan, results.results, PastLooks(before, look(plan)), words=True)
-    assert not any("Changed" in note for note in table.notes)
+    assert not any("Changed" in note for note in table.texts(*WARNINGS))
     assert any(note.startswith("Decided at the look at 5 seeds") for note in table.footnotes)
 
 

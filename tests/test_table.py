@@ -16,6 +16,7 @@ from test_past_looks import spec as own_spec
 from ablate.analysis import stats
 from ablate.analysis import tabulate as making
 from ablate.analysis.across import PValues
+from ablate.analysis.table import WARNINGS
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.expand import plan as expand
@@ -204,7 +205,7 @@ def test_two_seeds_give_intervals_and_no_verdicts():
     better = entries(table)["better"]
     assert better.gain.low is not None
     assert (better.verdict, table.has_verdicts, table.is_look) == (None, False, True)
-    assert "n = 2: intervals, no verdicts." in table.notes
+    assert "n = 2: intervals, no verdicts." in table.texts(*WARNINGS)
 
 
 def test_intervals_end_where_accuracies_do_and_say_so():
@@ -214,7 +215,7 @@ def test_intervals_end_where_accuracies_do_and_say_so():
     assert (near.low < 99, near.high) == (True, 100.0)
     told = "Intervals of the mean are cut at 0 and 100 %."
     assert told in sheet(table, DEFAULT, False, 0).caption
-    assert not any("cut at" in note for note in table.notes)  # a report would warn of it
+    assert not any("cut at" in note for note in table.texts(*WARNINGS))  # a report would warn of it
     inside = tabulate(plan, plant(plan, PLANTED_TWO))
     for other, show in ((table, ("gain", "ci")), (table, ("accuracy", "gain")), (inside, DEFAULT)):
         assert told not in sheet(other, show, False, 0).caption
@@ -248,7 +249,7 @@ def test_less_loss_is_a_gain():
     assert better.gain.mean == pytest.approx(0.02)
     assert better.accuracy.mean == pytest.approx(0.08)
     assert "0.0800" in render(table, "md")
-    assert "lower" in table.caption[0]
+    assert "lower" in table.texts("caption")[0]
 
 
 def test_a_metric_that_was_not_measured_is_the_users_mistake():
@@ -265,7 +266,7 @@ def test_a_family_is_a_column_or_the_table():
     whole = tabulate(plan, plant(plan, PLANTED))
     assert [c.contrasts for c in column.columns] == [5, 5]
     assert [c.contrasts for c in whole.columns] == [10, 10]
-    assert "the 10 contrasts of the table" in whole.caption[0]
+    assert "the 10 contrasts of the table" in whole.texts("caption")[0]
     assert entries(whole)["better"].gain.low < entries(column)["better"].gain.low
 
 
@@ -279,7 +280,7 @@ def test_every_column_has_its_own_spread():
     table = tabulate(plan, results)
     (small, _), (large, _) = (column.spreads for column in table.columns)
     assert large == pytest.approx(3 * small)
-    assert any(line.startswith("Ti/4: spread") for line in table.details)
+    assert any(line.startswith("Ti/4: spread") for line in table.texts("detail"))
 
 
 # --- What went wrong ----------------------------------------------------------------------------
@@ -318,9 +319,7 @@ def test_a_row_far_from_zero_by_eye_is_unstable_and_says_what_would_decide():
     worse = entries(table)["worse"]
     assert (worse.verdict, worse.pool) == ("unstable", "outlier")
     assert worse.gain.low is None  # wider than 100 points
-    (note,) = [
-        table.footnotes[n - 1] for n in worse.footnotes if "Unstable" in table.footnotes[n - 1]
-    ]
+    (note,) = [text for text in table.on(worse.row, worse.column) if "Unstable" in text]
     assert f"{worse.ratio:.1f} times as large" in note
     assert "seed 0 is farthest" in note  # the only one like the others
     d = np.array([88, 45, 37]) - PLANTED["base"]
@@ -389,7 +388,7 @@ def test_a_void_column_says_a_rate_at_which_the_baseline_may_hold():
     results = plant(plan, PLANTED) | {"base@#0": {"status": "diverged", "step": 7}}
     assert "`ablate sweep mine optim.lr=0.001`" in render(tabulate(plan, results), "md")
     rates = dataclasses.replace(plan, columns=(Column("", {"optim.lr": 0.003}),))
-    notes = " ".join(tabulate(rates, results).notes)
+    notes = " ".join(tabulate(rates, results).texts(*WARNINGS))
     assert "optim.lr=0.001" not in notes
     assert "The sweep compares learning rates" in notes
 
@@ -486,7 +485,7 @@ def test_rows_with_their_own_spread_have_no_pool():
     differences = np.array([PLANTED[row] - PLANTED["base"] for row in PLANTED if row != "base"])
     own = np.sqrt(differences.var(1, ddof=1) / 2)
     assert table.columns[0].spreads == pytest.approx((own.min(), own.max()), abs=1e-9)
-    assert table.details[0].startswith("Each row's own spread")
+    assert table.texts("detail")[0].startswith("Each row's own spread")
 
 
 def test_equal_gains_in_all_seeds_are_no_certainty():
@@ -526,7 +525,7 @@ def test_confounds_overrides_and_mixed_machines_are_footnoted_in_every_format():
 def test_a_clean_table_has_no_footnotes():
     plan = make_plan(list(PLANTED))
     table = tabulate(plan, plant(plan, PLANTED))
-    assert (table.footnotes, table.notes) == ((), ())
+    assert (table.footnotes, table.texts(*WARNINGS)) == ({}, ())
 
 
 # --- Looks --------------------------------------------------------------------------------------
@@ -556,7 +555,7 @@ def part(plan, *rows):
 def test_a_table_that_was_read_at_other_seeds_says_what_that_costs():
     plan, results = grown()
     fresh = tabulate(plan, results)
-    assert fresh.notes == ()
+    assert fresh.texts(*WARNINGS) == ()
     assert tabulate(plan, results, before(plan, plan)) == fresh  # the same look again
     table = tabulate(plan, results, before(plan, grown(3)[0], sweep="early"))
     for text in every_text(table):
@@ -565,20 +564,20 @@ def test_a_table_that_was_read_at_other_seeds_says_what_that_costs():
     assert entries(table) == entries(fresh)
     fewer, results = grown(3)
     table = tabulate(fewer, results, before(fewer, plan))
-    assert "were also read at n = 5 (sweep planted)" in table.notes[0]
+    assert "were also read at n = 5 (sweep planted)" in table.texts(*WARNINGS)[0]
 
 
 def test_declared_looks_share_alpha_and_need_no_note():
     plan, results = grown(looks=(3, 5))
     three = grown(3, looks=(3, 5))[0]
     table = tabulate(plan, results, before(plan, three), strict=True)
-    assert table.notes == ()
+    assert table.texts(*WARNINGS) == ()
     assert table.is_look
     assert table.gain_alpha == 0.025
     assert "gain [97.5 % CI]" in render(table, "md")
     undeclared = tabulate(plan, results, before(plan, three, grown(4, looks=(3, 5))[0]))
     said = "read at n = 3 (sweep planted), 4 (sweep planted): the chance"
-    assert said in undeclared.notes[0]
+    assert said in undeclared.texts(*WARNINGS)[0]
     plan, results = grown()
     assert entries(tabulate(plan, results))["same"].gain.low > entries(table)["same"].gain.low
 
@@ -588,7 +587,7 @@ def test_sweeps_over_one_baseline_are_told_and_judged_apart_but_for_their_averag
     one, *others = (part(plan, "base", row) for row in list(PLANTED)[1:])
     seen = [dataclasses.replace(look(other), sweep=f"s{n}") for n, other in enumerate(others)]
     table = tabulate(one, results, PastLooks(seen, look(one)), strict=True)
-    assert table.notes == (
+    assert table.texts(*WARNINGS) == (
         "5 variants in 5 sweeps were read against these baseline runs, each sweep as its own "
         "family: .05 each.",
     )
@@ -604,7 +603,7 @@ def test_a_table_wide_family_counts_the_variants_of_every_column():
     best = part(plan, "base", "better", "worse")
     table = tabulate(best, results, before(best, plan))
     assert [column.contrasts for column in table.columns] == [10, 10]
-    assert "planted, among 5 variants: judged as 10 contrasts." in table.notes[0]
+    assert "planted, among 5 variants: judged as 10 contrasts." in table.texts(*WARNINGS)[0]
 
 
 def test_only_the_columns_that_differ_are_named():
@@ -612,8 +611,10 @@ def test_only_the_columns_that_differ_are_named():
     cells = tuple(c for c in plan.cells if c.column == "S" or c.row in ("base", "better"))
     odd = dataclasses.replace(plan, cells=cells)
     table = tabulate(odd, results, before(odd, plan))
-    assert table.notes[0].startswith("Ti: These runs were read before, in planted, among 5")
-    assert "cells: -worse@Ti, -same@Ti, -at least@Ti, -unclear@Ti" in table.notes[1]
+    assert table.texts(*WARNINGS)[0].startswith(
+        "Ti: These runs were read before, in planted, among 5"
+    )
+    assert "cells: -worse@Ti, -same@Ti, -at least@Ti, -unclear@Ti" in table.texts(*WARNINGS)[1]
 
 
 def test_means_alone_have_no_interval_p_or_word_in_any_format():
@@ -628,7 +629,7 @@ def test_means_alone_have_no_interval_p_or_word_in_any_format():
         assert {entry.gain.sd for entry in table.contrasts} == {None}
         assert {entry.p_values for entry in table.entries} == {PValues()}
         assert [line.gain.low for block in table.blocks for line in block.lines][:1] == [None]
-        assert table.details == ()
+        assert table.texts("detail") == ()
         for text in every_text(table):
             assert not any(word in text for word in ("helps", "hurts", "Fisher", "correlation"))
             assert "simultaneous" not in text
@@ -707,7 +708,18 @@ def test_the_json_is_the_table():
         assert (column.pop("arch"), column.pop("beside")) == ("", False)
     assert tree.pop("whole") is None  # of a part, what it is a part of
     assert (tree.pop("wide"), tree.pop("groups"), tree.pop("words")) == (False, (), ())
-    tree["caption"] += tree.pop("details")
+    assert tree.pop("first") == 1  # footnote; the notes are said by their kinds
+    tree["notes"] = table.texts(*WARNINGS)
+    tree["caption"] = table.texts("caption", "detail")
+    tree["footnotes"] = list(table.footnotes)
+    for row in tree["rows"]:
+        row["footnotes"] = table.marks(row["label"], None)
+    for column in tree["columns"]:
+        column["footnotes"] = table.marks(None, column["label"])
+        for entry in column["entries"]:
+            place = entry["row"], column["label"]
+            entry["footnotes"] = table.marks(*place)
+            entry["gain_footnotes"] = table.marks(*place, "gain")
     assert json.loads(render(table, "json")) == json.loads(json.dumps(tree))
 
 
@@ -788,7 +800,8 @@ def test_a_footnote_on_a_gain_goes_where_no_gain_is_shown():
     values = dict.fromkeys(("base", "a", "b"), 90 + BLOCKS)
     table = tabulate(plan, plant(plan, {**values, "wild": np.array([80.0, 90.0, 97.0])}))
     [wild] = [entry for entry in table.entries if entry.row == "wild"]
-    assert wild.footnotes == wild.gain_footnotes != ()
+    marks = table.marks(wild.row, wild.column)
+    assert marks == table.marks(wild.row, wild.column, "gain") != ()
     hidden = render(table, "md", show=("top5", "loss"))
     assert marks_in(hidden) == []
     assert not any(note in hidden for note in table.footnotes)
@@ -825,8 +838,10 @@ def test_a_column_whose_predictions_lack_says_so_and_how_it_is_judged():
     plan = make_plan(list(PLANTED))
     table = tabulate(plan, plant(plan, PLANTED), predictions=lambda *run: None)
     assert table.columns[0].judged_by == "one way"
-    assert "one spread of all rows" in table.caption[0]
-    assert "not from images, since seed 0 of base has no predictions.npy" in table.details[0]
+    assert "one spread of all rows" in table.texts("caption")[0]
+    assert (
+        "not from images, since seed 0 of base has no predictions.npy" in table.texts("detail")[0]
+    )
 
 
 CROSSED = """

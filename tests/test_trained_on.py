@@ -70,7 +70,7 @@ def test_columns_that_differ_are_told_apart():
     table = tabulate(plan, {})
     data = "digits; mnist5k, then digits, 8 px, 6 epochs, 2,000 steps"
     assert table.trained_on == f"Trained on {data}; n = 3."
-    assert table.caption[-2:] == (
+    assert table.texts("caption")[-2:] == (
         "S, B: trained on digits, 8 px, 6 epochs.",
         "long: trained on mnist5k, then digits, 8 px, 2,000 steps.",
     )

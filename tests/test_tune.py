@@ -27,6 +27,7 @@ from test_table import tabulate
 import ablate
 from ablate.analysis import stats
 from ablate.analysis.scores import short
+from ablate.analysis.table import WARNINGS
 from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.plan import Plan
@@ -628,7 +629,7 @@ def test_one_search_compares_settings_and_gives_no_verdict(tmp_path, monkeypatch
         assert [entry.verdict for entry in table.entries if entry.gain] == verdicts
         assert table.is_look  # intervals are read, too
         assert [entry.gain.n for entry in table.entries if entry.gain] == [6 if repeats == 1 else 3]
-        said = " ".join((*table.notes, *table.caption))
+        said = " ".join((*table.texts(*WARNINGS), *table.texts("caption")))
         assert ("conditional on the chosen settings" in said) == (repeats == 1)
         assert ("tune.repeats=3 compares methods" in said) == (repeats == 1)
 

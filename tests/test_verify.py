@@ -464,7 +464,7 @@ def test_a_strict_table_refuses_unlike_runs_which_others_footnote(changed, said)
     plan, results = planted(**changed)
     table = tabulate(plan, results)
     assert said in render(table, "md")
-    assert [column.footnotes for column in table.columns] == [(), (1,)]
+    assert [table.marks(None, column.label) for column in table.columns] == [(), (1,)]
     with pytest.raises(Failure) as refused:
         tabulate(plan, results, strict=True)
     assert str(refused.value).startswith("--strict: Ti/4: Runs differ in their ")
@@ -494,7 +494,7 @@ def test_classes_of_ones_own_are_compared_where_the_same_ones_are_loaded():
     plan = dataclasses.replace(plan, cells=tuple(cells))
     for run in cells[-1].ids.values():
         results[run]["plugins"] = {"norm": "n1s1", "stem": "n1s1"}
-    assert tabulate(plan, results, strict=True).footnotes == ()
+    assert tabulate(plan, results, strict=True).footnotes == {}
     results[run]["plugins"] = {"norm": "n1s2", "stem": "n1s2"}
     said = r"norm=own:Norm, stem=own2:Stem: n1s1 \(2 runs\), n1s2 \(1 run: unclear\)"
     with pytest.raises(Failure, match=said):

@@ -15,6 +15,7 @@ from test_table import SPEC, finished, make_plan, tabulate
 from ablate.analysis import paper, stats
 from ablate.analysis.headline import wins
 from ablate.analysis.published import SHOW, read_published
+from ablate.analysis.table import WARNINGS
 from ablate.planning.cell import Column, ColumnGroup, TuningWinner, wide_places
 from ablate.planning.expand import plan as make_real
 from ablate.planning.plan import Plan
@@ -107,8 +108,8 @@ def test_the_counts_are_those_of_the_papers_text():
 
 def test_of_groups_the_mean_gain_of_each_is_said_and_the_regime_once():
     table = read_published("T3")
-    assert len(table.notes) == 6
-    assert table.notes[4] == (  # -0.7, -0.1, 2.3, -1.4
+    assert len(table.texts(*WARNINGS)) == 6
+    assert table.texts(*WARNINGS)[4] == (  # -0.7, -0.1, 2.3, -1.4
         "dpn, B/16, Specialized: mean gain +0.03 over 4 datasets, from -0.07 to +0.13 by rounding "
         "[-2.53, +2.58 if datasets were a sample]."
     )

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ablate.analysis.judging import gain_alpha, hide_empty, is_partial, verdict_of
 from ablate.analysis.scores import Scores, by_replicate
 from ablate.planning.cell import Cell, Column, wide_places
 from ablate.planning.plan import Plan
-from ablate.shared.metrics import Metric
 from ablate.store.past_looks import PastLooks
 
 if TYPE_CHECKING:  # numpy, which `--help` does without
-    from ablate.analysis.stats import Estimate, Method, RowGain
+    from ablate.analysis.stats import Estimate, Exact, Method, RowGain
     from ablate.analysis.stats.estimate import Bools, Floats
 
 
@@ -36,11 +36,10 @@ class PValues:
     fisher_floor: float | None = None
 
 
-def p_values(gain: RowGain | None) -> PValues:
-    if gain is None:
-        return PValues()
-    flip = gain.sign_flip
-    return PValues(gain.p, gain.raw_p, flip.p if flip else None, flip.floor if flip else None)
+def p_values(gain: RowGain | None, fisher: Exact | None = None) -> PValues:
+    flip = gain.sign_flip if gain else None
+    exact = (part for test in (flip, fisher) for part in (test[:2] if test else (None, None)))
+    return PValues(gain.p if gain else None, gain.raw_p if gain else None, *exact)
 
 
 @dataclass(frozen=True)
@@ -87,7 +86,6 @@ class Arrays:
     unstable: Bools  # (C, R)
     omitted: Bools  # (C, R): has a diverged run that is left out, or one that never got there
     judge: bool  # whether verdicts are given at all
-    alpha: float
     right: Sequence[Bools] | None  # of each column (R, replicates, N): see `analysis.correct`
     read: int = 0  # variants that were read over the baseline's runs, where its own are fewer
 
@@ -97,12 +95,11 @@ class Arrays:
         plan: Plan,
         cells: Mapping[tuple[str, str], Scores],
         judge: bool,
-        alpha: float,
-        right: Mapping[str, Bools],
+        right: Sequence[Bools] | None,
         past: PastLooks | None,
     ) -> Arrays:
-        """`right`: by column, which images the runs of its rows get right, where it is known;
-        `past`: the looks before."""
+        """`right`: of each column, which images the runs of its rows get right, where it is known
+        of all; `past`: the looks before."""
         import numpy as np
 
         sign = plan.metric.sign
@@ -116,9 +113,8 @@ class Arrays:
                 y[c, r] = [sign * value for value in by_replicate(found.main, plan)]
                 unstable[c, r] = bool(found.unstable)
                 omitted[c, r] = is_partial(plan, found) or bool(plan.gone(found.cell))
-        images = [right[c.label] for c in plan.columns] if len(right) == len(plan.columns) else None
         read = past.read_over_baselines() if past is not None else 0
-        return cls(plan, y, unstable, omitted, judge, alpha, images, read)
+        return cls(plan, y, unstable, omitted, judge, right, read)
 
     @property
     def void(self) -> tuple[str, ...]:
@@ -144,7 +140,7 @@ class Arrays:
         size = max(1, contrasts)
         return stats.Method(
             spread=self.plan.spread,
-            alpha=self.alpha,
+            alpha=gain_alpha(analysis),
             contrasts=max(size, self.read) * (family if analysis.family == "table" else 1),
             comparisons=size,
         )
@@ -164,46 +160,6 @@ class Arrays:
         return SummaryLine(
             label, column, hide_empty(gain.gain, metric), word, p_values(gain), **more
         )
-
-
-def is_partial(plan: Plan, found: Scores) -> bool:
-    """Do its values leave out runs that diverged or never reached a threshold? Then no verdict."""
-    return bool(found.main.never) or (bool(found.diverged) and plan.analysis.diverged == "omit")
-
-
-def verdict_of(
-    gain: Estimate, margin: float | None, given: bool, neutral: bool = False
-) -> str | None:
-    """Return the verdict on a gain; None without an interval or with too few seeds. `neutral`: has
-    the metric no better direction?"""
-    from ablate.analysis import stats
-
-    if not given or gain.low is None or gain.high is None or gain.n < stats.FEWEST_SEEDS:
-        return None
-    # Equal gains in all seeds have no spread: accuracies are counts, so that this is rounding.
-    if not gain.sd:
-        return stats.CANT_TELL
-    words = stats.NEUTRAL if neutral else stats.BETTER
-    return stats.verdict(gain.low, gain.high, margin, words)
-
-
-def hide_empty(gain: Estimate, metric: Metric) -> Estimate:
-    """Remove an interval that says nothing: of a gain without a spread, or as wide as the whole
-    scale of the metric."""
-    nothing = gain.sd == 0 or is_wide(gain, metric)
-    return dataclasses.replace(gain, low=None, high=None) if nothing else gain
-
-
-def is_wide(gain: Estimate, metric: Metric) -> bool:
-    """Is its interval as wide as the whole scale of the metric?"""
-    if metric.most is None or gain.low is None or gain.high is None:
-        return False
-    return gain.low <= 0 <= gain.high and gain.high - gain.low > metric.most
-
-
-def wide(metric: Metric) -> str:
-    """Explain why the interval of a gain that `is_wide` is removed."""
-    return f"-: the interval is wider than {metric.most:g} {metric.points}, so it says nothing"
 
 
 def blocks(arrays: Arrays) -> tuple[Summary, ...]:

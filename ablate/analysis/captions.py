@@ -1,4 +1,5 @@
-"""Writes the caption and the notes of a table. Computes nothing."""
+"""Writes the caption, the warnings and the details of a table, and what a part or a layout of it
+says of itself. Computes nothing."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.across import noisy
+from ablate.analysis.judging import gain_alpha
 from ablate.analysis.scores import Scores
+from ablate.analysis.table import Note, Table, TableColumn, notes
 from ablate.analysis.trained_on import length_of
-from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, Tune
 from ablate.planning.design import ONE_SEARCH
 from ablate.planning.plan import Plan
@@ -22,12 +24,6 @@ from ablate.store.store import REMEDY
 
 if TYPE_CHECKING:
     from ablate.analysis.stats import Method
-    from ablate.analysis.table import TableColumn
-
-
-def gain_alpha(analysis: Analysis) -> float:
-    """Return the alpha of gains: declared looks share alpha (Bonferroni)."""
-    return analysis.alpha / max(1, len(analysis.looks))
 
 
 def level(alpha: float) -> str:
@@ -57,9 +53,10 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
     name = of.name[0].upper() + of.name[1:]
     less = ", lower being better" if of.sign < 0 else ""
     less = ", neither direction being better" if of.neutral else less
+    spreads = " or ".join(dict.fromkeys(METHODS[column.judged_by] for column in columns))
     how = (
         f" [{level(gain_alpha(analysis))}, simultaneous over the {family(plan, columns)}"
-        f"{plan.design.family}; {_method(plan, columns)}]"
+        f"{plan.design.family}; {spreads or METHODS[plan.spread]}]"
     )
     lines = [
         f"{name}: mean over seeds [{level(analysis.alpha)} Student t]; {of.over(plan.baseline)} "
@@ -67,7 +64,8 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
     ]
     lines += filter(None, [of.how, plan.task.how, _also(plan, columns)])
     lines += _population(plan, columns)
-    lines += _started(plan)
+    parents = dict.fromkeys(parent_words(cell.spec) for cell in plan.cells)
+    lines += [f"Runs start from {words}." for words in parents if words]
     if plan.tune is not None:
         lines.append(_tuned(plan, plan.tune))
     return lines
@@ -100,13 +98,6 @@ def _also(plan: Plan, columns: Sequence[TableColumn]) -> str:
         f"The columns on {names([*sets])} test the same runs on other images or labels. Each of "
         f"these columns is {family}; averages and contrasts use the run's own test set only."
     )
-
-
-def _started(plan: Plan) -> Iterator[str]:
-    """State what runs start from."""
-    for spec in dict.fromkeys(parent_words(cell.spec) for cell in plan.cells):
-        if spec:
-            yield f"Runs start from {spec}."
 
 
 def parent_words(spec: Mapping[str, Any]) -> str:
@@ -167,27 +158,21 @@ METHODS = {
 }
 
 
-def _method(plan: Plan, columns: Sequence[TableColumn]) -> str:
-    used = dict.fromkeys(column.judged_by for column in columns)
-    return " or ".join(METHODS[name] for name in used) or METHODS[plan.spread]
-
-
 # --- Notes --------------------------------------------------------------------------------------
 
 
-def notes(
+def warnings(
     plan: Plan,
     cells: Sequence[Scores],
     columns: Sequence[TableColumn],
     judged: bool,
-) -> list[str]:
+) -> list[Note]:
     """List what a reader must know before believing any number. `judged`: have gains intervals?"""
-    found = []
     missing = Counter[str]()
     for score in cells:
         missing[score.cell.row] += len(score.missing)
-    if missing.total():
-        found.append(_unfinished(plan, missing))
+    unfinished = [Note("unfinished", _unfinished(plan, missing))] if missing.total() else []
+    found = []
     if plan.skipped:
         without = "The table leaves out these seeds"
         if plan.unevenly_skipped:
@@ -206,7 +191,7 @@ def notes(
             found += _void(
                 plan, column, [s for s in cells if s.cell.column == column.label], judged
             )
-    return found
+    return [*unfinished, *notes("warning", found)]
 
 
 def withheld(runs: Mapping[str, str]) -> Iterator[str]:
@@ -400,12 +385,19 @@ def _beside(plan: Plan, past: PastLooks, column: str) -> str:
     )
 
 
-def details(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
-    """State the spread of every column, then what more seeds would resolve."""
+def details(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Note]:
+    """State the spread of every column, then the gain that twice as many seeds would resolve, and
+    the command that trains them."""
     for column in columns:
         spread = _spread(plan, column)
-        yield f"{column.heading}: {spread}" if column.heading else sentence(spread)
-    yield from _forecast(plan, columns)
+        text = f"{column.heading}: {spread}" if column.heading else sentence(spread)
+        yield Note("detail", text, (None, column.label))
+    unclear = [column for column in columns if column.forecast]
+    for column in unclear:
+        yield Note("detail", _forecast(plan, column), (None, column.label))
+    n = len(plan.seeds)
+    command = f"{count(n * len(plan.cells), 'more run')}: `{seeds_command(plan, 2 * n)}`."
+    yield from (Note("detail", command, (None, column.label)) for column in unclear)
 
 
 def _spread(plan: Plan, column: TableColumn) -> str:
@@ -458,23 +450,15 @@ def _likeness(column: TableColumn) -> str:
     return f"images flip with the baseline's: {high:.2f} {most} ... {low:.2f} {least}"
 
 
-def _forecast(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
-    """State the gain that twice as many seeds would resolve, and the command that trains them."""
-    of = plan.metric
-    told = [column for column in columns if column.forecast]
-    for column in told:
-        assert column.forecast is not None
-        f = column.forecast
-        half, low, high = (f"{x:.{of.decimals}f}" for x in (f.half, f.low, f.high))
-        at = f"{column.heading}: " if column.heading else ""
-        alike = "if the rows' spreads are as alike as they look"
-        yield (
-            f"{at}{f.seeds} seeds would resolve {of.change}s of about {half} {of.points} ({low} to "
-            f"{high}), {alike}."
-        )
-    if told:
-        n = len(plan.seeds)
-        yield f"{count(n * len(plan.cells), 'more run')}: `{seeds_command(plan, 2 * n)}`."
+def _forecast(plan: Plan, column: TableColumn) -> str:
+    of, f = plan.metric, column.forecast
+    assert f is not None
+    half, low, high = (f"{x:.{of.decimals}f}" for x in (f.half, f.low, f.high))
+    at = f"{column.heading}: " if column.heading else ""
+    return (
+        f"{at}{f.seeds} seeds would resolve {of.change}s of about {half} {of.points} ({low} to "
+        f"{high}), if the rows' spreads are as alike as they look."
+    )
 
 
 def seeds_command(plan: Plan, n: int) -> str:
@@ -483,3 +467,51 @@ def seeds_command(plan: Plan, n: int) -> str:
     seeds = [*plan.seeds, *more[: n - len(plan.seeds)]]
     text = str(n) if sorted(seeds) == [*range(n)] else f"[{','.join(map(str, seeds))}]"
     return with_words(plan, f"seeds={text}")
+
+
+# --- What is shown of a table -------------------------------------------------------------------
+
+
+def cut_words(table: Table, show: Sequence[str]) -> Iterator[str]:
+    """Tell that intervals of means end where the metric does, where such intervals are shown."""
+    of, means = table.of(), [entry.accuracy for entry in table.entries if entry.accuracy]
+    if of.most is None or not {"ci", "pm"} & {*show} or not {"accuracy", table.metric} & {*show}:
+        return
+    if any(mean.n > 1 and (mean.low == 0 or mean.high == of.most) for mean in means):
+        yield f"Intervals of the mean are cut at 0 and {of.most:g} {of.unit}."
+
+
+def wide_words(table: Table) -> Iterator[str]:
+    """State what a wide table counts, and where the numbers are that it leaves out."""
+    if not any(entry.verdict for entry in table.entries) and any(e.gain for e in table.entries):
+        beyond = "below" if table.of().sign < 0 else "above"
+        yield (
+            f"Counts without verdicts are of means that are {beyond} the mean of {table.baseline}, "
+            f"by however little."
+        )
+    command = shlex.join(["ablate", "table", *(table.words or [table.sweep]), "--no-wide"])
+    yield f"`{command}` shows n, intervals and verdicts, column by column."
+
+
+def part_words(table: Table, part: Table, sort: str | None) -> Iterator[str]:
+    """Tell how much of a table is shown in a part of it, and what numbers are of."""
+    counts = [
+        f"{len(some)} of {len(every)} {noun}"
+        for some, every, noun in (
+            (part.rows, table.rows, "rows"),
+            (part.columns, table.columns, "columns"),
+        )
+        if len(some) < len(every)
+    ]
+    if len(part.entries) < len(table.entries) and not counts:
+        counts = [f"{len(part.entries)} of {len(table.entries)} cells"]
+    if counts:
+        yield (
+            f"{' and '.join(counts)} shown; intervals, verdicts and counts are those of the whole "
+            f"table."
+        )
+    if len(part.blocks) < len(table.blocks):
+        yield "Averages and contrasts over more than is shown are left out."
+    if sort:
+        by = "their mean gain over the columns shown" if len(part.columns) > 1 else "gain"
+        yield f"Rows are sorted by {by}, the baseline first."

@@ -55,16 +55,10 @@ class Rights:
     """Which images runs get right, where anything asks for it; predictions are read once."""
 
     def __init__(
-        self,
-        plan: Plan,
-        results: Results,
-        predictions: Predictions | None,
-        population: bool,
-        told: bool,
+        self, plan: Plan, results: Results, predictions: Predictions | None, asked: bool
     ) -> None:
-        """`told`: does the table say anything of gains' spreads?"""
         self._plan, self._results, self._predictions = plan, results, predictions
-        self._asked = told and (population or plan.spread == "images")
+        self._asked = asked
         self._columns: dict[tuple[str, str], Correct] = {}
 
     def of(self, block: Sequence[Scores], on: str) -> Correct:
@@ -79,22 +73,21 @@ class Rights:
             self._columns[place] = made
         return self._columns[place]
 
-    def by_column(
+    def of_rows(
         self, cells: Mapping[tuple[str, str], Scores], seeds: Sequence[int]
-    ) -> dict[str, Bools]:
-        """By column, of all rows (R, seeds, N); without the columns where it is not known."""
+    ) -> list[Bools] | None:
+        """Of each column, of all rows (R, seeds, N); None where one is not known."""
         import numpy as np
 
         if not self._asked or self._plan.spread != "images":
-            return {}
+            return None
         rows = [row.label for row in self._plan.rows]
         at = [self._plan.seeds.index(seed) for seed in seeds]
-        found = {}
-        for column, block in blocks_of(self._plan, cells):
-            right = self.of(block, "").right
-            if right is None:
-                continue
+        found = []
+        for _, block in blocks_of(self._plan, cells):
+            if (right := self.of(block, "").right) is None:
+                return None
             every = np.zeros((len(rows), len(at), right.shape[-1]), dtype=bool)
             every[[rows.index(scored.cell.row) for scored in block]] = right[:, at]
-            found[column.label] = every
+            found.append(every)
         return found

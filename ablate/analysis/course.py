@@ -7,14 +7,14 @@ that a driver that was killed decides the same, and a table shows what the drive
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ablate.analysis.across import noisy
 from ablate.analysis.captions import count
 from ablate.analysis.correct import Predictions, correct
-from ablate.analysis.methods import sequential_of
+from ablate.analysis.judging import sequential_of
 from ablate.analysis.scores import (
     Curves,
     Probes,
@@ -70,20 +70,16 @@ class RowCourse:
 class ColumnCourse:
     """The looks at a column so far. `next`: the seeds of the look to come, None where it has ended.
 
-    `told`: of each look, its seeds and the words on the rows that it was at. `spreads`: least and
-    greatest standard deviation of a result by which rows were judged at the last look, with the
-    median `df`. `tripped`: the baseline was out of line there; `ratio`, its spread to what rows
-    have. `lacking`: why images told no spread, so that rows were judged in pairs.
+    `judged`: by what the last look judged rows, their gains left out. `told`: of each look, its
+    seeds and the words on the rows that it was at. `lacking`: why images told no spread, so that
+    rows were judged in pairs.
     """
 
     label: str
     rows: Mapping[str, RowCourse]
+    judged: ColumnGains
     told: tuple[tuple[int, Mapping[str, str]], ...] = ()
     next: int | None = None
-    spreads: tuple[float, float] | None = None
-    df: float | None = None
-    tripped: bool = False
-    ratio: float | None = None
     lacking: str = ""
 
     @property
@@ -140,9 +136,7 @@ def _column(
     state = stats.before_looks(len(rows))
     courses: dict[str, RowCourse] = {}
     told: list[tuple[int, Mapping[str, str]]] = []
-    spreads: tuple[float, float] | None = None
-    df = ratio = None
-    tripped, lacking, images = False, "", None
+    by, lacking, images = stats.ColumnGains(()), "", None
     for look, n in enumerate(plan.design.at):
         needed = state.active.copy()
         needed[0] = True
@@ -161,15 +155,14 @@ def _column(
         judged = ~np.isnan(fit.sd)
         if judged.any():
             each = fit.sd[judged] / math.sqrt(2)
-            spreads, df = (float(each.min()), float(each.max())), float(np.median(fit.df[judged]))
-        tripped = bool(~np.isnan(fit.ratio))
+            spreads = float(each.min()), float(each.max())
+            by = replace(by, spreads=spreads, df=float(np.median(fit.df[judged])))
         ratio = float(fit.ratio) if np.isfinite(fit.ratio) else None
+        by = replace(by, tripped=bool(~np.isnan(fit.ratio)), ratio=ratio)
         state = after
     left = plan.design.at[len(told) :] if state.active.any() else ()
     following = left[0] if left else None
-    return ColumnCourse(
-        label, courses, tuple(told), following, spreads, df, tripped, ratio, lacking
-    )
+    return ColumnCourse(label, courses, by, tuple(told), following, lacking)
 
 
 def _images(
@@ -295,9 +288,9 @@ def _of_plan(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[InterimLook]:
 def lines(plan: Plan, course: ColumnCourse) -> list[str]:
     """Say what every look at a column decided, and what a noisy baseline costs from now on."""
     found = [_line(n, course.label, words) for n, words in course.told]
-    if course.tripped:
+    if course.judged.tripped:
         at = f"{course.label}: " if course.label else ""
-        found.append(f"{at}{noisy([course.ratio])}{_until_the_end(plan, course)}")
+        found.append(f"{at}{noisy([course.judged.ratio])}{_until_the_end(plan, course)}")
     return found
 
 
@@ -311,8 +304,9 @@ def _line(seeds: int, column: str, rows: Mapping[str, str]) -> str:
     return f"look at {seeds} seeds{of}: {told}"
 
 
-def notes(plan: Plan, courses: Iterable[ColumnCourse]) -> Iterator[str]:
-    """Say of a table what its looks have left open."""
+def notes(plan: Plan, courses: Collection[ColumnCourse], below: bool) -> Iterator[str]:
+    """Say of a table what its looks have left open, and of which seeds the blocks `below` its
+    columns are."""
     for course in courses:
         at = f"{heading}: " if (heading := plan.heading(course.label)) else ""
         if course.next is not None and not course.told:
@@ -323,6 +317,11 @@ def notes(plan: Plan, courses: Iterable[ColumnCourse]) -> Iterator[str]:
                 f"{course.next} seeds; the same `ablate sweep` goes on"
                 f"{_until_the_end(plan, course)}."
             )
+    if courses and below:
+        yield (
+            f"Below the columns: of the {len(plan.shared_seeds)} seeds that all cells share, and "
+            f"without verdicts, for looks give verdicts on rows of a column only."
+        )
 
 
 def _until_the_end(plan: Plan, course: ColumnCourse) -> str:
@@ -342,7 +341,6 @@ def judged_gains(
 ) -> ColumnGains:
     """Compute the gains of a column with their intervals: of a sweep with looks as these judged
     them, and without intervals on other sets. `right`: see `analysis.correct`."""
-    from ablate.analysis import stats
 
     if not plan.design.at:
         return _gains_of(plan, block, method, right)
@@ -351,15 +349,8 @@ def judged_gains(
     if course is None or not course.rows:
         return means
     judged = (course.rows.get(scored.cell.row) for scored in block)
-    return stats.ColumnGains(
-        rows=tuple(r.gain if r else mean for r, mean in zip(judged, means.rows, strict=True)),
-        spreads=course.spreads,
-        df=course.df,
-        kept=found.kept,
-        tripped=course.tripped,
-        ratio=course.ratio,
-        void=found.void,
-    )
+    rows = tuple(r.gain if r else mean for r, mean in zip(judged, means.rows, strict=True))
+    return replace(course.judged, rows=rows, kept=found.kept, void=found.void)
 
 
 def _gains_of(

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.captions import count, names, sentence
+from ablate.analysis.judging import JudgedRow, is_wide
 from ablate.analysis.scores import LARGEST, Scores, by_seed, short
+from ablate.analysis.table import Note, notes
 from ablate.planning.cell import Cell, TuningWinner
 from ablate.planning.plan import Plan
 from ablate.shared import decoded
 from ablate.store.progress import GIVEN_UP
 
 if TYPE_CHECKING:
-    from ablate.analysis.stats import Exact, RowGain
+    from ablate.analysis.stats import RowGain
 
 
 # What the machine chose, by its key in result.json (the precision: the recipe's): a column that
@@ -37,32 +39,20 @@ MACHINE = {
 CODE = ("digest", "plugins")  # "d1+d2": a run that went on under other code
 
 
-class Footnotes:
-    """Numbers texts in the order of their first appearance; equal texts share a number."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def of(self, texts: Iterable[str]) -> tuple[int, ...]:
-        return tuple(self.numbers.setdefault(text, len(self.numbers) + 1) for text in texts)
-
-
-def row_notes(confounds: Sequence[str]) -> list[str]:
-    if not confounds:
-        return []
-    return [f"Confound: the row sets {', '.join(confounds)}, which belongs to the recipe."]
+def entry_notes(row: JudgedRow) -> Iterator[Note]:
+    """Yield the footnotes on an entry and on its row."""
+    [confounds] = (one.confounds for one in row.plan.rows if one.label == row.found.cell.row)
+    if confounds:
+        text = f"Confound: the row sets {', '.join(confounds)}, which belongs to the recipe."
+        yield Note("footnote", text, (row.found.cell.row, None))
+    yield from notes("footnote", _of_runs(row), row.place)
+    if row.course is not None:
+        yield Note("gain", row.course.note(row.judge), row.place)
+    yield from notes("gain", _of_gain(row), row.place)
 
 
-def entry_notes(
-    plan: Plan,
-    found: Scores,
-    gain: RowGain | None,
-    base: Scores | None,
-    against: Exact | None,
-    unstable: str,
-) -> list[str]:
-    """List the footnotes on the runs of an entry. `against`: Fisher's test of its diverged and
-    collapsed runs; `unstable`: such runs of the baseline, "0 of 3"."""
+def _of_runs(row: JudgedRow) -> list[str]:
+    plan, found, base = row.plan, row.found, row.base
     texts = []
     if gone := plan.gone(found.cell):
         how = "; ".join(f"seed {seed}, {_how_far(detail)}" for seed, detail in gone.items())
@@ -73,14 +63,18 @@ def entry_notes(
         keys = ", ".join(found.cell.overrides)
         texts.append(f"The sweep's overrides change the recipe of this cell: {keys}.")
     if found.diverged:
-        texts.append(_diverged(plan, found, gain))
+        texts.append(_diverged(row))
     if found.collapsed:
         texts.append(
             f"Collapsed: {seed_names(found.collapsed)} "
-            f"{plan.task.collapse or _no_lower(plan)}; the mean includes it{_left(gain)}."
+            f"{plan.task.collapse or _no_lower(plan)}; the mean includes it{_left(row.gain)}."
         )
-    if found.unstable and against and base and not base.unstable:  # else it is said of the column
-        texts[-1] += f" {_fisher(plan, against, unstable)}"
+    if found.unstable and row.against and base and not base.unstable:  # else the column says it
+        few = "" if row.against.tested else "; the test can decide from 4 runs on"
+        texts[-1] += (
+            f" Fisher's exact test against 0 of {len(base.results)} runs of {plan.baseline}: p = "
+            f"{row.against.p:.2g}; the smallest p of so many runs is {row.against.floor:.2g}{few}."
+        )
     if found.main.never:
         texts.append(
             f"{seed_names(found.main.never).capitalize()} never reached the threshold. The mean "
@@ -95,24 +89,17 @@ def entry_notes(
     return texts
 
 
-def gain_notes(
-    plan: Plan,
-    found: Scores,
-    gain: RowGain | None,
-    verdict: str | None,
-    base: Scores | None,
-    by_images: bool,
-) -> list[str]:
-    """List the footnotes that explain the gain of an entry and its verdict. `by_images`: is its
-    column judged by images?"""
+def _of_gain(row: JudgedRow) -> list[str]:
+    """List what explains a gain and its verdict."""
     from ablate.analysis import stats
 
+    plan, gain, verdict = row.plan, row.gain, row.verdict
     texts = []
     if gain and gain.own in ("spread", "outlier"):
         leaves = gain.own == "outlier"
-        told = "its images and the other rows tell" if by_images else "the other rows have"
+        told = "its images and the other rows tell" if row.by_images else "the other rows have"
         times = f"{gain.ratio:.1f} times" if gain.ratio is not None else "far above"
-        test = "0.1" if leaves else "5" if by_images else "10"
+        test = "0.1" if leaves else "5" if row.by_images else "10"
         texts.append(
             f"The row's spread is {times} what {told} (F test, {test} %): "
             f"the row has its own paired interval, and "
@@ -128,8 +115,8 @@ def gain_notes(
             "The predictions of hardly any image change between seeds, in this row and the "
             "baseline: the row is judged by one spread of all rows."
         )
-    if gain and base and verdict == stats.UNSTABLE:
-        texts.append(_unstable(plan, found, gain, base))
+    if gain and row.base and verdict == stats.UNSTABLE:
+        texts.append(_unstable(plan, row.found, gain, row.base))
     if verdict == stats.DID_NOTHING:
         texts.append(
             f"The predictions equal those of {plan.baseline} in every seed, bit for bit: the "
@@ -138,6 +125,9 @@ def gain_notes(
     elif gain and gain.gain.sd == 0:
         change = plan.metric.change
         texts.append(f"The {change} is the same in every seed: there is no spread to judge it by.")
+    if gain and is_wide(gain.gain, plan.metric):
+        most, points = f"{plan.metric.most:g}", plan.metric.points
+        texts.append(f"-: the interval is wider than {most} {points}, so it says nothing.")
     return texts
 
 
@@ -225,20 +215,13 @@ def _left(gain: RowGain | None) -> str:
     )
 
 
-def _fisher(plan: Plan, against: Exact, unstable: str) -> str:
-    few = "" if against.tested else "; the test can decide from 4 runs on"
-    return (
-        f"Fisher's exact test against {unstable} runs of {plan.baseline}: p = {against.p:.2g}; "
-        f"the smallest p of so many runs is {against.floor:.2g}{few}."
-    )
-
-
-def _diverged(plan: Plan, found: Scores, gain: RowGain | None) -> str:
+def _diverged(row: JudgedRow) -> str:
+    plan, found = row.plan, row.found
     runs = ", ".join(
         f"seed {seed}" + (f" at step {step}" if step is not None else "")
         for seed, step in found.diverged.items()
     )
-    left = _left(gain)
+    left = _left(row.gain)
     if plan.analysis.diverged == "chance" and found.cell.row != plan.baseline:
         return f"Diverged: {runs}; scored at chance{left}."
     if found.cell.row == plan.baseline:
@@ -268,6 +251,13 @@ def mixtures(block: Sequence[Scores]) -> list[tuple[str, str]]:
             ]
             sentences.append((key, f"Runs differ in their {name}: {', '.join(parts)}."))
     return sentences
+
+
+def column_notes(block: Sequence[Scores], label: str) -> list[Note]:
+    """List the footnotes on a column: unplanned differences between its runs, and what decoding
+    found in its images."""
+    texts = [*(text for _, text in mixtures(block)), *data_notes(block)]
+    return notes("footnote", texts, (None, label))
 
 
 def data_notes(block: Sequence[Scores]) -> list[str]:

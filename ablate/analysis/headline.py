@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ablate.analysis.across import SummaryLine
 from ablate.analysis.footnotes import seed_names
 from ablate.analysis.table import Entry, Table
 from ablate.analysis.trained_on import listed
@@ -227,7 +226,7 @@ def _bracketed(table: Table, entry: Entry) -> str:
     return f" ({_told(table, entry.gain, lacking='')})" if entry.gain else ""
 
 
-NO_VERDICT = "no verdict"
+NO_VERDICT, LACKING = "no verdict", ", no interval"
 FEW = 3  # columns that have their numbers said beside the average's
 
 
@@ -261,7 +260,9 @@ def said(table: Table) -> list[Said]:
         else:
             clauses = [clause(table, entry) for entry in entries]
         if average:
-            clauses.insert(0, _average(table, average))
+            over = f"on average over {len(average.columns)} columns"
+            told = f"{over} ({_with_n(table, average.gain)})"
+            clauses.insert(0, f"{average.verdict or NO_VERDICT} {told}")
         found.append(Said(row.label, kind, f"{'; '.join(clauses)}."))
     return sorted(found, key=lambda one: one.kind != "baseline")
 
@@ -296,7 +297,8 @@ def _level(table: Table, entry: Entry) -> str:
         return f"{what} ({'; '.join(_fates(entry))})"
     value = metric.text(entry.accuracy.mean)
     unit = f" {metric.unit}" if metric.unit else ""
-    told = f"{value}{unit}{_interval(table, entry.accuracy)}, n = {entry.n}"
+    interval = metric.interval(entry.accuracy.low, entry.accuracy.high)
+    told = f"{value}{unit}{f' {interval}' if interval else LACKING}, n = {entry.n}"
     return f"{what} ({'; '.join([told, *_fates(entry)])})"
 
 
@@ -313,11 +315,6 @@ def told_gain(table: Table, entry: Entry) -> str:
     return _with_n(table, entry.gain) + (f": {entry.verdict}" if entry.verdict else "")
 
 
-def _average(table: Table, line: SummaryLine) -> str:
-    verdict = f"{line.verdict or NO_VERDICT} on average over {len(line.columns)} columns"
-    return f"{verdict} ({_with_n(table, line.gain)})"
-
-
 def _grouped(table: Table, entries: Sequence[Entry]) -> list[str]:
     """List the columns of each verdict, with the runs that have no plain result."""
     columns: dict[str, list[str]] = {}
@@ -332,10 +329,12 @@ def _with_n(table: Table, gain: Estimate) -> str:
     return f"{_told(table, gain)}, n = {gain.n}"
 
 
-def _told(table: Table, gain: Estimate, lacking: str = ", no interval") -> str:
+def _told(table: Table, gain: Estimate, lacking: str = LACKING) -> str:
     """ "+1.20 points [+0.70, +1.70]"; `lacking` in place of an interval that it lacks."""
-    mean = table.of().text(gain.mean, sign=True)
-    return f"{mean} {table.of().points}{_interval(table, gain, True, lacking)}"
+    metric = table.of()
+    interval = metric.interval(gain.low, gain.high, sign=True)
+    mean = f"{metric.text(gain.mean, sign=True)} {metric.points}"
+    return f"{mean} {interval}" if interval else mean + lacking
 
 
 def _on(table: Table, entry: Entry) -> str:
@@ -344,15 +343,6 @@ def _on(table: Table, entry: Entry) -> str:
 
 def _headings(table: Table) -> dict[str, str]:
     return {column.label: column.heading for column in table.columns}
-
-
-def _interval(
-    table: Table, estimate: Estimate, sign: bool = False, lacking: str = ", no interval"
-) -> str:
-    if estimate.low is None or estimate.high is None:
-        return lacking
-    low, high = (table.of().text(end, sign) for end in (estimate.low, estimate.high))
-    return f" [{low}, {high}]"
 
 
 def _fates(entry: Entry) -> list[str]:

@@ -58,11 +58,23 @@ def measure(plan: Plan, results: Results, store: Store, name: str) -> Measured:
     """The values of one of the plan's own metrics, of every finished run that is no trial, by its
     function. Raises as `with_own`."""
     function = _load(name, plan.own[name])
+
+    def by_set(run: PlannedRun, result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+        told = result.get("also") or {}
+        sets = [other["name"] for other in also_of(run.cell.spec) if other["name"] in told]
+        for which, of in (("", result), *((which, told[which]) for which in sets)):
+            on = f" on {which}" * bool(which)
+            table = store.predictions(run.id, which, of.get("predictions_sha256"))
+            if table is None:
+                raise Failure(f"{run.label}: its predictions{on} are missing; {REMEDY}")
+            place = f"{name}: {run.label}{on}"
+            yield which, _called(function, table, classes_of(run.cell.spec), place, plan.own[name])
+
     found: Measured = {}
     for run in plan.runs():
         result = results.get(run.id)
         if run.trial is None and not run.above and result and result["status"] == "finished":
-            found[run.id] = dict(_of_run(function, name, plan, store, run, result))
+            found[run.id] = dict(by_set(run, result))
     return found
 
 
@@ -77,25 +89,6 @@ def _more(result: Mapping[str, Any], values: Mapping[str, Mapping[str, float]]) 
         return dict(result)
     also = {which: on(told, which) for which, told in (result.get("also") or {}).items()}
     return {**on(result, ""), **({"also": also} if also else {})}
-
-
-def _of_run(
-    function: Callable[..., Any],
-    name: str,
-    plan: Plan,
-    store: Store,
-    run: PlannedRun,
-    result: Mapping[str, Any],
-) -> Iterable[tuple[str, float]]:
-    told = result.get("also") or {}
-    sets = [other["name"] for other in also_of(run.cell.spec) if other["name"] in told]
-    for which, of in (("", result), *((which, told[which]) for which in sets)):
-        on = f" on {which}" * bool(which)
-        table = store.predictions(run.id, which, of.get("predictions_sha256"))
-        if table is None:
-            raise Failure(f"{run.label}: its predictions{on} are missing; {REMEDY}")
-        place = f"{name}: {run.label}{on}"
-        yield which, _called(function, table, classes_of(run.cell.spec), place, plan.own[name])
 
 
 def _called(

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ablate.analysis.across import verdict_of
 from ablate.analysis.captions import names
-from ablate.analysis.footnotes import Footnotes
+from ablate.analysis.judging import verdict_of
 from ablate.analysis.paper import (
     Beside,
     PaperTable,
@@ -18,7 +17,7 @@ from ablate.analysis.paper import (
     printed_numbers,
     varying,
 )
-from ablate.analysis.table import Against, Entry, Table, TableColumn, TableRow
+from ablate.analysis.table import Against, Entry, Note, Table, TableColumn, TableRow, notes
 from ablate.shared.metrics import DEFAULT, TASKS
 
 if TYPE_CHECKING:
@@ -38,8 +37,7 @@ def read_published(name: str) -> Table:
     +- read as standard errors, and read as 95 % intervals. Raises UserError for an unknown name."""
     table = find(name)
     n = TRAININGS.get(name, 1)
-    footnotes = Footnotes()
-    columns = tuple(_published_column(table, label, n, footnotes) for label in table.columns)
+    columns = tuple(_published_column(table, label, n) for label in table.columns)
     wide = name in TRANSFERS
     return Table(
         sweep=WHERE + name,
@@ -53,19 +51,26 @@ def read_published(name: str) -> Table:
         complete=True,
         alpha=ALPHA,
         gain_alpha=ALPHA,
-        rows=tuple(TableRow(row, None, ()) for row in table.rows),
+        rows=tuple(TableRow(row, None) for row in table.rows),
         columns=columns,
-        caption=(*_caption(table, n), *([_columns(table)] if wide else _by_regime(table))),
-        notes=(*_readings(columns), *_means(table)),
-        footnotes=tuple(footnotes.numbers),
+        notes=(
+            *notes("warning", (*_readings(columns), *_means(table))),
+            *notes("caption", (*_caption(table, n), *([_columns(table)] * wide))),
+            *notes("detail" if wide else "caption", _by_regime(table)),
+            *(
+                Note("footnote", table.cells[row, label].note, (row, label))
+                for label in table.columns
+                for row in table.rows
+                if (row, label) in table.cells and table.cells[row, label].note
+            ),
+        ),
         paper="printed",
-        details=tuple(_by_regime(table)) if wide else (),
         groups=tuple(dict.fromkeys(column.group for column in columns if column.group)),
         wide=wide,
     )
 
 
-def _published_column(table: PaperTable, label: str, n: int, footnotes: Footnotes) -> TableColumn:
+def _published_column(table: PaperTable, label: str, n: int) -> TableColumn:
     from scipy.special import stdtrit
 
     from ablate.analysis import stats
@@ -94,7 +99,6 @@ def _published_column(table: PaperTable, label: str, n: int, footnotes: Footnote
                 accuracy=accuracy,
                 gain=gain,
                 verdict=verdict,
-                footnotes=footnotes.of([printed.note] if printed and printed.note else []),
                 against=Against(
                     Beside(
                         table=f"{table.source} {table.name}",
@@ -111,9 +115,9 @@ def _published_column(table: PaperTable, label: str, n: int, footnotes: Footnote
                 ),
             )
         )
-    place, group = table.places[label], table.group(label)
-    column = TableColumn(label, label, tuple(entries), 1, "", None, None, 0, (), ())
-    return replace(column, arch=place.arch, wide=place.heading, group=group)
+    place = table.places[label]
+    column = TableColumn(label, label, tuple(entries), 1, "", None, None, 0, ())
+    return replace(column, arch=place.arch, wide=place.heading, group=table.group(label))
 
 
 def _welch(printed: Printed, base: Printed, n: int, width: float) -> Estimate:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ablate.analysis.course import courses_of, look_events
 from ablate.analysis.own import with_own
 from ablate.analysis.scores import Results
-from ablate.analysis.table import Table
+from ablate.analysis.table import Note, Table
 from ablate.analysis.tabulate import tabulate
 from ablate.planning.plan import Plan
 from ablate.store import looks
@@ -55,7 +55,7 @@ def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
                 return Reading(table, past.related())
             table = tabulate(plan, results, past, means=True, **options)
             line = f"Verdicts withheld: the look can't be recorded ({why})."
-            table = dataclasses.replace(table, notes=(line, *table.notes))
+            table = dataclasses.replace(table, notes=(Note("warning", line), *table.notes))
             return Reading(table, past.related(), str(why))
         again = store.read_looks() if lacking else known
         if len(again) <= len(known) + len(lacking):

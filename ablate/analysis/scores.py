@@ -82,7 +82,27 @@ def scores(
             finished[seed] = result
 
     def values(metric: Metric) -> Values:
-        return _values(metric, cell, plan, tested.get(metric.key, {}), finished, diverged, curves)
+        values_of: dict[int, float] = {}
+        never = []
+        for seed in plan.seeds:
+            value: float | None = None
+            if seed in finished:
+                value = tested.get(metric.key, {}).get(seed)
+                if metric.of_curve:
+                    value = _of_curve(metric, plan.task.metrics[0], cell.ids[seed], curves)
+            elif (
+                seed in diverged
+                and cell.row != plan.baseline
+                and plan.analysis.diverged == "chance"
+            ):
+                value = metric.chance(guesses_of(cell.spec))
+            else:
+                continue
+            if value is None and not metric.probe:  # guessing has no such number
+                never.append(seed)
+            elif value is not None:
+                values_of[seed] = float(value) * metric.scale
+        return Values(values_of, tuple(never))
 
     asked = [plan.metric, *(plan.named(name, "--show") for name in also)]
     declared = [*plan.task.metrics, *dict.fromkeys(m for m in asked if m.probe or m.own)]
@@ -162,34 +182,6 @@ def _probed(cell: Cell, seed: int, asked: Iterable[str], probes: Probes | None) 
         for probe in asked
         for key, value in numbers(probe, probes(run, probe), spec).items()
     }
-
-
-def _values(
-    metric: Metric,
-    cell: Cell,
-    plan: Plan,
-    tested: Mapping[int, float | None],
-    finished: Mapping[int, Mapping[str, Any]],
-    diverged: Mapping[int, Any],
-    curves: Curves | None,
-) -> Values:
-    values: dict[int, float] = {}
-    never = []
-    for seed in plan.seeds:
-        value: float | None = None
-        if seed in finished:
-            value = tested.get(seed)
-            if metric.of_curve:
-                value = _of_curve(metric, plan.task.metrics[0], cell.ids[seed], curves)
-        elif seed in diverged and cell.row != plan.baseline and plan.analysis.diverged == "chance":
-            value = metric.chance(guesses_of(cell.spec))
-        else:
-            continue
-        if value is None and not metric.probe:  # guessing has no such number
-            never.append(seed)
-        elif value is not None:
-            values[seed] = float(value) * metric.scale
-    return Values(values, tuple(never))
 
 
 def _of_curve(metric: Metric, first: Metric, run: str, curves: Curves | None) -> float | None:

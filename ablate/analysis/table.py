@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ablate.analysis.across import (
-    PValues,
-    Summary,
-)
+from ablate.analysis.across import PValues, Summary
 from ablate.planning.cell import TuningWinner
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 
@@ -19,6 +17,27 @@ if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
 
 
 Sizes = Mapping[tuple[str, str], Mapping[str, Any]]  # (row, column) -> parameters, multiply_adds
+
+
+# Warnings are read before any number is believed; a wide table leaves details out; footnotes are
+# marked, those of kind "gain" where gains are shown.
+NoteKind = Literal["unfinished", "warning", "caption", "detail", "footnote", "gain"]
+WARNINGS: tuple[NoteKind, ...] = ("unfinished", "warning")
+FOOTNOTES: tuple[NoteKind, ...] = ("footnote", "gain")
+Place = tuple[str | None, str | None]  # row and column; None: every one
+EVERYWHERE: Place = (None, None)
+
+
+class Note(NamedTuple):
+    """A sentence on what stands at a place of a table."""
+
+    kind: NoteKind
+    text: str
+    place: Place = EVERYWHERE
+
+
+def notes(kind: NoteKind, texts: Iterable[str], place: Place = EVERYWHERE) -> list[Note]:
+    return [Note(kind, text, place) for text in texts]
 
 
 @dataclass(frozen=True)
@@ -57,7 +76,7 @@ class Against:
 
 @dataclass(frozen=True)
 class Entry:
-    """One row in one column. Footnotes are numbers, from 1."""
+    """One row in one column."""
 
     row: str
     column: str
@@ -72,8 +91,6 @@ class Entry:
     gain: Estimate | None = None  # None for the baseline
     pool: str = ""  # "kept", or why the row is judged by its own spread; "" where each is
     verdict: str | None = None  # None where none is given
-    footnotes: tuple[int, ...] = ()
-    gain_footnotes: tuple[int, ...] = ()  # of these, the ones that explain gain and verdict
     ratio: float | None = None  # of its own spread to the other rows', where it is judged by it
     never: tuple[int, ...] = ()  # finished, but never reached the metric's threshold
     others: Mapping[str, Other] = field(default_factory=dict)
@@ -99,7 +116,6 @@ class TableRow:
 
     label: str
     family: str | None
-    footnotes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -115,7 +131,6 @@ class TableColumn:
     df: float | None  # of these, the median
     kept_rows: int  # that tell of one another's spread
     test_sizes: tuple[int, ...]  # images; more than one where rows were tested on different sets
-    footnotes: tuple[int, ...]
     ranks: Ranks | None = None  # of the published gains against ours
     tripped: bool = False  # the baseline is out of line with the rows
     baseline_ratio: float | None = None  # of its spread to what the rows have, where it is
@@ -157,8 +172,7 @@ def headed(title: str, trained_on: str) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """A whole table. `caption`, `details` and `notes` are lines; `footnotes` are numbered from 1.
-    `details` go on with the caption, a column at a time; a wide table leaves them out."""
+    """A whole table, or the part of one that is shown."""
 
     sweep: str
     title: str
@@ -173,56 +187,57 @@ class Table:
     gain_alpha: float  # of a family of gains
     rows: tuple[TableRow, ...]
     columns: tuple[TableColumn, ...]
-    caption: tuple[str, ...]
-    notes: tuple[str, ...]
-    footnotes: tuple[str, ...]
+    notes: tuple[Note, ...]  # in order; those on what is not shown among them
     blocks: tuple[Summary, ...] = ()  # averages, contrasts between columns, the placement grid
     paper: str = ""  # the published table beside it
     withheld: Mapping[str, str] = field(default_factory=dict)  # runs that count as missing -> why
     task: str = DEFAULT
     choice: TaskChoice = TASKS[DEFAULT]  # that task
-    details: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()  # of columns, in order
     wide: bool = False  # also without groups set wide, unless asked otherwise
     words: tuple[str, ...] = ()  # of `ablate table`, for this one; () where its name will do
     whole: Table | None = None  # of which this one is the part that is shown
+    first: int = 1  # number of a footnote
 
     @property
     def heading(self) -> str:
         """The title and what the runs were trained on, in whole sentences."""
         return headed(self.title or self.sweep, self.trained_on)
 
-    def without_gain_footnotes(self) -> Table:
-        """The table without the footnotes that explain gains, for where no gain is shown."""
+    @functools.cached_property
+    def shown(self) -> dict[Place, list[Note]]:
+        """The notes on what the table has, by place."""
+        places: list[Place] = [EVERYWHERE, *((row.label, None) for row in self.rows)]
+        places += [(None, column.label) for column in self.columns]
+        places += [(entry.row, entry.column) for entry in self.entries]
+        found: dict[Place, list[Note]] = {place: [] for place in places}
+        for note in self.notes:
+            if note.place in found:
+                found[note.place].append(note)
+        return found
 
-        def cut(entry: Entry) -> Entry:
-            rest = tuple(i for i in entry.footnotes if i not in entry.gain_footnotes)
-            return replace(entry, footnotes=rest, gain_footnotes=())
+    @functools.cached_property
+    def footnotes(self) -> dict[str, int]:
+        """The footnotes on what the table has, in the order of the whole table: text -> number."""
+        used = {n.text for some in self.shown.values() for n in some if n.kind in FOOTNOTES}
+        every = dict.fromkeys(note.text for note in self.notes if note.kind in FOOTNOTES)
+        return {text: i for i, text in enumerate((t for t in every if t in used), self.first)}
 
-        columns = (replace(c, entries=tuple(map(cut, c.entries))) for c in self.columns)
-        return replace(self, columns=tuple(columns)).renumbered()
+    def texts(self, *kinds: NoteKind) -> tuple[str, ...]:
+        """The sentences of these kinds, which are not marked, in order."""
+        notes = (note for note in self.notes if note.kind in kinds and note.place in self.shown)
+        return tuple(dict.fromkeys(note.text for note in notes))
 
-    def renumbered(self) -> Table:
-        """The table with the footnotes that are referred to alone, numbered anew in their order."""
-        bearers: list[Any] = [*self.rows, *self.columns, *self.entries]
-        used = sorted({number for bearer in bearers for number in bearer.footnotes})
-        new = {number: place for place, number in enumerate(used, start=1)}
-        return replace(self.remarked(new), footnotes=tuple(self.footnotes[i - 1] for i in used))
+    def on(self, row: str | None, column: str | None, *kinds: NoteKind) -> list[str]:
+        """The footnotes on a row, a column or an entry. `kinds`: of them, all if none is given."""
+        return [n.text for n in self.shown[row, column] if n.kind in (kinds or FOOTNOTES)]
 
-    def remarked(self, new: Mapping[int, int]) -> Table:
-        """The table with other numbers of its footnotes; old number -> new."""
+    def marks(self, row: str | None, column: str | None, *kinds: NoteKind) -> tuple[int, ...]:
+        """Their numbers."""
+        return tuple(self.footnotes[text] for text in self.on(row, column, *kinds))
 
-        def marked(bearer: Any) -> Any:
-            return replace(bearer, footnotes=tuple(new[i] for i in bearer.footnotes))
-
-        def entry(one: Entry) -> Entry:
-            numbers, of_gain = (
-                tuple(new[i] for i in some) for some in (one.footnotes, one.gain_footnotes)
-            )
-            return replace(one, footnotes=numbers, gain_footnotes=of_gain)
-
-        columns = (replace(marked(c), entries=tuple(map(entry, c.entries))) for c in self.columns)
-        return replace(self, rows=tuple(map(marked, self.rows)), columns=tuple(columns))
+    def without(self, kind: NoteKind) -> Table:
+        return replace(self, notes=tuple(note for note in self.notes if note.kind != kind))
 
     def of(self, name: str | None = None) -> Metric:
         """Return the metric of the table, or another metric by its name."""

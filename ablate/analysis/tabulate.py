@@ -7,42 +7,37 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis import captions
 from ablate.analysis.across import (
     Arrays,
-    Summary,
     averages,
     blocks,
-    hide_empty,
-    is_partial,
-    is_wide,
     p_values,
-    verdict_of,
-    wide,
 )
-from ablate.analysis.captions import gain_alpha, look_notes
-from ablate.analysis.correct import Correct, Predictions, Rights
+from ablate.analysis.captions import look_notes
+from ablate.analysis.correct import Predictions, Rights
 from ablate.analysis.course import ColumnCourse, follow, judged_gains, means_alone
 from ablate.analysis.course import notes as course_notes
-from ablate.analysis.footnotes import (
-    Footnotes,
-    data_notes,
-    entry_notes,
-    gain_notes,
-    mixtures,
-    row_notes,
+from ablate.analysis.footnotes import column_notes, entry_notes, mixtures
+from ablate.analysis.judging import (
+    JudgedRow,
+    gain_alpha,
+    hide_empty,
+    is_partial,
+    judged_by,
+    method_of,
 )
-from ablate.analysis.methods import judged_by, method_of
 from ablate.analysis.paper import WIDE, Beside, paper_notes, recipe_notes
 from ablate.analysis.scores import (
     Curves,
     Probes,
     Results,
     Scores,
+    Values,
     all_scores,
     blocks_of,
     by_replicate,
@@ -55,6 +50,7 @@ from ablate.analysis.table import (
     Against,
     Cost,
     Entry,
+    Note,
     Other,
     Ranks,
     Resolution,
@@ -62,6 +58,7 @@ from ablate.analysis.table import (
     Table,
     TableColumn,
     TableRow,
+    notes,
 )
 from ablate.analysis.trained_on import by_column, data_names, trained_on
 from ablate.planning.cell import Column, WidePlace, wide_places
@@ -72,8 +69,7 @@ from ablate.shared.spec import task_of
 from ablate.store.past_looks import PastLooks
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
-    from ablate.analysis.course import RowCourse
-    from ablate.analysis.stats import ColumnGains, Estimate, Exact, Method, RowGain
+    from ablate.analysis.stats import ColumnGains, Estimate, Exact, Method
     from ablate.analysis.stats.estimate import Bools
 
 
@@ -102,26 +98,30 @@ def tabulate(
     `curves`, `probes`, `predictions` read these files. `sizes`: of cells whose results lack them.
     `cost` adds times and memory. `paper`: from `analysis.paper.beside`. `withheld`: runs without a
     result here. `population` adds gains for new seeds and images."""
-    footnotes = Footnotes()
     cells = all_scores(plan, results, also, curves, probes)
     courses = {} if means else follow(plan, cells, results, predictions, past)
     waits = any(found.missing for found in cells.values())
     complete = not waits and not any(course.next for course in courses.values())
     told = not means and (complete or any(course.told for course in courses.values()))
-    before, withheld_words = _before(plan, past, strict) if told else ([], False)
+    methods = {at: method_of(plan, at, past) for at in past.now.columns} if told and past else {}
+    before, withheld_words = look_notes(plan, past, methods, strict) if told else ([], False)
     judge = words and told and not (withheld_words or plan.conditions)
-    right = Rights(plan, results, predictions if told else None, population, told)
-    extra = Extra(sizes or {}, cost, paper or {}, right.of, population and told, told, past)
+    right = Rights(plan, results, predictions, told and (population or plan.spread == "images"))
+    made = Making(plan, sizes or {}, cost, paper or {}, right, population and told, told, past)
     columns: list[TableColumn] = []
     for column, block in blocks_of(plan, cells):
         if strict:
             _refuse_mixed(column.label, block)
-        course = courses.get(column.label)
-        columns.append(_column(plan, column, block, judge, footnotes, extra, course))
-        for name, other in _on_others(plan, column.label, block, results, also, curves):
-            made = _column(plan, column, other, judge and not courses, footnotes, extra, on=name)
-            columns.append(_named(made, other[0].cell.column, name, beside=bool(courses)))
-    below = _below(plan, cells, columns, judge and not courses, right, past)
+        columns.append(_column(made, column, block, judge, courses.get(column.label)))
+        for name in sets_of(plan, column.label):  # the same runs on another set
+            tested = results_on(results, name)
+            other = [scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
+            beside = _column(made, column, other, judge and not courses, on=name)
+            columns.append(dataclasses.replace(beside, beside=bool(courses)))
+    shared = plan.design.compared(plan)
+    images = right.of_rows(cells, shared.seeds)
+    arrays = Arrays.of(shared, cells, judge and not courses, images, past)
+    below = (*averages(arrays), *blocks(arrays))
     if means or not complete:
         below = tuple(block.without_intervals() for block in below)
     return Table(
@@ -136,21 +136,22 @@ def tabulate(
         complete=complete,
         alpha=plan.analysis.alpha,
         gain_alpha=gain_alpha(plan.analysis),
-        rows=tuple(_rows(plan, footnotes)),
+        rows=tuple(TableRow(row.label, row.family) for row in plan.rows),
         columns=tuple(_placed(plan, columns)),
-        caption=(*captions.caption(plan, columns, told), *by_column(plan, cells)),
-        details=tuple(captions.details(plan, columns)) if told else (),
         notes=(
-            *captions.withheld(withheld or {}),
-            *captions.notes(plan, list(cells.values()), columns, told),
-            *before,
-            *_of_looks(plan, courses, below),
-            *paper_notes(columns, extra.paper),
-            *recipe_notes(plan, extra.paper),
+            *notes("warning", captions.withheld(withheld or {})),
+            *captions.warnings(plan, list(cells.values()), columns, told),
+            *notes("warning", before),
+            *notes("warning", course_notes(plan, courses.values(), bool(below))),
+            *notes("warning", paper_notes(columns, made.paper)),
+            *notes("warning", recipe_notes(plan, made.paper)),
+            *notes("caption", captions.caption(plan, columns, told)),
+            *notes("caption", by_column(plan, cells)),
+            *(captions.details(plan, columns) if told else ()),
+            *dict.fromkeys(made.notes),
         ),
-        footnotes=tuple(footnotes.numbers),
         blocks=below,
-        paper=next((beside.table for beside in extra.paper.values()), ""),
+        paper=next((beside.table for beside in made.paper.values()), ""),
         withheld=withheld or {},
         task=task_of(plan.cells[0].spec),
         choice=plan.task,
@@ -158,50 +159,22 @@ def tabulate(
     )
 
 
-def _before(plan: Plan, past: PastLooks | None, strict: bool) -> tuple[list[str], bool]:
-    """The notes on the looks before, and whether `strict` withholds the words."""
-    methods = {at: method_of(plan, at, past) for at in past.now.columns} if past else {}
-    return look_notes(plan, past, methods, strict)
+@dataclass(frozen=True)
+class Making:
+    """What all columns are made from beside their scores: sizes of cells whose results lack them,
+    whether times and memory are asked for, published figures by (row, column), which images are
+    right, whether gains for new images, too, are asked for, whether gains have intervals and
+    p-values, and the looks before. `notes`: the footnotes so far."""
 
-
-def _rows(plan: Plan, footnotes: Footnotes) -> Iterator[TableRow]:
-    for row in plan.rows:
-        yield TableRow(row.label, row.family, footnotes.of(row_notes(row.confounds)))
-
-
-def _below(
-    plan: Plan,
-    cells: Mapping[tuple[str, str], Scores],
-    columns: Sequence[TableColumn],
-    judge: bool,
-    right: Rights,
-    past: PastLooks | None,
-) -> tuple[Summary, ...]:
-    """Compute the blocks below the columns."""
-    shared = plan.design.compared(plan)
-    images = right.by_column(cells, shared.seeds)
-    arrays = Arrays.of(shared, cells, judge, gain_alpha(plan.analysis), images, past)
-    return (*averages(arrays), *blocks(arrays))
-
-
-def _on_others(
-    plan: Plan,
-    column: str,
-    block: Sequence[Scores],
-    results: Results,
-    also: Sequence[str],
-    curves: Curves | None,
-) -> Iterator[tuple[str, list[Scores]]]:
-    """By set of `eval.also`: the scores of the same runs on it."""
-    for name in sets_of(plan, column):
-        tested = results_on(results, name)
-        yield name, [scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
-
-
-def _named(column: TableColumn, label: str, on: str, beside: bool) -> TableColumn:
-    """A column of the scores on another set, under its name."""
-    heading = f"{column.heading} on {on}" if column.label else label
-    return dataclasses.replace(column, label=label, heading=heading, on=on, beside=beside)
+    plan: Plan
+    sizes: Sizes
+    cost: bool
+    paper: Mapping[tuple[str, str], Beside]
+    right: Rights
+    population: bool
+    told: bool
+    past: PastLooks | None
+    notes: list[Note] = field(default_factory=list)
 
 
 def _placed(plan: Plan, columns: Sequence[TableColumn]) -> list[TableColumn]:
@@ -218,50 +191,42 @@ def _placed(plan: Plan, columns: Sequence[TableColumn]) -> list[TableColumn]:
 
 
 def _column(
-    plan: Plan,
+    made: Making,
     of: Column,
     block: Sequence[Scores],
     judge: bool,
-    footnotes: Footnotes,
-    extra: Extra,
     course: ColumnCourse | None = None,
     on: str = "",
 ) -> TableColumn:
-    """`on`: the set of `eval.also` that the scores are of."""
-    mixed = [sentence for _, sentence in mixtures(block)]
-    column_footnotes = footnotes.of([*mixed, *data_notes(block)])
-    right = extra.right(block, on)
-    method = method_of(plan, of.label, extra.past)
+    """`judge`: are there verdicts? `course`: of a sweep with looks; `on`: the set of `eval.also`
+    that the scores are of."""
+    plan, label = made.plan, block[0].cell.column if on else of.label
+    made.notes.extend(column_notes(block, label))
+    right = made.right.of(block, on)
+    method = method_of(plan, of.label, made.past)
     gains = judged_gains(plan, block, method, right.right, course)
-    if not extra.told:
+    if not made.told:
         gains = means_alone(gains)
     lacking = right.lacking or (course.lacking if course else "")
     how = judged_by(plan, method, len(block), lacking)
-    everybodys = (
-        _population(plan, block, method, gains, right.right)
-        if extra.population
-        else [None] * len(block)
-    )
+    everybodys = _population(made, block, method, gains, right.right)
     base = next((found for found in block if found.cell.row == plan.baseline), None)
     if course is None and (gains.void or (base and is_partial(plan, base))):
         judge = False  # over survivors: no fair contest
-    confounds = {row.label: row.confounds for row in plan.rows}
     entries = []
     alike = gains.likeness or (None,) * len(block)
     for found, gain, wider, like in zip(block, gains.rows, everybodys, alike, strict=True):
-        footnotes.of(row_notes(confounds[found.cell.row]))  # numbered where it first shows
-        told = course.rows.get(found.cell.row) if course else None
-        entries.append(
-            make_entry(
-                *(plan, found, gain, base, judge, footnotes, extra, told, wider, like),
-                by_images=how == "images",
-            )
-        )
+        looked = course.rows.get(found.cell.row) if course else None
+        against = _fisher(found, base) if made.told else None
+        row = JudgedRow(plan, found, base, gain, against, looked, judge, how == "images")
+        made.notes.extend(entry_notes(row))
+        entries.append(_entry(made, row, wider, like))
     tested = [result["test"] for found in block for result in found.results if "test" in result]
-    own = f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, of.label) else ""
+    own = f"on {block[0].cell.spec['data']['name']}" if sets_of(plan, of.label) and not on else ""
+    heading = of.heading or own
     return TableColumn(
-        label=of.label,
-        heading=of.heading or own,
+        label=label,
+        heading=(f"{heading} on {on}" if of.label else label) if on else heading,
         entries=tuple(entries),
         contrasts=method.contrasts,
         judged_by=how,
@@ -269,13 +234,13 @@ def _column(
         df=gains.df,
         kept_rows=gains.kept,
         test_sizes=tuple(sorted({int(test["n"]) for test in tested if "n" in test})),
-        footnotes=column_footnotes,
-        ranks=_ranks(plan, entries) if extra.told else None,
+        ranks=_ranks(plan, entries) if made.told else None,
         tripped=gains.tripped,
         baseline_ratio=gains.ratio,
         flips=gains.flips,
         void=gains.void,
         forecast=_forecast(plan, gains, method, entries),
+        on=on,
         lacking=lacking,
     )
 
@@ -307,18 +272,20 @@ def _refuse_mixed(column: str, block: Sequence[Scores]) -> None:
 
 
 def _population(
-    plan: Plan,
+    made: Making,
     block: Sequence[Scores],
     method: Method,
     gains: ColumnGains,
     right: Bools | None,
 ) -> list[Estimate | None]:
-    """Compute each row's gain for new seeds and images over the seeds where it and the baseline
-    finished, two or more; None where one of its runs or of the baseline's diverged or collapsed."""
+    """Compute each row's gain for new seeds and images, where it is asked for, over the seeds where
+    it and the baseline finished, two or more; None where one of its runs or of the baseline's
+    diverged or collapsed."""
     from ablate.analysis import stats
 
+    plan = made.plan
     labels = [found.cell.row for found in block]
-    if plan.baseline not in labels or right is None:
+    if not made.population or plan.baseline not in labels or right is None:
         return [None] * len(block)
     at = labels.index(plan.baseline)
     found: list[Estimate | None] = []
@@ -332,18 +299,6 @@ def _population(
         share = method.alpha / method.contrasts
         found.append(stats.population_gain(right[row, seeds], right[at, seeds], gain, share))
     return found
-
-
-def _of_looks(
-    plan: Plan, courses: Mapping[str, ColumnCourse], below: Sequence[Summary]
-) -> Iterator[str]:
-    """Say what looks have left open, and of which seeds the blocks below the columns are."""
-    yield from course_notes(plan, courses.values())
-    if courses and below:
-        yield (
-            f"Below the columns: of the {len(plan.shared_seeds)} seeds that all cells share, and "
-            f"without verdicts, for looks give verdicts on rows of a column only."
-        )
 
 
 def _ranks(plan: Plan, entries: Sequence[Entry]) -> Ranks | None:
@@ -362,120 +317,55 @@ def _ranks(plan: Plan, entries: Sequence[Entry]) -> Ranks | None:
     return Ranks(found.tau, found.p, found.n) if found else None
 
 
-@dataclass(frozen=True)
-class Extra:
-    """Facts beside the results: sizes of cells whose results lack them, whether times and memory
-    are asked for, published figures by (row, column), which images are right, whether gains for
-    new images, too, are asked for, whether gains have intervals and p-values, and the looks
-    before."""
-
-    sizes: Sizes
-    cost: bool
-    paper: Mapping[tuple[str, str], Beside]
-    right: Callable[[Sequence[Scores], str], Correct]  # of a column, on a set of `eval.also`
-    population: bool
-    told: bool
-    past: PastLooks | None
-
-
-def make_entry(
-    plan: Plan,
-    found: Scores,
-    gain: RowGain | None,
-    base: Scores | None,
-    judge: bool,
-    footnotes: Footnotes,
-    extra: Extra,
-    course: RowCourse | None = None,
-    population: Estimate | None = None,
-    likeness: float | None = None,
-    by_images: bool = False,
+def _entry(
+    made: Making, row: JudgedRow, population: Estimate | None, likeness: float | None
 ) -> Entry:
-    """`base`: the scores of the baseline; None without one. `judge`: is there a verdict? `course`:
-    of a sweep with looks what they decided, whose `gain` it is. `population`: the gain for new
-    seeds and images, where it is asked for. `by_images`: is the column judged by images?"""
-    from ablate.analysis import stats
-
-    analysis, where = plan.analysis, (found.cell.row, found.cell.column)
-    given = judge and not is_partial(plan, found)
-    verdict = verdict_of(gain.gain, analysis.margin, given, plan.metric.neutral) if gain else None
-    if gain and verdict == stats.CANT_TELL and gain.stands_out:
-        verdict = stats.UNSTABLE
-    if course is not None:
-        verdict = course.verdict if judge else None
-    if verdict is not None and _same_predictions(found, base):
-        verdict = stats.DID_NOTHING
-    against = _fisher(found, base) if extra.told else None
-    unstable = f"{len(base.unstable)} of {len(base.results)}" if base else ""
-    texts = entry_notes(plan, found, gain, base, against, unstable)
-    of_gain = [course.note(judge)] if course is not None else []
-    of_gain += gain_notes(plan, found, gain, verdict, base, by_images)
-    accuracy = _estimate(by_replicate(found.main, plan), analysis.alpha, plan.metric)
-    gained = hide_empty(gain.gain, plan.metric) if gain else None
-    if gain and is_wide(gain.gain, plan.metric):
-        of_gain.append(f"{wide(plan.metric)}.")
-    numbers = footnotes.of([*texts, *of_gain])
+    plan, found, gain, against = made.plan, row.found, row.gain, row.against
+    accuracy = _estimate(plan, found.main, plan.metric)
     noted = (result for result in found.results if "parameters" in result)
-    size = next(noted, extra.sizes.get(where, {}))
+    size = next(noted, made.sizes.get(row.place, {}))
     return Entry(
-        row=where[0],
-        column=where[1],
+        row=row.place[0],
+        column=row.place[1],
         planned=len(plan.planned(found.cell)),
         values=found.main.by_seed,
         missing=found.missing,
         diverged=tuple(found.diverged),
         collapsed=found.collapsed,
         accuracy=accuracy,
-        gain=gained,
-        pool=(gain.own or "kept") if gain and plan.spread != "paired" and extra.told else "",
-        verdict=verdict,
-        footnotes=numbers,
-        gain_footnotes=numbers[len(texts) :],
+        gain=hide_empty(gain.gain, plan.metric) if gain else None,
+        pool=(gain.own or "kept") if gain and plan.spread != "paired" and made.told else "",
+        verdict=row.verdict,
         ratio=gain.ratio if gain else None,
         never=found.main.never,
         others={
-            name: Other(
-                v.by_seed,
-                _estimate(by_replicate(v, plan), analysis.alpha, plan.named(name, "--show")),
-                v.never,
-            )
+            name: Other(v.by_seed, _estimate(plan, v, plan.named(name, "--show")), v.never)
             for name, v in found.others.items()
         },
-        p_values=dataclasses.replace(
-            p_values(gain),
-            fisher=against.p if against else None,
-            fisher_floor=against.floor if against else None,
-        ),
+        p_values=p_values(gain, against),
         parameters=size.get("parameters"),
         multiply_adds=size.get("multiply_adds"),
-        cost=_cost(found.results) if extra.cost else None,
-        against=_against(extra.paper.get(where), accuracy, gain.gain if gain else None, given),
+        cost=_cost(found.results) if made.cost else None,
+        against=_against(
+            made.paper.get(row.place), accuracy, gain.gain if gain else None, row.given
+        ),
         chosen=found.cell.chosen,
         population=hide_empty(population, plan.metric) if population else None,
         likeness=likeness,
     )
 
 
-def _estimate(values: Sequence[float], alpha: float, metric: Metric) -> Estimate | None:
+def _estimate(plan: Plan, values: Values, metric: Metric) -> Estimate | None:
     """Compute the mean and its interval, which is cut at the ends of the metric's scale."""
     from ablate.analysis import stats
 
-    known = [value for value in values if not math.isnan(value)]
+    known = [value for value in by_replicate(values, plan) if not math.isnan(value)]
     if not known:
         return None
-    found, most = stats.mean_interval(known, alpha), metric.most
+    found, most = stats.mean_interval(known, plan.analysis.alpha), metric.most
     if most is None or found.low is None or found.high is None:
         return found
     return dataclasses.replace(found, low=max(found.low, 0.0), high=min(found.high, most))
-
-
-def _same_predictions(found: Scores, base: Scores | None) -> bool:
-    """Are the predictions of every seed those of the baseline, bit for bit?"""
-    if base is None:
-        return False
-    digests = [[result.get("predictions_sha256") for result in s.results] for s in (found, base)]
-    mine, theirs = digests  # which may have more seeds
-    return all(mine) and mine == theirs[: len(mine)]
 
 
 def _fisher(found: Scores, base: Scores | None) -> Exact | None:

@@ -10,8 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from ablate.analysis.across import Summary
-from ablate.analysis.captions import details
-from ablate.analysis.table import Table, TableColumn, TableRow
+from ablate.analysis.captions import part_words
+from ablate.analysis.table import Note, Table, TableColumn, TableRow
 from ablate.planning.cell import Cell
 from ablate.planning.declaration import holds
 from ablate.planning.overrides import parse, show
@@ -71,10 +71,11 @@ def choose(
         places &= _having(table, plan, where)
     if not places:
         raise UserError("--rows, --columns and --where: no cell of the table is in all of these")
-    part = part_of(table, plan, places, sort)
-    first, *others = part.caption or ("",)
-    said = " ".join([first, *_said(table, part, sort)]).strip()
-    return dataclasses.replace(part, caption=(said, *others))
+    part = part_of(table, places, sort)
+    first = next(note for note in part.notes if note.kind == "caption")
+    more = Note("caption", " ".join([first.text, *part_words(table, part, sort)]))
+    notes = (more if note is first else note for note in part.notes)
+    return dataclasses.replace(part, notes=tuple(notes))
 
 
 def _rows(table: Table, plan: Plan | None, text: str) -> tuple[str, ...]:
@@ -142,13 +143,8 @@ def own_labels(table: Table) -> dict[str, str]:
     return found
 
 
-def part_of(
-    table: Table,
-    plan: Plan | None,
-    places: Places,
-    sort: str | None = None,
-) -> Table:
-    """The table of these places and of the baseline, without the footnotes of others."""
+def part_of(table: Table, places: Places, sort: str | None = None) -> Table:
+    """The table of these places and of the baseline."""
     across = {column for _, column in places}
     of = [column for column in table.columns if column.label in across]
     labels = {table.baseline, *(row for row, _ in places)}
@@ -166,21 +162,13 @@ def part_of(
         entries.sort(key=lambda entry: order.index(entry.row))
         columns.append(dataclasses.replace(column, entries=tuple(entries)))
     hidden = len(columns) < len(table.columns), len(rows) < len(table.rows)
-    part = dataclasses.replace(
+    return dataclasses.replace(
         table,
         rows=tuple(rows),
         columns=tuple(columns),
         blocks=() if hidden[0] else tuple(_blocks(table.blocks, order, hidden[1])),
-        details=tuple(details(plan, _whole(table, of))) if plan else table.details,
         whole=table.whole or table,
     )
-    return part.renumbered()
-
-
-def _whole(table: Table, of: Sequence[TableColumn]) -> list[TableColumn]:
-    """These columns as the whole table has them."""
-    labels = {column.label for column in of}
-    return [column for column in (table.whole or table).columns if column.label in labels]
 
 
 def _sorted(table: Table, rows: Sequence[TableRow], of: Sequence[TableColumn]) -> list[TableRow]:
@@ -209,27 +197,3 @@ def _blocks(blocks: Sequence[Summary], order: Sequence[str], hidden: bool) -> It
         lines.sort(key=lambda line: order.index(line.label))
         if lines:
             yield dataclasses.replace(block, lines=tuple(lines))
-
-
-def _said(table: Table, part: Table, sort: str | None) -> Iterator[str]:
-    """Tell how much is shown, and what numbers are of."""
-    counts = [
-        f"{len(some)} of {len(every)} {noun}"
-        for some, every, noun in (
-            (part.rows, table.rows, "rows"),
-            (part.columns, table.columns, "columns"),
-        )
-        if len(some) < len(every)
-    ]
-    if len(part.entries) < len(table.entries) and not counts:
-        counts = [f"{len(part.entries)} of {len(table.entries)} cells"]
-    if counts:
-        yield (
-            f"{' and '.join(counts)} shown; intervals, verdicts and counts are those of the whole "
-            f"table."
-        )
-    if len(part.blocks) < len(table.blocks):
-        yield "Averages and contrasts over more than is shown are left out."
-    if sort:
-        by = "their mean gain over the columns shown" if len(part.columns) > 1 else "gain"
-        yield f"Rows are sorted by {by}, the baseline first."

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from ablate.analysis.headline import brief, said, summary, told_gain
@@ -22,12 +21,12 @@ from ablate.analysis.table import Entry, Table
 from ablate.planning.cell import Cell, caveats
 from ablate.planning.plan import Plan
 from ablate.report.formats.grid import PrintedTable
-from ablate.report.formats.html import prose
+from ablate.report.formats.html import HERE, template
 from ablate.report.formats.layout import sheet
 from ablate.report.formats.parts import DEFAULT
 from ablate.report.logs import tail
 from ablate.report.plot import KINDS
-from ablate.report.show import leaves, provenance, yaml_lines
+from ablate.report.show import grouped, leaves, provenance, yaml_lines
 from ablate.report.text import counted, duration
 from ablate.shared.metrics import Metric
 from ablate.shared.spec import datasets_of
@@ -36,7 +35,6 @@ from ablate.store.progress import GIVEN_UP
 from ablate.store.record import RunRecord
 from ablate.version import __version__
 
-HERE = Path(__file__).parent
 FIGURES = tuple(kind for kind in KINDS if kind not in ("gain", "forest"))  # a forest is on it
 
 
@@ -92,23 +90,6 @@ def _plain(text: str) -> str:
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", text)
     return text.encode(errors="replace").decode()
-
-
-@functools.cache
-def template(name: str) -> Any:
-    """One of the templates beside this file."""
-    import jinja2
-    import markupsafe
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["prose"] = lambda text: markupsafe.Markup(prose(text))
-    return environment.get_template(name)
 
 
 def gains_html(table: Table, show: Sequence[str]) -> str:
@@ -300,13 +281,8 @@ WORDS = {
 def _grouped(facts: Mapping[str, Texts]) -> dict[str, Texts]:
     """ "packages": "numpy 2.1, torch 2.13"; facts that differ between runs stay apart."""
     mixed = {key: texts for key, texts in facts.items() if len(texts) > 1}
-    alike: dict[str, list[str]] = {}
-    for key in facts:
-        if key in mixed:
-            continue
-        section, _, name = key.partition(".")
-        alike.setdefault(section, []).append(f"{name} {next(iter(facts[key]))}".strip())
-    found = {**{section: {", ".join(texts): 1} for section, texts in alike.items()}, **mixed}
+    alike = grouped({key: next(iter(texts)) for key, texts in facts.items() if key not in mixed})
+    found = {**{section: {text: 1} for section, text in alike.items()}, **mixed}
     return {WORDS.get(key, key): texts for key, texts in found.items()}
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.analysis.captions import count, names
-from ablate.analysis.table import Table
+from ablate.analysis.table import WARNINGS, Table
 from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
 from ablate.report.chosen import own_labels, part_of
@@ -83,9 +83,9 @@ def pair(tables: tuple[Table, Table], plans: tuple[Plan, Plan]) -> SweepPair:
     across = {column.label for column in one.columns}
     beside = tuple(both for both in columns if both[0] in across)
     parts = []
-    for side, (table, plan) in enumerate(zip(tables, plans, strict=True)):
+    for side, table in enumerate(tables):
         places = {(row.labels[side], both[side]) for row in shown for both in beside}
-        parts.append(part_of(table, plan, places))
+        parts.append(part_of(table, places))
     return SweepPair(
         (parts[0], parts[1]),
         shown,
@@ -196,13 +196,13 @@ def caption(pair: SweepPair) -> Iterator[str]:
         f"Two sweeps, each read by itself: {one.of().change}s are {over}, and intervals and "
         f"verdicts are of each sweep's own contrasts. No number here compares {a} with {b}."
     )
-    yield " ".join([first, *_both(pair, lambda table: table.caption[:1])])
+    yield " ".join([first, *_both(pair, lambda table: table.texts("caption")[:1])])
     yield from _matched(pair)
-    yield from _both(pair, lambda table: (*table.caption[1:], *table.details))
+    yield from _both(pair, lambda t: (*t.texts("caption")[1:], *t.texts("detail")))
 
 
 def notes(pair: SweepPair) -> Iterator[str]:
-    yield from _both(pair, lambda table: table.notes)
+    yield from _both(pair, lambda table: table.texts(*WARNINGS))
 
 
 def _both(pair: SweepPair, lines: Any) -> Iterator[str]:

@@ -70,16 +70,6 @@ def show_plan(
     print(f"\n{planned_runs(plan)} ({what})")
     if plan.tune is not None:
         print(_search(plan, states, costs))
-    _show_rest(plan, costs, told, launcher, amiss)
-
-
-def _show_rest(
-    plan: Plan,
-    costs: Costs,
-    told: Rehearsals,
-    launcher: Mapping[str, Any],
-    amiss: Sequence[str],
-) -> None:
     if math.isinf(costs.left_s):
         on = shlex.join(["ablate", "plan", *plan.words, "--on", "h100:8"])
         print(f"left: more than a month on these {costs.where}; `{on}` shows the time on GPUs")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.captions import count
-from ablate.analysis.methods import method_of, sequential_of
+from ablate.analysis.judging import method_of, sequential_of
 from ablate.analysis.scores import Curves, Probes, Results, by_replicate, scores
 from ablate.planning.plan import Plan
 from ablate.report.text import device_time, plain

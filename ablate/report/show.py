@@ -52,13 +52,13 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
             *_section("attempts", _attempts(record, notes), unsealed),
             *_section(
                 "result",
-                _grouped(_pick(leaves(record.result), RESULT)),
+                map(": ".join, grouped(_pick(leaves(record.result), RESULT)).items()),
                 none or _none(record.folder.result, final),
             ),
             *_section(
                 "curves", _curves(metrics, task), none or _none(record.folder.metrics, final)
             ),
-            *_section("provenance", _grouped(facts(record)), unsealed),
+            *_section("provenance", map(": ".join, grouped(facts(record)).items()), unsealed),
             *_section(
                 "configuration"
                 + ("" if spec else f", as planned ({_none(record.folder.run, begun)})"),
@@ -304,13 +304,13 @@ def _time(at: Any) -> str:
     )
 
 
-def _grouped(texts: Mapping[str, str]) -> list[str]:
-    """Write a line for each section: "packages: numpy 2.1, torch 2.13"."""
+def grouped(texts: Mapping[str, str]) -> dict[str, str]:
+    """By section: {"packages": "numpy 2.1, torch 2.13"}."""
     sections: dict[str, list[str]] = {}
     for key, text in texts.items():
         section, _, name = key.partition(".")
         sections.setdefault(section, []).append(f"{name} {text}".strip())
-    return [f"{section}: {', '.join(found)}" for section, found in sections.items()]
+    return {section: ", ".join(found) for section, found in sections.items()}
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -152,14 +152,12 @@ def sheet(plan: Plan, found: Sequence[Tried]) -> grid.PrintedTable:
     return grid.PrintedTable(
         title=headed(plan.title or plan.name, trained),
         grids=tuple(_grid(plan, column.label, found) for column in plan.columns if column.tuned),
-        notes=(),
         caption=(
             f"{often[0].upper()}{often[1:]} of {captions.count(plan.tune.trials_each, 'trial')} a "
             f"variant (sampler {plan.tune.sampler}); all trials of a search have one seed; "
             f"score: {name}, with its standard error.",
             *(line for cell in plan.cells if plan.is_tuned(cell) for line in _worth(plan, cell)),
         ),
-        footnotes=(),
     )
 
 

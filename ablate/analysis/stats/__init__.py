@@ -9,110 +9,53 @@ Student's t, F and normal quantiles come from `scipy.special`: `scipy.stats`, th
 a slower import, is the oracle in the tests.
 """
 
-from ablate.analysis.stats.across import (
-    average_gains,
-    changes,
-    grid_effects,
-)
-from ablate.analysis.stats.estimate import (
-    Estimate,
-    auc,
-    epochs_to,
-    expected_best,
-    mean_interval,
-    seed_correlation,
-    welch_of_means,
-)
-from ablate.analysis.stats.exact import Exact, fisher, holm, kendall, sign_flip
-from ablate.analysis.stats.gains import (
-    BETTER,
-    CANT_TELL,
-    DID_NOTHING,
-    FEWEST_SEEDS,
-    MOST_SEEDS,
-    NEUTRAL,
-    POWER,
-    UNSTABLE,
-    ColumnGains,
-    Method,
-    RowGain,
-    agreement,
-    column_gains,
-    fit,
-    population_gain,
-    raw_p,
-    verdict,
-)
-from ablate.analysis.stats.power import (
-    Forecast,
-    OverSpread,
-    Spread,
-    detect,
-    look_error,
-    residual_spread,
-    resolution,
-)
-from ablate.analysis.stats.spread import Flips, ImageFlips, by_images
-from ablate.analysis.stats.until import (
-    Decision,
-    LookFit,
-    LookState,
-    Sequential,
-    before_looks,
-    boundaries,
-    runs_until,
-    take_look,
-)
-
-__all__ = [
-    "BETTER",
-    "CANT_TELL",
-    "DID_NOTHING",
-    "FEWEST_SEEDS",
-    "MOST_SEEDS",
-    "NEUTRAL",
-    "POWER",
-    "UNSTABLE",
-    "ColumnGains",
-    "Decision",
-    "Estimate",
-    "Exact",
-    "Flips",
-    "Forecast",
-    "ImageFlips",
-    "LookFit",
-    "LookState",
-    "Method",
-    "OverSpread",
-    "RowGain",
-    "Sequential",
-    "Spread",
-    "agreement",
-    "auc",
-    "average_gains",
-    "before_looks",
-    "boundaries",
-    "by_images",
-    "changes",
-    "column_gains",
-    "detect",
-    "epochs_to",
-    "expected_best",
-    "fisher",
-    "fit",
-    "grid_effects",
-    "holm",
-    "kendall",
-    "look_error",
-    "mean_interval",
-    "population_gain",
-    "raw_p",
-    "residual_spread",
-    "resolution",
-    "runs_until",
-    "seed_correlation",
-    "sign_flip",
-    "take_look",
-    "verdict",
-    "welch_of_means",
-]
+from ablate.analysis.stats.across import average_gains as average_gains
+from ablate.analysis.stats.across import changes as changes
+from ablate.analysis.stats.across import grid_effects as grid_effects
+from ablate.analysis.stats.estimate import Estimate as Estimate
+from ablate.analysis.stats.estimate import auc as auc
+from ablate.analysis.stats.estimate import epochs_to as epochs_to
+from ablate.analysis.stats.estimate import expected_best as expected_best
+from ablate.analysis.stats.estimate import mean_interval as mean_interval
+from ablate.analysis.stats.estimate import seed_correlation as seed_correlation
+from ablate.analysis.stats.estimate import welch_of_means as welch_of_means
+from ablate.analysis.stats.exact import Exact as Exact
+from ablate.analysis.stats.exact import fisher as fisher
+from ablate.analysis.stats.exact import holm as holm
+from ablate.analysis.stats.exact import kendall as kendall
+from ablate.analysis.stats.exact import sign_flip as sign_flip
+from ablate.analysis.stats.gains import BETTER as BETTER
+from ablate.analysis.stats.gains import CANT_TELL as CANT_TELL
+from ablate.analysis.stats.gains import DID_NOTHING as DID_NOTHING
+from ablate.analysis.stats.gains import FEWEST_SEEDS as FEWEST_SEEDS
+from ablate.analysis.stats.gains import MOST_SEEDS as MOST_SEEDS
+from ablate.analysis.stats.gains import NEUTRAL as NEUTRAL
+from ablate.analysis.stats.gains import POWER as POWER
+from ablate.analysis.stats.gains import UNSTABLE as UNSTABLE
+from ablate.analysis.stats.gains import ColumnGains as ColumnGains
+from ablate.analysis.stats.gains import Method as Method
+from ablate.analysis.stats.gains import RowGain as RowGain
+from ablate.analysis.stats.gains import agreement as agreement
+from ablate.analysis.stats.gains import column_gains as column_gains
+from ablate.analysis.stats.gains import fit as fit
+from ablate.analysis.stats.gains import population_gain as population_gain
+from ablate.analysis.stats.gains import raw_p as raw_p
+from ablate.analysis.stats.gains import verdict as verdict
+from ablate.analysis.stats.power import Forecast as Forecast
+from ablate.analysis.stats.power import OverSpread as OverSpread
+from ablate.analysis.stats.power import Spread as Spread
+from ablate.analysis.stats.power import detect as detect
+from ablate.analysis.stats.power import look_error as look_error
+from ablate.analysis.stats.power import residual_spread as residual_spread
+from ablate.analysis.stats.power import resolution as resolution
+from ablate.analysis.stats.spread import Flips as Flips
+from ablate.analysis.stats.spread import ImageFlips as ImageFlips
+from ablate.analysis.stats.spread import by_images as by_images
+from ablate.analysis.stats.until import Decision as Decision
+from ablate.analysis.stats.until import LookFit as LookFit
+from ablate.analysis.stats.until import LookState as LookState
+from ablate.analysis.stats.until import Sequential as Sequential
+from ablate.analysis.stats.until import before_looks as before_looks
+from ablate.analysis.stats.until import boundaries as boundaries
+from ablate.analysis.stats.until import runs_until as runs_until
+from ablate.analysis.stats.until import take_look as take_look

@@ -9,7 +9,7 @@ from typing import Any
 
 from ablate.analysis.captions import seeds_command
 from ablate.analysis.correct import correct
-from ablate.analysis.methods import method_of
+from ablate.analysis.judging import method_of
 from ablate.analysis.own import with_own
 from ablate.analysis.scores import Results, Scores, all_scores, by_replicate
 from ablate.audit.doctor.finding import Finding, Findings

@@ -15,25 +15,14 @@ from typing import Any
 from ablate.analysis.table import Table
 from ablate.report.formats import html, latex, markdown, terminal, tidy
 from ablate.report.formats.grid import PrintedTable, split
-from ablate.report.formats.latex import LatexFloat
+from ablate.report.formats.latex import LatexFloat as LatexFloat
 from ablate.report.formats.layout import UNFINISHED, beside, sheet
-from ablate.report.formats.parts import DEFAULT, SHOW, check_show, state
-from ablate.report.formats.tidy import CSV_FIELDS
+from ablate.report.formats.parts import DEFAULT as DEFAULT
+from ablate.report.formats.parts import SHOW as SHOW
+from ablate.report.formats.parts import check_show as check_show
+from ablate.report.formats.tidy import CSV_FIELDS as CSV_FIELDS
 from ablate.report.pair import SweepPair
 from ablate.shared.errors import printable, unknown
-
-__all__ = [
-    "CSV_FIELDS",
-    "DEFAULT",
-    "FORMATS",
-    "PAIRED",
-    "SHOW",
-    "LatexFloat",
-    "check_show",
-    "render",
-    "render_pair",
-    "state",
-]
 
 WIDTH = 100  # characters that side-by-side columns may take
 WIDTHS = {"latex": 80}

@@ -77,9 +77,9 @@ class PrintedTable:
 
     title: str
     grids: tuple[Grid, ...]
-    notes: tuple[str, ...]  # to read before any number is believed
     caption: tuple[str, ...]
-    footnotes: tuple[str, ...]
+    notes: tuple[str, ...] = ()  # to read before any number is believed
+    footnotes: tuple[str, ...] = ()
     headline: str = ""  # the result in a sentence
     trained_on: str = ""  # in a sentence
 

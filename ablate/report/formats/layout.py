@@ -4,20 +4,18 @@ wide as papers do; or beside another table."""
 from __future__ import annotations
 
 import dataclasses
-import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import itertools
+from collections.abc import Iterator, Sequence
 
 from ablate.analysis.across import Summary
+from ablate.analysis.captions import cut_words, wide_words
 from ablate.analysis.headline import headline, wins
-from ablate.analysis.table import Entry, Table, TableColumn, TableRow
+from ablate.analysis.table import WARNINGS, Entry, Table, TableColumn, TableRow
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
 from ablate.report.formats.parts import (
     OTHERS,
     ShownPart,
     bracket,
-    cut_words,
     fates,
     interval,
     interval_form,
@@ -40,24 +38,23 @@ def sheet(
     few and fit into `width` characters, else one below the other; `transpose`: one grid with the
     variants as its columns."""
     blocks = [_block(table, block, interval_form(show)) for block in table.blocks]
-    details = table.details
     if not transpose and (table.wide or table.groups if wide is None else wide):
         if "gain" not in show:
-            table = table.without_gain_footnotes()
+            table = table.without("gain")
         grids = list(wide_grids(table, show))
-        details = tuple(wide_caption(table))
+        more = (*wide_words(table),)
     else:
         parts = list(parts_of(table, show))
         table = explained(table, parts)
         grids = _long(table, parts, transpose, width)
-        details = (*cut_words(table, show), *details)
+        more = (*cut_words(table, show), *table.texts("detail"))
     return PrintedTable(
         title=(table.title or table.sweep) + ("" if table.complete else UNFINISHED),
         trained_on=table.trained_on,
         grids=(*grids, *blocks),
-        notes=table.notes,
-        caption=(*table.caption, *details),
-        footnotes=table.footnotes,
+        notes=table.texts(*WARNINGS),
+        caption=(*table.texts("caption"), *more),
+        footnotes=(*table.footnotes,),
         headline=headline(table.whole or table),
     )
 
@@ -65,11 +62,13 @@ def sheet(
 def _long(table: Table, parts: Sequence[ShownPart], transpose: bool, width: int) -> list[Grid]:
     if transpose:
         return [_transposed(table, parts)]
-    grids = [_column(table, column, parts) for column in table.columns]
+    rows, sides = _rows_of(table, 1), [(table, column, parts) for column in table.columns]
+    grids = [_grid(side[1].heading, [side], rows) for side in sides]
     if len(grids) > 1 and len(table.rows) <= FEW_ROWS:
         grids = [_stacked(table, parts)]
     if 1 < len(table.columns) <= SIDE_BY_SIDE:
-        beside = _side_by_side(table, parts)
+        names = [column.heading for column in table.columns]
+        beside = _grid("", sides, _rows_of(table, len(sides)), names)
         grids = [beside] if sum(beside.widths) <= width else grids
     return grids
 
@@ -77,20 +76,18 @@ def _long(table: Table, parts: Sequence[ShownPart], transpose: bool, width: int)
 # --- Grids --------------------------------------------------------------------------------------
 
 
-def cells_of(entry: Entry | None, parts: Sequence[ShownPart]) -> list[GridCell]:
+def cells_of(table: Table, entry: Entry | None, parts: Sequence[ShownPart]) -> list[GridCell]:
     """The gain's bears the footnotes that explain it, without one the verdict's; the last one
     bears the entry's others."""
     if entry is None:
         return [GridCell("", number=part.number) for part in parts]
-    cells = [part.cell(entry) for part in parts]
     marks: list[set[int]] = [set() for _ in parts]
-    of_gain = {*entry.gain_footnotes}
-    marks[-1] |= {*entry.footnotes} - of_gain
+    marks[-1].update(table.marks(entry.row, entry.column, "footnote"))
     if (bears := gain_bearer(parts)) is not None:
-        marks[bears] |= of_gain
+        marks[bears].update(table.marks(entry.row, entry.column, "gain"))
     return [
-        dataclasses.replace(cell, notes=tuple(sorted(some)))
-        for cell, some in zip(cells, marks, strict=True)
+        dataclasses.replace(part.cell(entry), notes=tuple(sorted(some)))
+        for part, some in zip(parts, marks, strict=True)
     ]
 
 
@@ -103,40 +100,66 @@ def gain_bearer(parts: Sequence[ShownPart]) -> int | None:
 
 def explained(table: Table, parts: Sequence[ShownPart]) -> Table:
     """The table without the footnotes of gains, where no part bears them."""
-    return table if gain_bearer(parts) is not None else table.without_gain_footnotes()
+    return table if gain_bearer(parts) is not None else table.without("gain")
 
 
-def headings_of(column: TableColumn, parts: Sequence[ShownPart]) -> list[GridCell]:
+def headings_of(table: Table, column: TableColumn, parts: Sequence[ShownPart]) -> list[GridCell]:
     """The gain's bears the column's footnotes; without one the last does."""
     bears = next((i for i, part in enumerate(parts) if part.is_gain), len(parts) - 1)
+    marks = table.marks(None, column.label)
     return [
-        GridCell(part.heading, column.footnotes if i == bears else (), number=part.number)
+        GridCell(part.heading, marks if i == bears else (), number=part.number)
         for i, part in enumerate(parts)
     ]
 
 
-def _lines(
-    table: Table, columns: Sequence[TableColumn], parts: Sequence[ShownPart]
-) -> Iterator[GridLine]:
-    """Make one row for each variant in any of the columns, under the name of its family."""
-    found = [{entry.row: entry for entry in column.entries} for column in columns]
-    family = None
-    for row in table.rows:
-        entries = [by_row.get(row.label) for by_row in found]
+def _row_name(table: Table, row: str) -> GridCell:
+    return GridCell(row, table.marks(row, None))
+
+
+Side = tuple[Table, TableColumn, Sequence[ShownPart]]  # a column, and what is shown of it
+Named = tuple[
+    GridCell, str | None, Sequence[str]
+]  # a line's name, its family, its row in each side
+
+
+def _rows_of(table: Table, sides: int) -> list[Named]:
+    return [(_row_name(table, row.label), row.family, [row.label] * sides) for row in table.rows]
+
+
+def _lines(sides: Sequence[Side], rows: Sequence[Named]) -> Iterator[GridLine]:
+    """Make one line for each row that is in any of the sides, under the name of its family."""
+    by_row = [{entry.row: entry for entry in column.entries} for _, column, _ in sides]
+    above = None
+    for name, family, labels in rows:
+        entries = [found.get(label) for found, label in zip(by_row, labels, strict=True)]
         if not any(entries):
             continue
-        if row.family != family:
-            empty = [GridCell("", number=part.number) for _ in columns for part in parts]
-            yield GridLine((GridCell(row.family or OTHERS), *empty), heading=True)
-            family = row.family
-        cells = [cell for entry in entries for cell in cells_of(entry, parts)]
+        if family != above:
+            empty = [GridCell("", number=part.number) for *_, parts in sides for part in parts]
+            yield GridLine((GridCell(family or OTHERS), *empty), heading=True)
+            above = family
+        each = zip(sides, entries, strict=True)
+        cells = [c for (table, _, parts), entry in each for c in cells_of(table, entry, parts)]
         grey = all(entry.diverged for entry in entries if entry)
-        yield GridLine((GridCell(row.label, row.footnotes), *cells), grey=grey)
+        yield GridLine((name, *cells), grey=grey)
 
 
-def _column(table: Table, column: TableColumn, parts: Sequence[ShownPart]) -> Grid:
-    headings = (GridCell("variant"), *headings_of(column, parts))
-    return Grid(column.heading, headings, tuple(_lines(table, [column], parts)))
+def _grid(
+    title: str,
+    sides: Sequence[Side],
+    rows: Sequence[Named],
+    names: Sequence[str] = (),
+) -> Grid:
+    """Sides beside each other, each under its name of `names`, if there are any."""
+    headings = [cell for side in sides for cell in headings_of(*side)]
+    spans = [(name, len(side[2])) for name, side in zip(names, sides, strict=bool(names))]
+    return Grid(
+        title,
+        (GridCell("variant"), *headings),
+        tuple(_lines(sides, rows)),
+        spans=(("", 1), *spans) if spans else (),
+    )
 
 
 def _stacked(table: Table, parts: Sequence[ShownPart]) -> Grid:
@@ -144,30 +167,24 @@ def _stacked(table: Table, parts: Sequence[ShownPart]) -> Grid:
     lines = []
     for column in table.columns:
         empty = [GridCell("", number=part.number) for part in parts]
-        lines.append(GridLine((GridCell(column.heading, column.footnotes), *empty), heading=True))
-        lines += _lines(table, [column], parts)
+        lines.append(
+            GridLine(
+                (GridCell(column.heading, table.marks(None, column.label)), *empty), heading=True
+            )
+        )
+        lines += _lines([(table, column, parts)], _rows_of(table, 1))
     headings = [GridCell(part.heading, number=part.number) for part in parts]
     return Grid("", (GridCell("variant"), *headings), tuple(lines))
 
 
-def _side_by_side(table: Table, parts: Sequence[ShownPart]) -> Grid:
-    headings = [cell for column in table.columns for cell in headings_of(column, parts)]
-    return Grid(
-        title="",
-        headings=(GridCell("variant"), *headings),
-        lines=tuple(_lines(table, table.columns, parts)),
-        spans=(("", 1), *((column.heading, len(parts)) for column in table.columns)),
-    )
-
-
 def _transposed(table: Table, parts: Sequence[ShownPart]) -> Grid:
     """A line a column of the sweep and part, under the column's label; with one part a column."""
-    headings = [GridCell(row.label, row.footnotes, number=True) for row in table.rows]
+    headings = [dataclasses.replace(_row_name(table, row.label), number=True) for row in table.rows]
     lines = []
     for column in table.columns:
-        by_row = {entry.row: cells_of(entry, parts) for entry in column.entries}
+        by_row = {entry.row: cells_of(table, entry, parts) for entry in column.entries}
         empty = [GridCell("", number=True) for _ in table.rows]
-        names = headings_of(column, parts)
+        names = headings_of(table, column, parts)
         if len(parts) == 1:
             names = [GridCell(column.heading or names[0].text, names[0].notes)]
         elif column.heading:
@@ -231,79 +248,49 @@ def wide_grids(table: Table, show: Sequence[str]) -> Iterator[Grid]:
     if not shown:
         raise UserError("--show: a wide table has no ci, n and verdict; add gain, or --no-wide")
     runs = ShownPart("runs", lambda entry: "; ".join(fates(entry)))
-    parts = [part for name in shown for part in _wide_parts(table, name)] + [runs]
+    each = (paper_apart(table) if name == "paper" else parts_of(table, [name]) for name in shown)
+    parts = [*itertools.chain(*each), runs]
     for group in (*table.groups, ""):
         if columns := [column for column in table.columns if column.group == group]:
             yield _wide_grid(table, group or OTHERS * bool(table.groups), columns, parts)
 
 
-def _wide_parts(table: Table, name: str) -> Iterator[ShownPart]:
-    return paper_apart(table) if name == "paper" else parts_of(table, [name])
+CORNER, HEADING, ARCH = range(3)
+Below = tuple[int | str, str]  # where footnotes are: one of these and its text, or a cell
 
 
-def wide_caption(table: Table) -> Iterator[str]:
-    """State what is counted, and where the numbers are that a wide table leaves out."""
-    if not any(entry.verdict for entry in table.entries) and any(e.gain for e in table.entries):
-        beyond = "below" if table.of().sign < 0 else "above"
-        yield (
-            f"Counts without verdicts are of means that are {beyond} the mean of {table.baseline}, "
-            f"by however little."
-        )
-    command = shlex.join(["ablate", "table", *(table.words or [table.sweep]), "--no-wide"])
-    yield f"`{command}` shows n, intervals and verdicts, column by column."
+def _wide_marks(table: Table, columns: Sequence[TableColumn]) -> dict[Below, tuple[int, ...]]:
+    """Footnotes, each where it is of all that stands below it: (CORNER, ""), (HEADING, its text) or
+    (ARCH, its name); else of a cell (column's label, row)."""
+    cells: dict[Below, set[int]] = {
+        (c.label, e.row): {*table.marks(None, c.label), *table.marks(e.row, c.label)}
+        for c in columns
+        for e in c.entries
+    }
+    places = {place: column for column in columns for place in _above(column)}
+    found: dict[Below, set[int]] = {}
+    for kind in (CORNER, HEADING, ARCH):
+        above = set[int]().union(*found.values())
+        for place in [place for place in places if place[0] == kind]:
+            of = [c for c in columns if place in _above(c)]
+            every = [cells[c.label, e.row] for c in of for e in c.entries]
+            found[place] = set.intersection(*every) - above if every else set()
+    for column in columns:
+        elsewhere = set[int]().union(*(found[place] for place in _above(column)))
+        for entry in column.entries:
+            cells[column.label, entry.row] -= elsewhere
+    return {place: tuple(sorted(numbers)) for place, numbers in (found | cells).items()}
 
 
-@dataclass(frozen=True)
-class _Notes:
-    """Footnotes, each where it is of all that stands below it: the corner, a heading or an
-    architecture; else of a cell (column's label, row)."""
-
-    corner: tuple[int, ...]
-    headings: Mapping[str, tuple[int, ...]]
-    archs: Mapping[str, tuple[int, ...]]
-    cells: Mapping[tuple[str, str], tuple[int, ...]]
-
-    @classmethod
-    def of(cls, columns: Sequence[TableColumn]) -> _Notes:
-        notes = {
-            (column.label, entry.row): {*column.footnotes, *entry.footnotes}
-            for column in columns
-            for entry in column.entries
-        }
-
-        def common(some: Collection[TableColumn]) -> set[int]:
-            found = [notes[c.label, entry.row] for c in some for entry in c.entries]
-            return set.intersection(*found) if found else set()
-
-        corner = common(columns)
-        headings = {
-            wide: common([c for c in columns if c.wide == wide]) - corner
-            for wide in dict.fromkeys(column.wide for column in columns)
-        }
-        above = corner.union(*headings.values())
-        archs = {
-            arch: common([c for c in columns if c.arch == arch]) - above
-            for arch in dict.fromkeys(column.arch for column in columns if column.arch)
-        }
-        for column in columns:
-            for entry in column.entries:
-                elsewhere = corner | headings[column.wide] | archs.get(column.arch, set())
-                notes[column.label, entry.row] -= elsewhere
-        return cls(_sorted(corner), _each(headings), _each(archs), _each(notes))
-
-
-def _sorted(numbers: Collection[int]) -> tuple[int, ...]:
-    return tuple(sorted(numbers))
-
-
-def _each(notes: Mapping[Any, Collection[int]]) -> dict[Any, tuple[int, ...]]:
-    return {place: _sorted(numbers) for place, numbers in notes.items()}
+def _above(column: TableColumn) -> list[Below]:
+    """What a column stands below."""
+    return [(CORNER, ""), (HEADING, column.wide), *[(ARCH, column.arch)] * bool(column.arch)]
 
 
 def _wide_grid(
     table: Table, title: str, columns: Sequence[TableColumn], parts: Sequence[ShownPart]
 ) -> Grid:
-    whole, notes = table.whole or table, _Notes.of(columns)
+    whole, marks = table.whole or table, _wide_marks(table, columns)
     places = {(column.arch, column.wide): column for column in columns}
     headings = dict.fromkeys(column.wide for column in columns)
     lines: list[GridLine] = []
@@ -317,15 +304,15 @@ def _wide_grid(
             under = ", ".join(filter(None, (arch, row.family))) or OTHERS
             if under != above:
                 empty = (GridCell("", number=True) for _ in headings)
-                first = GridCell(under, notes.archs.get(arch, ()))
+                first = GridCell(under, marks.get((ARCH, arch), ()))
                 lines.append(GridLine((first, *empty, GridCell("")), heading=True))
                 above = under
             every = (c for c in whole.columns if (c.group, c.arch) == (columns[0].group, arch))
             counted = wins(whole, [entry for c in every if (entry := _entry(c, row))])
-            lines += _wide_lines(table, row, entries, parts, notes, counted)
+            lines += _wide_lines(table, row, entries, parts, marks, counted)
     alone = parts[0].heading  # of architectures that nothing else differs of
-    named = (GridCell(h or alone, notes.headings[h], number=True) for h in headings)
-    head = (GridCell("variant", notes.corner), *named, GridCell(f"against {table.baseline}"))
+    named = (GridCell(h or alone, marks[HEADING, h], number=True) for h in headings)
+    head = (GridCell("variant", marks[CORNER, ""]), *named, GridCell(f"against {table.baseline}"))
     made = Grid(title, head, tuple(lines))
     is_counted = any(line.cells[-1].text for line in lines)
     return made if is_counted else made.columns(range(len(head) - 1))
@@ -341,7 +328,7 @@ def _wide_lines(
     row: TableRow,
     entries: Sequence[Entry | None],
     parts: Sequence[ShownPart],
-    notes: _Notes,
+    marks: dict[Below, tuple[int, ...]],
     counted: str,
 ) -> Iterator[GridLine]:
     """A line for each part that has a text; the last text of an entry bears its footnotes.
@@ -349,14 +336,14 @@ def _wide_lines(
     there = [entry for entry in entries if entry]
     grid = [[part.cell(entry) if entry else GridCell("") for entry in entries] for part in parts]
     for i, entry in enumerate(entries):
-        if entry and (numbers := notes.cells[entry.column, entry.row]):
+        if entry and (numbers := marks[entry.column, entry.row]):
             bears = max((p for p, cells in enumerate(grid) if cells[i].text), default=0)
             grid[bears][i] = dataclasses.replace(grid[bears][i], notes=numbers)
     grey = all(entry.diverged for entry in there)
     for place, (part, cells) in enumerate(zip(parts, grid, strict=True)):
         if place and not any(cell.text for cell in cells):
             continue
-        label = GridCell(part.heading) if place else GridCell(row.label, row.footnotes)
+        label = GridCell(part.heading) if place else _row_name(table, row.label)
         told = "" if place else counted
         right = (dataclasses.replace(cell, number=True) for cell in cells)
         yield GridLine((label, *right, GridCell(told)), grey=grey)
@@ -366,9 +353,7 @@ def beside(pair: SweepPair, show: Sequence[str]) -> PrintedTable:
     """Lay out the gains of both, `show` of each. The footnotes of the second go on with the numbers
     of the first."""
     first, second = (explained(table, list(parts_of(table, show))) for table in pair.tables)
-    after = len(first.footnotes)
-    later = {i: after + i for i in range(1, 1 + len(second.footnotes))}
-    tables = first, second.remarked(later)
+    tables = first, dataclasses.replace(second, first=1 + len(first.footnotes))
     parts = [list(parts_of(table, show)) for table in tables]
     grids = tuple(_pair_grid(pair, tables, parts, place) for place in range(len(pair.columns)))
     told = ((table.sweep, headline(table.whole or table)) for table in tables)
@@ -380,14 +365,12 @@ def beside(pair: SweepPair, show: Sequence[str]) -> PrintedTable:
             *caption(pair),
             *dict.fromkeys(line for t in tables for line in cut_words(t, show)),
         ),
-        footnotes=(*first.footnotes, *second.footnotes),
+        footnotes=tuple(text for table in tables for text in table.footnotes),
         headline=" ".join(f"{name}: {text}" for name, text in told if text),
-        trained_on=" ".join(f"{table.sweep}: {_lowered(table.trained_on)}" for table in tables),
+        trained_on=" ".join(
+            f"{t.sweep}: {t.trained_on[:1].lower()}{t.trained_on[1:]}" for t in tables
+        ),
     )
-
-
-def _lowered(text: str) -> str:
-    return text[:1].lower() + text[1:]
 
 
 def _sweep_name(table: Table) -> str:
@@ -402,31 +385,11 @@ def _pair_grid(
         next(column for column in table.columns if column.label == label)
         for table, label in zip(tables, labels, strict=True)
     ]
-    headings = [
-        cell for column, of in zip(columns, parts, strict=True) for cell in headings_of(column, of)
-    ]
     title = dict.fromkeys(column.heading for column in columns if column.heading)
-    spans = ((_sweep_name(table), len(of)) for table, of in zip(tables, parts, strict=True))
-    lines = []
+    rows = []
     for shared in pair.rows:
-        found = [
-            next((entry for entry in column.entries if entry.row == label), None)
-            for column, label in zip(columns, shared.labels, strict=True)
-        ]
-        if not any(found):
-            continue
-        marks = tuple(_marks(tables, shared.labels))
-        cells = [c for e, of in zip(found, parts, strict=True) for c in cells_of(e, of)]
-        grey = all(entry.diverged for entry in found if entry)
-        lines.append(GridLine((GridCell(shared.labels[0], marks), *cells), grey=grey))
-    return Grid(
-        " beside ".join(title),
-        (GridCell("variant"), *headings),
-        tuple(lines),
-        spans=(("", 1), *spans),
-    )
-
-
-def _marks(tables: Sequence[Table], labels: Sequence[str]) -> Iterator[int]:
-    for table, label in zip(tables, labels, strict=True):
-        yield from next(row.footnotes for row in table.rows if row.label == label)
+        named = zip(tables, shared.labels, strict=True)
+        marks = tuple(mark for table, label in named for mark in table.marks(label, None))
+        rows.append((GridCell(shared.labels[0], marks), None, shared.labels))
+    sides = list(zip(tables, columns, parts, strict=True))
+    return _grid(" beside ".join(title), sides, rows, [_sweep_name(table) for table in tables])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ablate.analysis.captions import level
@@ -59,26 +60,40 @@ class ShownPart:
 
 
 def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
-    ci = interval_form(show)
+    ci, of = interval_form(show), table.of()
     for name in show:
-        if name in _PARTS:
-            yield from _PARTS[name](table, ci)
-        elif name not in INTERVALS:
-            yield _other(table, name, ci)
+        match name:
+            case "ci" | "pm":
+                continue
+            case "gain":
+                heading = of.change + bracket(ci, table.gain_alpha)
+                yield ShownPart(heading, partial(_gain, table=table, ci=ci), is_gain=True)
+            case "population":  # the interval alone: the gain is the one for new seeds
+                heading = f"for new images, too [{level(table.gain_alpha)} CI]"
+                yield ShownPart(heading, partial(_population, table=table))
+            case "n":
+                yield ShownPart("n", lambda entry: str(entry.n))
+            case "verdict":
+                heading = "verdict" if table.complete else "runs"
+                text = partial(state, table=table)
+                yield ShownPart(heading, text, number=False, is_verdict=True)
+            case "params":
+                yield ShownPart("params", lambda entry: short(entry.parameters))
+            case "macs":
+                yield ShownPart("multiply-adds", lambda entry: short(entry.multiply_adds))
+            case "cost":
+                yield from _cost()
+            case "chosen":
+                yield from _chosen(table)
+            case "paper":
+                yield from _paper(table, ci)
+            case _:
+                yield _value(table, name, ci)
 
 
 def interval_form(show: Sequence[str]) -> str:
     """The form of intervals, one of INTERVALS; "" for none."""
     return next((name for name in INTERVALS if name in show), "")
-
-
-def cut_words(table: Table, show: Sequence[str]) -> Iterator[str]:
-    """Tell that intervals of means end where the metric does, where such intervals are shown."""
-    of, means = table.of(), [entry.accuracy for entry in table.entries if entry.accuracy]
-    if of.most is None or not interval_form(show) or not {"accuracy", table.metric} & {*show}:
-        return
-    if any(mean.n > 1 and (mean.low == 0 or mean.high == of.most) for mean in means):
-        yield f"Intervals of the mean are cut at 0 and {of.most:g} {of.unit}."
 
 
 def bracket(form: str, alpha: float) -> str:
@@ -100,63 +115,34 @@ def interval(estimate: Estimate | None, metric: Metric, sign: bool = False, ci: 
     half = (estimate.high - estimate.low) / 2
     if ci == "pm" and math.isclose(estimate.low + half, estimate.mean, rel_tol=1e-9, abs_tol=1e-9):
         return f"{mean} ± {metric.text(half)}"
-    return f"{mean} [{metric.text(estimate.low, sign)}, {metric.text(estimate.high, sign)}]"
+    return f"{mean} {metric.interval(estimate.low, estimate.high, sign)}"
 
 
-def _value_heading(metric: Metric, alpha: float, ci: str) -> str:
-    return " ".join(filter(None, (metric.key, metric.unit))) + bracket(ci, alpha)
-
-
-def _accuracy(table: Table, ci: str) -> Iterator[ShownPart]:
-    def text(entry: Entry) -> str:
-        return interval(entry.accuracy, table.of(), ci=ci) + _never(entry.never, entry)
-
-    yield ShownPart(_value_heading(table.of(), table.alpha, ci), text)
-
-
-def _other(table: Table, name: str, ci: str) -> ShownPart:
-    if name == table.metric:
-        return next(_accuracy(table, ci))
+def _value(table: Table, name: str, ci: str) -> ShownPart:
+    """A metric by its name; "accuracy" is the table's own, whichever it is."""
+    main = name in ("accuracy", table.metric)
+    metric = table.of(None if main else name)
 
     def text(entry: Entry) -> str:
-        if (other := entry.others.get(name)) is None:
+        of = entry if main else entry.others.get(name)
+        if of is None:
             return "-"
-        return interval(other.estimate, table.of(name), ci=ci) + _never(other.never, entry)
+        mean = of.accuracy if isinstance(of, Entry) else of.estimate
+        lost = f"; {len(of.never)}/{entry.planned} never" if of.never else ""
+        return interval(mean, metric, ci=ci) + lost
 
-    return ShownPart(_value_heading(table.of(name), table.alpha, ci), text)
-
-
-def _never(never: Sequence[int], entry: Entry) -> str:
-    return f"; {len(never)}/{entry.planned} never" if never else ""
-
-
-def _gain(table: Table, ci: str) -> Iterator[ShownPart]:
-    def text(entry: Entry) -> str:
-        is_baseline = entry.row == table.baseline
-        return "" if is_baseline else interval(entry.gain, table.of(), True, ci)
-
-    yield ShownPart(table.of().change + bracket(ci, table.gain_alpha), text, is_gain=True)
+    heading = " ".join(filter(None, (metric.key, metric.unit)))
+    return ShownPart(heading + bracket(ci, table.alpha), text)
 
 
-def _population(table: Table, ci: str) -> Iterator[ShownPart]:
-    """The interval alone: the gain is the one for new seeds."""
-
-    def text(entry: Entry) -> str:
-        found = entry.population
-        if found is None or found.low is None or found.high is None:
-            return "" if entry.row == table.baseline else "-"
-        return f"[{table.of().text(found.low, True)}, {table.of().text(found.high, True)}]"
-
-    yield ShownPart(f"for new images, too [{level(table.gain_alpha)} CI]", text)
+def _gain(entry: Entry, table: Table, ci: str) -> str:
+    return "" if entry.row == table.baseline else interval(entry.gain, table.of(), True, ci)
 
 
-def _n(table: Table, ci: str) -> Iterator[ShownPart]:
-    yield ShownPart("n", lambda entry: str(entry.n))
-
-
-def _verdict(table: Table, ci: str) -> Iterator[ShownPart]:
-    heading = "verdict" if table.complete else "runs"
-    yield ShownPart(heading, lambda entry: state(entry, table), number=False, is_verdict=True)
+def _population(entry: Entry, table: Table) -> str:
+    found = entry.population
+    text = table.of().interval(found.low, found.high, True) if found else ""
+    return text or "-" * (entry.row != table.baseline)
 
 
 def state(entry: Entry, table: Table) -> str:
@@ -180,15 +166,7 @@ def fates(entry: Entry) -> Iterator[str]:
             yield f"{len(seeds)}/{entry.planned} {what}"
 
 
-def _params(table: Table, ci: str) -> Iterator[ShownPart]:
-    yield ShownPart("params", lambda entry: short(entry.parameters))
-
-
-def _macs(table: Table, ci: str) -> Iterator[ShownPart]:
-    yield ShownPart("multiply-adds", lambda entry: short(entry.multiply_adds))
-
-
-def _cost(table: Table, ci: str) -> Iterator[ShownPart]:
+def _cost() -> Iterator[ShownPart]:
     def of(text: Callable[[Cost], str]) -> Callable[[Entry], str]:
         return lambda entry: text(entry.cost) if entry.cost else "-"
 
@@ -203,7 +181,7 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2g} %"
 
 
-def _chosen(table: Table, ci: str) -> Iterator[ShownPart]:
+def _chosen(table: Table) -> Iterator[ShownPart]:
     """Make a column for each searched key, with the chosen value of each search."""
     keys = dict.fromkeys(k for e in table.entries for choice in e.chosen for k in choice.params)
 
@@ -264,17 +242,3 @@ def _beside(entry: Entry, table: Table) -> str:
     if against.agreement is not None:
         parts += [against.agreement, INSIDE[against.inside][1]]
     return ", ".join(parts)
-
-
-_PARTS: dict[str, Callable[[Table, str], Iterator[ShownPart]]] = {
-    "accuracy": _accuracy,
-    "gain": _gain,
-    "population": _population,
-    "n": _n,
-    "verdict": _verdict,
-    "params": _params,
-    "macs": _macs,
-    "cost": _cost,
-    "chosen": _chosen,
-    "paper": _paper,
-}

@@ -9,7 +9,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.across import PValues, Summary
-from ablate.analysis.table import Against, Cost, Entry, Resolution, Table, TableColumn, TableRow
+from ablate.analysis.table import (
+    WARNINGS,
+    Against,
+    Cost,
+    Entry,
+    Resolution,
+    Table,
+    TableColumn,
+    TableRow,
+)
 from ablate.planning.cell import TuningWinner
 from ablate.shared.files import to_json
 from ablate.shared.metrics import DEFAULT, threshold
@@ -30,7 +39,12 @@ def tree(table: Table) -> dict[str, Any]:
     del whole["whole"]
     del whole["choice"]  # which the task names
     del whole["wide"], whole["words"]  # how it is set, and asked for, is no fact
-    whole["caption"] += whole.pop("details")
+    del whole["first"]
+    whole["notes"] = table.texts(*WARNINGS)
+    whole["caption"] = table.texts("caption", "detail")
+    whole["footnotes"] = [*table.footnotes]
+    for row in whole["rows"]:
+        row["footnotes"] = table.marks(row["label"], None)
     if not table.groups:
         del whole["groups"]
     if table.task == DEFAULT:  # only another is said
@@ -42,12 +56,15 @@ def tree(table: Table) -> dict[str, Any]:
             for name, metric in table.choice.own.items()
         }
     for column in whole["columns"]:
+        column["footnotes"] = table.marks(None, column["label"])
         del column["arch"], column["wide"]  # parts of its label
         # Nor which is of the own test set, of no group, without lack, or judged.
         for key in ("on", "group", "lacking", "beside"):
             if not column[key]:
                 del column[key]
         for entry in column["entries"]:
+            entry["footnotes"] = table.marks(entry["row"], column["label"])
+            entry["gain_footnotes"] = table.marks(entry["row"], column["label"], "gain")
             if not entry["population"]:
                 del entry["population"]
     return whole
@@ -103,8 +120,8 @@ def _facts(table: Table) -> Iterator[Fact]:
     yield "", "", "", "alpha", table.alpha
     yield "", "", "", "gain.alpha", table.gain_alpha
     yield "", "", "", "seeds", len(table.seeds)
-    yield from (("", "", "", "caption", text) for text in (*table.caption, *table.details))
-    yield from (("", "", "", "note", text) for text in table.notes)
+    yield from (("", "", "", "caption", text) for text in table.texts("caption", "detail"))
+    yield from (("", "", "", "note", text) for text in table.texts(*WARNINGS))
     rows = {row.label: row for row in table.rows}
     for column in table.columns:
         yield from _column(table, column)
@@ -128,7 +145,7 @@ def _column(table: Table, column: TableColumn) -> Iterator[Fact]:
         ("void", int(column.void)),
         *(_forecast(column.forecast) if column.forecast else ()),
         *(("test.n", size) for size in column.test_sizes),
-        *(("note", table.footnotes[i - 1]) for i in column.footnotes),
+        *(("note", text) for text in table.on(None, column.label)),
     ):
         yield column.label, "", "", quantity, value
     if column.ranks:
@@ -173,7 +190,7 @@ def _entry(table: Table, entry: Entry, row: TableRow) -> Iterator[Fact]:
         *_searches(entry.chosen),
         *_cost(entry.cost),
         *_against(entry.against),
-        *(("note", table.footnotes[i - 1]) for i in (*row.footnotes, *entry.footnotes)),
+        *(("note", text) for at in (None, entry.column) for text in table.on(row.label, at)),
     ):
         if fact is not None:
             yield entry.column, entry.row, "", quantity, fact

@@ -74,7 +74,7 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
             axes.set_ylabel(metric.with_unit(metric.name))
     sheet.legend(legend)
     bars = f"Bars: {level(table.alpha)} intervals of each mean, over training seeds."
-    sheet.foot(bars, *(note for note in table.notes if not note.startswith("UNFINISHED")))
+    sheet.foot(bars, *table.texts("warning"))
     return sheet
 
 

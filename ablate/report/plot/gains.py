@@ -184,11 +184,10 @@ def _numbers(table: Table, entry: Entry) -> str:
     """Write the gain as tables print it, and its verdict."""
     found = entry.gain
     assert found is not None
-    low, high = found.low, found.high
-    text = table.of().text(found.mean, sign=True)
-    if low is not None and high is not None:
-        ends = (table.of().text(end, sign=True) for end in (low, high))
-        text += f" [{', '.join(ends)}]"
+    of = table.of()
+    text = (
+        f"{of.text(found.mean, sign=True)} {of.interval(found.low, found.high, sign=True)}".rstrip()
+    )
     return " ".join([text, entry.verdict or ""]).rstrip()
 
 
@@ -215,7 +214,7 @@ def _foot(plan: Plan, table: Table, entries: list[Entry], form: Form) -> list[st
     lines = [
         f"A gain above 0 is better. Bars: {level(table.gain_alpha)} intervals over training seeds, "
         f"simultaneous over the {family(plan, table.columns)}{whole}. Dots: single seeds.",
-        *(note for note in table.notes if not note.startswith("UNFINISHED")),
+        *table.texts("warning"),
     ]
     ends = limits(table, entries)
     cut = [

@@ -85,8 +85,7 @@ class Drawing:
         self.letters = 13 * size[0] * RC["font.size"] / matplotlib.rcParams["font.size"]  # a line's
         self.figure = Figure(figsize=size, layout="constrained")
         self.axes: list[list[Axes]] = self.figure.subplots(*panels, squeeze=False).tolist()
-        missing = [note for note in table.notes if note.startswith("UNFINISHED")]
-        above = [*([heading] if form.heading else []), *missing]
+        above = [*([heading] if form.heading else []), *table.texts("unfinished")]
         self._grow(self.figure.suptitle(_wrapped(above, self.letters)), 1)
         title = f"Sweep {plan.name}" if plan.title == plan.name else plan.title
         self._of = (title, table.trained_on)

@@ -17,9 +17,10 @@ from typing import Any
 from ablate.analysis.reading import glance
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
+from ablate.report.formats.html import template
 from ablate.report.live import Clock, counts_line, parts_done
 from ablate.report.logs import tail
-from ablate.report.page import gains_html, template
+from ablate.report.page import gains_html
 from ablate.report.plot.form import inks
 from ablate.report.status import SweepView
 from ablate.report.text import duration

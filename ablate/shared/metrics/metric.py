@@ -49,6 +49,12 @@ class Metric:
         value = round(value, self.decimals) + 0.0  # a rounded -0.001 is 0.00, not -0.00
         return f"{value:{'+' if sign else ''}.{self.decimals}f}"
 
+    def interval(self, low: float | None, high: float | None, sign: bool = False) -> str:
+        """ "[+0.21, +1.03]"; "" of one that is not known."""
+        if low is None or high is None:
+            return ""
+        return f"[{self.text(low, sign)}, {self.text(high, sign)}]"
+
     @property
     def change(self) -> str:
         """What a row has over the baseline: a gain only where one direction is the better."""

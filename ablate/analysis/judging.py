@@ -1,0 +1,152 @@
+"""How contrasts are judged: those of a column by the declaration and the looks before, a gain by
+its interval."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ablate.analysis.scores import Scores, sets_of
+from ablate.planning.analysis_keys import Analysis
+from ablate.planning.plan import Plan
+from ablate.shared.metrics import Metric
+from ablate.store.past_looks import PastLooks
+
+if TYPE_CHECKING:  # numpy and scipy
+    from ablate.analysis.course import RowCourse
+    from ablate.analysis.stats import Estimate, Exact, Method, RowGain, Sequential
+
+
+def gain_alpha(analysis: Analysis) -> float:
+    """Return the alpha of gains: declared looks share alpha (Bonferroni)."""
+    return analysis.alpha / max(1, len(analysis.looks))
+
+
+def method_of(plan: Plan, column: str, past: PastLooks | None = None) -> Method:
+    """Return the method that judges a column. All planned contrasts count, whatever the results,
+    and all variants that were read with them. `past`: the looks before; None counts none."""
+    from ablate.analysis import stats
+
+    analysis = plan.analysis
+    contrasts = Counter(cell.column for cell in plan.cells if cell.row != plan.baseline)
+    comparisons = max(1, contrasts[column])
+    if past is not None:
+        contrasts = Counter({at: max(n, past.contrasts(at)) for at, n in contrasts.items()})
+    judged = plan.design.judges_other_sets  # those of `eval.also`
+    sets = {at: len(sets_of(plan, at)) * judged for at in contrasts}
+    whole = max(1, sum(n * (1 + sets[at]) for at, n in contrasts.items()))
+    return stats.Method(
+        spread=plan.spread,
+        alpha=gain_alpha(analysis),
+        contrasts=max(1, contrasts[column]) if analysis.family == "column" else whole,
+        comparisons=comparisons,
+    )
+
+
+def sequential_of(plan: Plan, column: str, past: PastLooks | None = None) -> Sequential:
+    """Return the method of the looks at a column, of a sweep that has looks. Without images rows
+    are judged in pairs: with one spread of all rows, two noisy ones of nine err .07 over looks."""
+    from ablate.analysis import stats
+
+    analysis = plan.analysis
+    return stats.Sequential(
+        looks=plan.design.at,
+        margin=analysis.margin,
+        spread="images" if plan.spread == "images" else "paired",
+        alpha=analysis.alpha,
+        contrasts=method_of(plan, column, past).contrasts,
+    )
+
+
+def judged_by(plan: Plan, method: Method, rows: int, lacking: str) -> str:
+    """Say how a column of so many rows was judged: one variant by its paired t, and in another way
+    where images are `lacking`."""
+    if rows < 3:
+        return "paired"
+    if method.spread == "images" and not lacking:
+        return "images"
+    return "paired" if method.spread == "paired" else plan.design.without_images
+
+
+@dataclass(frozen=True)
+class JudgedRow:
+    """A row of a column: what its verdict, its entry and its footnotes are made from. `base`: the
+    scores of the baseline; `gain`: None for the baseline; `against`: Fisher's test of its diverged
+    and collapsed runs; `course`: what looks decided, in a sweep that has them; `judge`: are there
+    verdicts? `by_images`: is its column judged by images?"""
+
+    plan: Plan
+    found: Scores
+    base: Scores | None
+    gain: RowGain | None
+    against: Exact | None
+    course: RowCourse | None
+    judge: bool
+    by_images: bool
+
+    @property
+    def place(self) -> tuple[str, str]:
+        return self.found.cell.row, self.found.cell.column
+
+    @property
+    def given(self) -> bool:
+        """May it have a verdict?"""
+        return self.judge and not is_partial(self.plan, self.found)
+
+    @property
+    def verdict(self) -> str | None:
+        from ablate.analysis import stats
+
+        gain, margin, neutral = self.gain, self.plan.analysis.margin, self.plan.metric.neutral
+        verdict = verdict_of(gain.gain, margin, self.given, neutral) if gain else None
+        if gain and verdict == stats.CANT_TELL and gain.stands_out:
+            verdict = stats.UNSTABLE
+        if self.course is not None:
+            verdict = self.course.verdict if self.judge else None
+        return stats.DID_NOTHING if verdict is not None and self._did_nothing else verdict
+
+    @property
+    def _did_nothing(self) -> bool:
+        """Are the predictions of every seed those of the baseline, bit for bit?"""
+        mine, theirs = (
+            [result.get("predictions_sha256") for result in scores.results] if scores else []
+            for scores in (self.found, self.base)
+        )
+        return all(mine) and mine == theirs[: len(mine)]  # which may have more seeds
+
+
+def is_partial(plan: Plan, found: Scores) -> bool:
+    """Do its values leave out runs that diverged or never reached a threshold? Then no verdict."""
+    return bool(found.main.never) or (bool(found.diverged) and plan.analysis.diverged == "omit")
+
+
+def verdict_of(
+    gain: Estimate, margin: float | None, given: bool, neutral: bool = False
+) -> str | None:
+    """Return the verdict on a gain; None without an interval or with too few seeds. `neutral`: has
+    the metric no better direction?"""
+    from ablate.analysis import stats
+
+    if not given or gain.low is None or gain.high is None or gain.n < stats.FEWEST_SEEDS:
+        return None
+    # Equal gains in all seeds have no spread: accuracies are counts, so that this is rounding.
+    if not gain.sd:
+        return stats.CANT_TELL
+    words = stats.NEUTRAL if neutral else stats.BETTER
+    return stats.verdict(gain.low, gain.high, margin, words)
+
+
+def hide_empty(gain: Estimate, metric: Metric) -> Estimate:
+    """Remove an interval that says nothing: of a gain without a spread, or as wide as the whole
+    scale of the metric."""
+    nothing = gain.sd == 0 or is_wide(gain, metric)
+    return dataclasses.replace(gain, low=None, high=None) if nothing else gain
+
+
+def is_wide(gain: Estimate, metric: Metric) -> bool:
+    """Is its interval as wide as the whole scale of the metric?"""
+    if metric.most is None or gain.low is None or gain.high is None:
+        return False
+    return gain.low <= 0 <= gain.high and gain.high - gain.low > metric.most
