@@ -266,6 +266,25 @@ def shell(tmp_path) -> Shell:
 
 
 @pytest.fixture
+def users(tmp_path, monkeypatch):
+    """`users({"own.py": text})`: a folder of the user's with these files, in which this process
+    works; what is loaded from it is forgotten after."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def write(files: Mapping[str, str]) -> Path:
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return tmp_path
+
+    yield write
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "")).startswith(f"{tmp_path}/"):
+            del sys.modules[name]
+
+
+@pytest.fixture
 def ask(monkeypatch, capfd):
     """`ablate WORDS` in this process: its exit code and all that it printed."""
 

@@ -209,16 +209,9 @@ def write_all(folder: Path) -> None:
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
-    """The user's folder, in which this process works; what it loads from there is forgotten."""
-    write_all(tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
-            del sys.modules[name]
+def folder(users) -> Path:
+    write_all(folder := users({}))
+    return folder
 
 
 def resolve(new: str, *words: str) -> tuple[dict, str]:
@@ -426,8 +419,6 @@ def test_what_is_trained_is_found_again_verified_and_trained_to_the_same_bits(dr
         assert f"= {number} runs ({number} finished)" in driven("plan", *words, "seeds=1").out
         assert f"verified: {number} runs" in driven("verify", sweep).out
     assert "the same bits" in driven("verify", "parts", "--rerun", "all#0", INLINE).out
-    words = [KINDS[new].word for new in TOGETHER]
-    assert "resume is bit-exact" in driven("doctor", *words, "train.steps=4").out
 
 
 def test_a_bundle_carries_them_and_runs_no_code_to_be_read(driven, tmp_path, monkeypatch):
