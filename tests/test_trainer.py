@@ -21,6 +21,7 @@ from launcher_contract import settings, until
 from pages import blocks
 from test_kill import freeze, kill, thaw, wait_for, workers
 
+from ablate.audit import export
 from ablate.audit.doctor import own_check
 from ablate.planning import compose, expand
 from ablate.running.launchers import Slot, pilots
@@ -151,14 +152,9 @@ def test_without_a_yaml_the_error_says_what_to_write(toy):
         expand.plan(["trainer=tou", "trainer.lr=1,2"], store=Path("runs"))
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "line"),
-    [
-        (
-            "  score: {direction: more",
-            "  score: {way: more",
-            "score.way: expected a key among name",
-        ),
+def test_a_yaml_with_a_mistake_is_one_line(toy):
+    for before, after, line in (
+        ("  score: {direction", "  score: {way", "score.way: expected a key among name"),
         ("direction: more, ", "", r"score\.direction: missing; which values are better"),
         ("direction: more", "direction: up", r"score\.direction: expected one of more, less"),
         ("[0, null]", "[1, 0]", r"score\.range: expected \[least, most\], .*got \[1, 0\]"),
@@ -167,16 +163,13 @@ def test_without_a_yaml_the_error_says_what_to_write(toy):
         ("{default: null, type: float}", "null", r"keys\.clip: null has no type: write \{default"),
         ("default: a,", "default: c,", r"keys\.mode\.default: expected one of a, b, got 'c'"),
         ("toy:main", "toy.main", "trainer.name: expected module:function, got 'toy.main'"),
-        ("toy:main", "toy:mian", r"toy\.py: expected a function among main, got 'mian'"),
         ("toy:main", "tooy:main", r"no tooy\.py in .*; start ablate where it lies"),
         ("fork_safe: true", "fork_safe: 1", "fork_safe: expected true or false, got 1"),
         ("fork_safe: true", "forksafe: true", "trainer.forksafe: expected in .*did you mean"),
-    ],
-)
-def test_a_yaml_with_a_mistake_is_one_line(toy, before, after, line):
-    assert before in YAML
-    write(toy, conf__trainer__toy_yaml=YAML.replace(before, after, 1))
-    assert re.search(line, refused("trainer.steps=1,2"))
+    ):
+        assert before in YAML
+        write(toy, conf__trainer__toy_yaml=YAML.replace(before, after, 1))
+        assert re.search(line, refused("trainer.steps=1,2")), after
 
 
 def test_an_edit_of_any_file_that_is_run_makes_new_runs(toy):
@@ -256,7 +249,7 @@ def expected(lr: float, seed: int, steps: int = 3) -> float:
     return 1 - (lr - 0.3) ** 2 + total / 100
 
 
-def test_a_sweep_of_it_is_tabulated_verified_and_bundled(toy, shell):
+def test_a_sweep_of_it_is_tabulated_verified_and_bundled(toy, shell, monkeypatch):
     shell("sweep", "trainer=toy", "trainer.lr=0.1,0.3", "seeds=3", INLINE)
     table = csv.DictReader(shell("table", "--format", "csv").out.splitlines())
     told = {(r["row"], r["seed"]): float(r["value"]) for r in table if r["quantity"] == "score.run"}
@@ -278,6 +271,7 @@ def test_a_sweep_of_it_is_tabulated_verified_and_bundled(toy, shell):
     assert "trainer.lr  0.1  0.3" in shell("show", "0.1#0", "--against", "0.3#0").out
     assert "6 runs" in shell("verify").out
     assert "the same bits" in shell("verify", "--rerun", "0.1#0", INLINE).out
+    monkeypatch.setattr(export, "figures", lambda *_: {})  # which take the longest
     shell("export", "bundle", "--anonymous")
     assert "nothing wrong" in shell("verify", "bundle").out
     assert str(toy) not in (toy / "bundle" / "sweep.json").read_text()
@@ -302,7 +296,7 @@ def test_a_search_over_a_key_of_it(toy, shell):
         base: {trainer: toy}
         variants: [a: {trainer.mode: a}, b: {trainer.mode: b}]
         seeds: 2
-        tune: {space: {trainer.lr: {uniform: [0.05, 0.6]}}, trials: 10, repeats: 1}
+        tune: {space: {trainer.lr: {uniform: [0.05, 0.6]}}, trials: 6, repeats: 1}
     """
     write(toy, sweeps__rates_yaml=sweep)
     done = shell("sweep", "rates", INLINE)
@@ -331,7 +325,7 @@ def half_trained(folder: Path) -> list[int]:
 
 
 @pytest.mark.faults
-def test_two_variants_and_five_seeds_of_the_language_model_killed_twice(tmp_path):
+def test_two_variants_and_three_seeds_of_the_language_model_killed_twice(tmp_path):
     """kill -9 of driver and workers, each time once another run has finished and another is half
     trained: byte for byte what nobody disturbed. A state is saved at every step."""
     shells = []
@@ -342,18 +336,18 @@ def test_two_variants_and_five_seeds_of_the_language_model_killed_twice(tmp_path
             (shell.folder / file).write_text(FILES[file])
         shells.append(shell)
     calm, killed = shells
-    short = ("trainer.steps=40", "trainer.depth=1", "seeds=5")
+    short = ("trainer.steps=40", "trainer.depth=1", "seeds=3")
     words = ("sweep", "trainer=chars", "trainer.act=gelu,tanh", *short)
     calm(*words, INLINE)
     runs = killed.folder / "runs" / "runs"
     for kills in (1, 2):
         driver = killed.start(*words, "launcher.checkpoint_s=0.01", "launcher.attempts=9")
-        wait_for(lambda n=kills: len(list(runs.glob("*/result.json"))) >= 3 * n)
+        wait_for(lambda n=kills: len(list(runs.glob("*/result.json"))) >= 2 * n - 1)
         kill([driver.pid, *wait_for(lambda: half_trained(killed.folder))])
         driver.wait()
         assert driver.returncode != 0
     killed(*words, INLINE)
-    assert len(results(calm.folder)) == 10
+    assert len(results(calm.folder)) == 6
     assert results(killed.folder) == results(calm.folder)
     tables = [s("table", "--format", "csv").out for s in (calm, killed)]
     assert tables[0] == tables[1]
@@ -362,7 +356,7 @@ def test_two_variants_and_five_seeds_of_the_language_model_killed_twice(tmp_path
         for path in runs.glob("*/env.json")
         for attempt in json.loads(path.read_text())["attempts"]
     ]
-    assert len(begun) > 10  # some were tried twice,
+    assert len(begun) > 6  # some were tried twice,
     assert any(begun)  # and went on from a state
 
 
