@@ -239,9 +239,8 @@ def test_a_sweep_of_it_is_tabulated_verified_and_bundled(toy, shell, monkeypatch
     for words in (("status",), ("report",), ("plot", "curves"), ("plot", "gain"), ("gc", "--yes")):
         shell(*words)
     told = [line[20:] for line in shell("show", "0.1#0", "--log").out.splitlines()]
-    lines = [
-        f"step {step}: train_loss {value}" for step, value in ((1, 1), (2, 0.5), (3, 0.333333))
-    ]
+    losses = enumerate(("1", "0.5", "0.333333"), 1)
+    lines = [f"step {step}: train_loss {loss}" for step, loss in losses]
     assert [line.partition(", val_score ")[0] for line in told] == lines
     about = shell("show", "0.1#0")
     assert "val_score" in about.out
@@ -429,6 +428,7 @@ def main(settings, run):
     run.result(score=0.75)
 """
 LINES = {
+    "hangs": r"hung: hangs#0: no sign of life for 6 s",  # first: others go on meanwhile
     "isnan": r"diverged at step 2: isnan#0",
     "swallows": r"diverged at step 2: swallows#0",
     "isinf": r"diverged at step 1: isinf#0",
@@ -441,7 +441,6 @@ LINES = {
     "long": r"failed: long#0: wrong.py:\d+: ValueError: x{480,490}\.\.\. \(see ",
     "exits": r"failed: exits#0: wrong.py:\d+: RuntimeError: the trainer called sys.exit\(3\)",
     "saves": r"failed: saves#0: wrong.py:\d+: run.save: state\['model'\]\[0\]: a PosixPath can't",
-    "hangs": r"hung: hangs#0: no sign of life for 6 s",
     "eats": r"oom: eats#0: wrong.py:\d+: MemoryError",
     "dies": r"died: dies#0: signal SIGKILL",
     "huge": r"failed: huge#0: wrong.py:\d+: run.log: step: 10+ is too large a number",
