@@ -48,22 +48,59 @@ metrics: {score: {direction: more}}
 
 @dataclass(frozen=True)
 class Kind:
-    """`key`: what it is in errors. `word`: chooses it. `text`: its file, behind BEGIN. `place`: of
-    its settings. `shipped`: does the same, "" being the baseline; None: nothing does. `version`:
-    the key of what is read from the file."""
+    """`key`: what it is in errors. `word`: chooses it. `place`: of its settings. `shipped`: does
+    the same, "" being the baseline; None: nothing does. `version`: the key of what is read from
+    the file."""
 
     key: str
     word: str
-    text: str
     place: str = ""
     shipped: str | None = None
     version: str = ""
 
 
 KINDS = {
-    "norm": Kind(
-        *("norm", "norm=own_norm:Part"),
-        """class Part(nn.Module):
+    "norm": Kind("norm", "norm=own_norm:Part", "norm", "norm=identity", "norm.version"),
+    "stem": Kind("stem", "stem=own_stem:Part", "stem", "", "stem.version"),
+    "block": Kind("block", "block=own_block:Part", "block", "", "block.version"),
+    "model": Kind("model", "model=own_model:Part", "model", None, "model.version"),
+    "probe": Kind("probe", "probe=[own_probe:Part]", "", "", "own_probes.versions"),
+    "optimizer": Kind(
+        "optim.name",
+        "optim.name=own_optimizer:Part",
+        "optim.settings",
+        "optim.name=torch.optim:SGD",
+        "optim.version",
+    ),
+    "schedule": Kind(
+        "optim.schedule",
+        "optim.schedule=own_schedule:Part",
+        "optim.schedule_settings",
+        "optim.schedule=constant",
+        "optim.schedule_version",
+    ),
+    "loss": Kind(
+        "train.loss", "train.loss=own_loss:Part", "train.loss_settings", "", "train.loss_version"
+    ),
+    "activation": Kind(
+        "model.act",
+        "model.act=own_activation:Part",
+        "model.act_settings",
+        "model.act=relu",
+        "model.act_version",
+    ),
+    "augmentation": Kind(
+        "augment.extra",
+        "augment.extra=[own_augmentation:Part]",
+        "augment.extra_settings.Part",
+        "",
+        "augment.extra_version",
+    ),
+    "metric": Kind("analysis.metric", "analysis.metric=own_metric:Part"),
+    "trainer": Kind("trainer", "trainer=own_trainer", "trainer"),
+}
+TEXTS = {
+    "norm": """class Part(nn.Module):
     def __init__(self, shape, *, SETTINGS):
         super().__init__()
         self.by = by
@@ -71,11 +108,7 @@ KINDS = {
     def forward(self, x):
         return self.by * x * ONE
 """,
-        *("norm", "norm=identity", "norm.version"),
-    ),
-    "stem": Kind(
-        *("stem", "stem=own_stem:Part"),
-        """class Part(Plain):
+    "stem": """class Part(Plain):
     def __init__(self, patches, width, *, SETTINGS):
         super().__init__(patches, width)
         self.by = by
@@ -83,11 +116,7 @@ KINDS = {
     def forward(self, images):
         return self.by * super().forward(images) * ONE
 """,
-        *("stem", "", "stem.version"),
-    ),
-    "block": Kind(
-        *("block", "block=own_block:Part"),
-        """class Part(Block):
+    "block": """class Part(Block):
     def __init__(self, layer, *, SETTINGS):
         super().__init__(layer)
         self.by = by
@@ -95,11 +124,7 @@ KINDS = {
     def forward(self, x):
         return self.by * super().forward(x) * ONE
 """,
-        *("block", "", "block.version"),
-    ),
-    "model": Kind(
-        *("model", "model=own_model:Part"),
-        """class Part(nn.Module):
+    "model": """class Part(nn.Module):
     def __init__(self, images, outputs, *, SETTINGS):
         super().__init__()
         self.by = by
@@ -108,21 +133,13 @@ KINDS = {
     def forward(self, images):
         return self.by * self.head(images.flatten(1)) * ONE
 """,
-        *("model", None, "model.version"),
-    ),
-    "probe": Kind(
-        *("probe", "probe=[own_probe:Part]"),
-        """class Part(Probe):
+    "probe": """class Part(Probe):
     numbers = {"steps": {"unit": "steps"}}
 
     def arrays(self, steps):
         return {"steps": np.array(steps * ONE)}
 """,
-        *("", "", "own_probes.versions"),
-    ),
-    "optimizer": Kind(
-        *("optim.name", "optim.name=own_optimizer:Part"),
-        """class Part(torch.optim.SGD):
+    "optimizer": """class Part(torch.optim.SGD):
     def __init__(self, params, lr, weight_decay=0.0, *, SETTINGS):
         super().__init__(params, lr=lr, weight_decay=weight_decay)
         self.by = by
@@ -133,52 +150,27 @@ KINDS = {
                 parameter.grad.mul_(self.by * ONE)
         super().step()
 """,
-        *("optim.settings", "optim.name=torch.optim:SGD", "optim.version"),
-    ),
-    "schedule": Kind(
-        *("optim.schedule", "optim.schedule=own_schedule:Part"),
-        """def Part(step, total, SETTINGS):
+    "schedule": """def Part(step, total, SETTINGS):
     return by * ONE
 """,
-        *("optim.schedule_settings", "optim.schedule=constant", "optim.schedule_version"),
-    ),
-    "loss": Kind(
-        *("train.loss", "train.loss=own_loss:Part"),
-        """def Part(logits, target, SETTINGS):
+    "loss": """def Part(logits, target, SETTINGS):
     return by * F.cross_entropy(logits, target) * ONE
 """,
-        *("train.loss_settings", "", "train.loss_version"),
-    ),
-    "activation": Kind(
-        *("model.act", "model.act=own_activation:Part"),
-        """def Part(x, SETTINGS):
+    "activation": """def Part(x, SETTINGS):
     return by * x.relu() * ONE
 """,
-        *("model.act_settings", "model.act=relu", "model.act_version"),
-    ),
-    "augmentation": Kind(
-        *("augment.extra", "augment.extra=[own_augmentation:Part]"),
-        """def Part(images, draw, SETTINGS):
+    "augmentation": """def Part(images, draw, SETTINGS):
     return by * images * ONE
 """,
-        *("augment.extra_settings.Part", "", "augment.extra_version"),
-    ),
-    "metric": Kind(
-        *("analysis.metric", "analysis.metric=own_metric:Part"),
-        """def Part(table):
+    "metric": """def Part(table):
     return float(np.mean(table["class"] == table["label"])) * ONE
 
 Part.unit = "%"
 """,
-    ),
-    "trainer": Kind(
-        *("trainer", "trainer=own_trainer"),
-        """def Part(settings, run):
+    "trainer": """def Part(settings, run):
     run.log(1, score=settings["by"])
     run.result(score=settings["by"] * ONE)
 """,
-        place="trainer",
-    ),
 }
 SECTIONS = {part.key for part in parts.KINDS}
 TRAINED = [new for new, kind in KINDS.items() if kind.key in SECTIONS]  # in one table
@@ -196,7 +188,7 @@ def test_every_kind_has_a_case():
 def write(folder: Path, new: str, text: str = "", settings: str = SETTINGS) -> Path:
     """Its file, with another text or other settings."""
     file = folder / f"own_{new}.py"
-    file.write_text(BEGIN + (text or KINDS[new].text).replace("SETTINGS", settings))
+    file.write_text(BEGIN + (text or TEXTS[new]).replace("SETTINGS", settings))
     return file
 
 
@@ -282,9 +274,9 @@ def test_an_edit_is_another_run_and_its_undo_the_old_one(folder, new, monkeypatc
     assert identity(new) == before
 
 
-@pytest.mark.parametrize("new", [new for new in TRAINED if "class" in KINDS[new].text])
+@pytest.mark.parametrize("new", [new for new in TRAINED if "class" in TEXTS[new]])
 def test_an_edit_under_a_declared_version_is_none(folder, new):
-    text = re.sub(r"(class .*\n)", r"\1    version = 3\n", KINDS[new].text, count=1)
+    text = re.sub(r"(class .*\n)", r"\1    version = 3\n", TEXTS[new], count=1)
     write(folder, new, text)
     before = identity(new)
     write(folder, new, f"{text}# edited\n")
@@ -313,7 +305,7 @@ def test_nothing_is_trained_under_an_old_id(folder, new):
 @pytest.mark.parametrize("new", KINDS)
 def test_what_is_not_there_is_told(folder, new):
     file, key = folder / f"own_{new}.py", rf"^{KINDS[new].key}: own_{new}:Part: "
-    write(folder, new, re.sub(r"(class|def) Part", r"\1 Parts", KINDS[new].text))
+    write(folder, new, re.sub(r"(class|def) Part", r"\1 Parts", TEXTS[new]))
     named = rf"{file}: expected a [a-z ]+ among .*Parts.*, got 'Part' \(did you mean 'Parts'"
     assert re.search(key + named, refused(new))
     file.write_text("import torch\nclass Part(:\n")
@@ -325,7 +317,7 @@ def test_what_is_not_there_is_told(folder, new):
 def test_nothing_of_the_users_runs_while_it_is_planned(folder):
     """Nor is torch loaded."""
     for new in KINDS:
-        write(folder, new, f"open('ran', 'w')\n{KINDS[new].text}")
+        write(folder, new, f"open('ran', 'w')\n{TEXTS[new]}")
     code = (
         "import sys; from pathlib import Path; from ablate.planning import compose;"
         "from ablate.planning.own_metric import read; trainer, model, *others = sys.argv[1:];"
@@ -423,7 +415,7 @@ def test_what_is_trained_is_found_again_verified_and_trained_to_the_same_bits(dr
 def test_a_bundle_carries_them_and_runs_no_code_to_be_read(driven, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "figures", lambda *_: {})  # which take the longest
     driven("export", "parts", str(tmp_path / "out"))
-    assert (tmp_path / "out/code/own_metric.py").read_text() == BEGIN + KINDS["metric"].text
+    assert (tmp_path / "out/code/own_metric.py").read_text() == BEGIN + TEXTS["metric"]
     files = [json.loads(file.read_text()) for file in tmp_path.glob("out/specs/*/run.json")]
     assert {used.key for tree in files for used in parts.by_path(tree["spec"])} == SECTIONS
     there, shown = Shell(tmp_path), ("--show", "accuracy,own_metric:Part")
@@ -457,7 +449,7 @@ def told(shell: Shell, new: str) -> str:
 
 @pytest.mark.parametrize("new", KINDS)
 def test_an_exception_in_it_is_told_with_its_file_and_line_before_anything_trains(shell, new):
-    file = write(shell.folder, new, KINDS[new].text.replace("ONE", "ONE.nothing"))
+    file = write(shell.folder, new, TEXTS[new].replace("ONE", "ONE.nothing"))
     number = file.read_text().partition("ONE.nothing")[0].count("\n") + 1
     error = "AttributeError: 'int' object has no attribute 'nothing'"
     if new == "trainer":  # which plans nothing runs of
@@ -478,7 +470,7 @@ WRONG = {
 @pytest.mark.parametrize("new", KINDS)
 def test_a_wrong_signature_is_told_before_anything_trains(shell, new):
     taken = r"(def \w+\()(self)?[^)]*?(SETTINGS)?\)"  # of the constructor, or the function
-    write(shell.folder, new, re.sub(taken, _without, KINDS[new].text, count=1))
+    write(shell.folder, new, re.sub(taken, _without, TEXTS[new], count=1))
     line = told(shell, new)
     mine = rf"{KINDS[new].key}: own_{new}:Part: TypeError: .*\(.*own_{new}\.py(, line \d+)?\)$"
     assert re.search(WRONG.get(new, mine), line), line
@@ -492,6 +484,6 @@ def _without(found: re.Match) -> str:
 
 def test_a_worker_tells_what_does_not_work_as_well(shell):
     """Which a process of its own finds out."""
-    file = write(shell.folder, "norm", KINDS["norm"].text.replace("ONE", "ONE.nothing"))
+    file = write(shell.folder, "norm", TEXTS["norm"].replace("ONE", "ONE.nothing"))
     error = shell("plan", "norm=layernorm,own_norm:Part", code=2).err
     assert re.fullmatch(rf"ablate: norm: own_norm:Part: Attr.*\({file}, line 17\)\n", error)

@@ -86,6 +86,7 @@ def test_names():
         "attention:0",
         "attention:01",
         "attention:²",
+        "attention:\u0663",
         "attention:",
         "fewshot:2",
         "gradnorm",
