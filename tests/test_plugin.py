@@ -1,6 +1,7 @@
 """Norms, stems and blocks of the user's own: read as text, trained from their folder only."""
 
 import dataclasses
+import sys
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,14 @@ def test_what_is_installed_keeps_its_name(folder):
     (folder / "json.py").write_text("class A:\n    pass\n")
     with pytest.raises(UserError, match=r"'json' is .* already; give .*json.py another name"):
         load(Used("norm", "json:A", {}, "1", str(folder)))
+
+
+def test_the_folder_stands_last_on_the_import_path(folder, monkeypatch):
+    """So what is Python's own is not hidden from it by a file of that name."""
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    (folder / "colorsys.py").write_text("raise SystemError\n")
+    (folder / "paints.py").write_text("import colorsys\nclass A:\n    version = 1\n")
+    assert load(Used("norm", "paints:A", {}, "1", str(folder))).version == 1
 
 
 def test_the_digest_is_of_the_code_that_was_loaded(folder):
