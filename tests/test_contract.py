@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -186,23 +187,27 @@ def test_every_kind_has_a_case():
 
 
 def write(folder: Path, new: str, text: str = "", settings: str = SETTINGS) -> Path:
-    """Its file, with another text or other settings."""
-    file = folder / f"own_{new}.py"
+    """Its file, with another text or other settings; of a trainer its yaml, too."""
+    file, yaml = folder / f"own_{new}.py", folder / "conf/trainer/own_trainer.yaml"
     file.write_text(BEGIN + (text or TEXTS[new]).replace("SETTINGS", settings))
+    if new == "trainer":
+        yaml.parent.mkdir(parents=True, exist_ok=True)
+        yaml.write_text(YAML)
     return file
 
 
-def write_all(folder: Path) -> None:
-    (folder / "conf" / "trainer").mkdir(parents=True)
-    for new in KINDS:
+def write_all(folder: Path, kinds: Collection[str] = KINDS) -> None:
+    folder.mkdir(exist_ok=True)
+    for new in kinds:
         write(folder, new)
     (folder / "helper.py").write_text("ONE = 1\n")
-    (folder / "conf/trainer/own_trainer.yaml").write_text(YAML)
 
 
 @pytest.fixture
-def folder(users) -> Path:
-    write_all(folder := users({}))
+def folder(users, request) -> Path:
+    """With the file of the test's kind alone: what is composed without a trainer's yaml is
+    remembered."""
+    write_all(folder := users({}), request.node.callspec.params.values())
     return folder
 
 
@@ -269,7 +274,7 @@ def test_an_edit_is_another_run_and_its_undo_the_old_one(folder, new, monkeypatc
         assert (identity(new) != before) == other, each
         each.write_text(text)
     assert identity(new) == before
-    write_all(folder / "elsewhere")
+    write_all(folder / "elsewhere", [new])
     monkeypatch.chdir(folder / "elsewhere")
     assert identity(new) == before
 
@@ -314,8 +319,9 @@ def test_what_is_not_there_is_told(folder, new):
     assert re.search(rf"{key}no own_{new}\.py in {folder}", refused(new))
 
 
-def test_nothing_of_the_users_runs_while_it_is_planned(folder):
+def test_nothing_of_the_users_runs_while_it_is_planned(users):
     """Nor is torch loaded."""
+    write_all(folder := users({}))
     for new in KINDS:
         write(folder, new, f"open('ran', 'w')\n{TEXTS[new]}")
     code = (
