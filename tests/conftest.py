@@ -293,6 +293,25 @@ def shell(tmp_path) -> Shell:
 
 
 @pytest.fixture
+def users(tmp_path, monkeypatch):
+    """`users({"own.py": text})`: a folder of the user's with these files, in which this process
+    works; what is loaded from it is forgotten after."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def write(files: Mapping[str, str]) -> Path:
+        for name, text in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return tmp_path
+
+    yield write
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "")).startswith(f"{tmp_path}/"):
+            del sys.modules[name]
+
+
+@pytest.fixture
 def ask(monkeypatch, capfd):
     """`ablate WORDS` in this process: its exit code and all that it printed."""
 
@@ -322,7 +341,8 @@ def data_folder():
 
 # The longest first, by CPU seconds: two processes share the files, and neither shall end alone.
 LONG = (
-    *("test_kill", "test_damage", "test_trainer", "test_merge", "test_cli", "test_repair"),
+    *("test_kill", "test_damage", "test_trainer", "test_contract", "test_merge", "test_cli"),
+    "test_repair",
     *("test_seeding", "test_gpus", "test_resume", "test_prepare", "test_doctor", "test_docs"),
     *("test_contrastive", "test_parents", "test_data", "test_tune", "test_pilots_lost"),
     *("test_pictures", "test_rot", "test_edited", "test_new", "test_sweep", "test_launch"),

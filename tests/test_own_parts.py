@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from ablate.data.draws import Draws
 from ablate.data.image_changes import normalise
 from ablate.planning import compose
 from ablate.shared import plugin
-from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.shared.spec import Run
 from ablate.training import own_augment
@@ -37,7 +34,6 @@ import random
 import torch
 from scipy import optimize
 from torch import nn
-from pieces.helper import half
 
 class Stairs:
     version = 2
@@ -51,11 +47,8 @@ class Stairs:
 def falls(step, total):
     return 1 - 2 * step / total
 
-def breaks(step, total):
-    return [][step]
-
 def halves(step, total, *, power: int = 1):
-    return half() ** power
+    return 0.5 ** power
 
 def summed(logits, target):
     return (logits.logsumexp(1) - logits.gather(1, target[:, None])[:, 0]).sum()
@@ -84,9 +77,6 @@ def cut(images, draw):
 def loose(images, draw):
     return images * random.random()
 
-def loaded(images, draw):
-    return images.nothing
-
 def doubled(x, by=2.0):
     return x * by
 
@@ -98,27 +88,10 @@ class Gate:
 """
 
 
-def line(text: str) -> str:
-    """Where it stands in the source."""
-    (number,) = (n for n, each in enumerate(SOURCE.splitlines(), 1) if text in each)
-    return f"line {number}"
-
-
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """The user's folder, with `pieces/own.py`; what is loaded from it is forgotten after."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "pieces").mkdir()
-    (tmp_path / "pieces" / "own.py").write_text(SOURCE)
-    (tmp_path / "pieces" / "helper.py").write_text("def half():\n    return 0.5\n")
-    for name in ("myrate.py", "myloss.py", "myaug.py", "myact.py"):
-        (tmp_path / "pieces" / name).write_text(blocks("file")[name])
-    before = set(sys.modules)
-    yield tmp_path
-    for name in set(sys.modules) - before:
-        if name.partition(".")[0] == "pieces":
-            del sys.modules[name]
+def folder(users) -> Path:
+    pages = [f"{name}.py" for name in ("myrate", "myloss", "myaug", "myact")]
+    return users({"own.py": SOURCE, **{name: blocks("file")[name] for name in pages}})
 
 
 def run(**changes: Any) -> Run:
@@ -137,9 +110,7 @@ def run(**changes: Any) -> Run:
 
 
 def test_a_schedule_is_a_factor_behind_the_warm_up(folder):
-    chosen = run(
-        optim__schedule="pieces.myrate:polynomial", optim__schedule_settings={"power": 2}
-    ).optim
+    chosen = run(optim__schedule="myrate:polynomial", optim__schedule_settings={"power": 2}).optim
     lengths = Lengths(30, 10, 0)
     parameter = nn.Parameter(torch.zeros(1))
     theirs = torch.optim.lr_scheduler.SequentialLR(
@@ -155,7 +126,7 @@ def test_a_schedule_is_a_factor_behind_the_warm_up(folder):
         assert ours == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
         optimizer.step()
         theirs.step()
-    low = run(optim__schedule="pieces.own:Stairs", optim__min_lr=3e-4).optim
+    low = run(optim__schedule="own:Stairs", optim__min_lr=3e-4).optim
     ends = [learning_rate(low, s, Lengths(50, 0, 10), own_factor(low)) for s in (5, 15, 25, 45)]
     assert ends == pytest.approx([1e-3, 5e-4, 3e-4, 3e-4])
     cools = learning_rate(chosen, 25, Lengths(30, 10, 10), own_factor(chosen))
@@ -166,7 +137,7 @@ def test_a_loss_has_what_the_recipe_makes(folder, oracle):
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(6, 10, generator=generator)
     labels = torch.randint(10, (6,), generator=generator)
-    settings: dict[str, Any] = {"train__loss": "pieces.myloss:focal"}
+    settings: dict[str, Any] = {"train__loss": "myloss:focal"}
     focal = Classify(run(**settings, train__loss_settings={"gamma": 3.0}))
     each = oracle("kornia.losses").focal_loss(
         logits, labels, alpha=None, gamma=3.0, reduction="none"
@@ -193,7 +164,7 @@ def test_a_collapsed_run_is_told_by_the_best_guess(folder):
         )
         expected = prior_loss(split.labels, 10, smoothing)
         assert theirs.prior_loss(split) == pytest.approx(expected, abs=1e-4)
-    focal = Classify(run(train__loss="pieces.myloss:focal"))
+    focal = Classify(run(train__loss="myloss:focal"))
     shares = np.bincount(split.labels.numpy(), minlength=10)[:7] / 300
 
     def guessed(z: np.ndarray) -> float:
@@ -203,7 +174,7 @@ def test_a_collapsed_run_is_told_by_the_best_guess(folder):
     least = optimize.minimize(guessed, np.log(shares), tol=1e-9).fun
     assert least < guessed(np.log(shares)) - 1e-4  # the classes' shares aren't the best guess
     assert focal.prior_loss(split) == pytest.approx(least, abs=1e-5)
-    mixed = run(train__loss="pieces.myloss:focal", augment__mixup=0.2)
+    mixed = run(train__loss="myloss:focal", augment__mixup=0.2)
     assert Classify(mixed).prior_loss(split) is None
 
 
@@ -213,7 +184,7 @@ def test_a_collapsed_run_is_told_by_the_best_guess(folder):
         ("torch.nn:Mish", None, F.mish),
         ("torch.nn.functional:mish", None, F.mish),
         ("torch.nn:LeakyReLU", {"negative_slope": 0.3}, partial(F.leaky_relu, negative_slope=0.3)),
-        ("pieces.own:doubled", {"by": 3}, lambda x: 3 * x),
+        ("own:doubled", {"by": 3}, lambda x: 3 * x),
     ],
 )
 def test_an_activation_is_that_of_every_mlp(folder, name, settings, theirs):
@@ -225,7 +196,7 @@ def test_an_activation_is_that_of_every_mlp(folder, name, settings, theirs):
 
 
 def test_a_gated_one_is_gated_and_may_be_learnt(folder):
-    swiglu, own = build(run(model__act="swiglu")), build(run(model__act="pieces.own:Gate"))
+    swiglu, own = build(run(model__act="swiglu")), build(run(model__act="own:Gate"))
     images = tiny.images(3, run())
     own_state, state = own.state_dict(), {n: t.clone() for n, t in swiglu.state_dict().items()}
     assert own_state.keys() == state.keys()
@@ -233,7 +204,7 @@ def test_a_gated_one_is_gated_and_may_be_learnt(folder):
     tiny.scramble(swiglu)
     own.load_state_dict(swiglu.state_dict())
     assert torch.equal(own(images), swiglu(images))
-    bent = build(run(model__act="pieces.myact:Bent", model__act_settings={"start": 0.5}))
+    bent = build(run(model__act="myact:Bent", model__act_settings={"start": 0.5}))
     starts = [float(p.detach()) for name, p in bent.named_parameters() if name.endswith("act.b")]
     assert starts == [0.5] * len(bent.blocks)
     assert all(torch.equal(p, state[n]) for n, p in bent.named_parameters() if n in state)
@@ -245,10 +216,10 @@ def begun(chosen: Run) -> Training:
 
 
 def test_an_augmentations_numbers_are_each_images_own(folder, monkeypatch):
-    own = {"augment__extra": ["pieces.own:same", "pieces.own:Bright"]}
+    own = {"augment__extra": ["own:same", "own:Bright"]}
     own["augment__extra_settings"] = {"Bright": {"also": 1, "by": 0.5}}
     chosen, micro = run(**own), run(**own, train__micro_batch=2)
-    plain, same = begun(run()), begun(run(augment__extra=["pieces.own:same"]))
+    plain, same = begun(run()), begun(run(augment__extra=["own:same"]))
     assert torch.equal(same.inputs()[0], plain.inputs()[0])  # to the last bit
     one, two = begun(chosen), begun(micro)
     for training in (one, two, plain):
@@ -280,7 +251,7 @@ def test_an_augmentations_numbers_are_each_images_own(folder, monkeypatch):
 @pytest.mark.parametrize("input", ["range", "unit", "imagenet"])
 def test_levels_come_back_as_they_were(folder, input):
     levels = torch.arange(256, dtype=torch.uint8).repeat(3).view(1, 3, 256, 1).expand(1, 3, 256, 3)
-    changed = own_augment.Augmentations(run(augment__extra=["pieces.own:same"]).augment)(
+    changed = own_augment.Augmentations(run(augment__extra=["own:same"]).augment)(
         levels, Draws(0), 0
     )
     assert torch.equal(normalise(changed, input), normalise(levels, input))
@@ -288,10 +259,10 @@ def test_levels_come_back_as_they_were(folder, input):
 
 def all_parts(**changes: Any) -> Run:
     parts = {
-        "optim__schedule": "pieces.own:halves",
-        "train__loss": "pieces.myloss:focal",
-        "augment__extra": ["pieces.myaug:Grain"],
-        "model__act": "pieces.myact:Bent",
+        "optim__schedule": "own:halves",
+        "train__loss": "myloss:focal",
+        "augment__extra": ["myaug:Grain"],
+        "model__act": "myact:Bent",
     }
     more = {"augment__randaug": 1, "train__epochs": 3, "optim__warmup_epochs": 0}
     return run(**(parts | more | changes))
@@ -321,181 +292,54 @@ def test_all_at_once_go_on_bit_for_bit(folder):
     assert straight.rate == pytest.approx(0.5e-3)
 
 
-# --- Ids ----------------------------------------------------------------------------------------
-
-
-def test_an_id_says_code_and_settings_not_the_folder(folder, tmp_path_factory, monkeypatch):
-    first = all_parts().id
-    assert all_parts().id == first
-    assert all_parts(train__loss_settings={"gamma": 2.0}).id == first  # its default
-    changes = [
-        {"train__loss_settings": {"gamma": 3}},
-        {"optim__schedule_settings": {"power": 2}},
-        {"model__act_settings": {"start": 2}},
-        {"augment__extra_settings": {"Grain": {"strength": 0.2}}},
-        {"augment__extra": ["pieces.myaug:Grain", "pieces.own:same"]},
-        {"train__loss": "softmax"},
-    ]
-    ids = {all_parts(**change).id for change in changes}
-    assert len(ids | {first}) == len(changes) + 1
-    tree = json.loads(json.dumps(compose.spec.to_tree(all_parts())))
-    assert build_run(tree).id == first
-    other = tmp_path_factory.mktemp("elsewhere")
-    (folder / "pieces").rename(other / "pieces")
-    monkeypatch.chdir(other)
-    assert all_parts().id == first
-
-
-@pytest.mark.parametrize(
-    ("file", "key", "name", "is_another"),
-    [
-        ("own.py", "optim__schedule", "pieces.own:halves", True),
-        ("helper.py", "optim__schedule", "pieces.own:halves", True),
-        ("myloss.py", "optim__schedule", "pieces.own:halves", False),
-        ("own.py", "optim__schedule", "pieces.own:Stairs", False),  # it declares a version
-    ],
-)
-def test_an_edit_makes_other_runs_and_none_is_trained_under_an_old_id(
-    folder, file, key, name, is_another
-):
-    before = run(**{key: name})
-    text = (folder / "pieces" / file).read_text()
-    (folder / "pieces" / file).write_text(f"{text}# edited\n")
-    assert (run(**{key: name}).id != before.id) == is_another
-    if is_another:
-        with pytest.raises(UserError, match=r"pieces\.own:halves: was planned as version \w{12} "):
-            begun(before)
-    else:
-        begun(before)
-
-
-def test_nor_is_a_norm_whose_helper_was_edited(folder):
-    (folder / "pieces" / "norms.py").write_text(
-        "from torch import nn\nfrom . import helper\n\nclass Half(nn.Module):\n"
-        "    def __init__(self, shape):\n        super().__init__()\n\n"
-        "    def forward(self, x):\n        return x * helper.half()\n"
-    )
-
-    def planned() -> Run:
-        tree, _ = compose.resolve(["norm=pieces.norms:Half"], Path("runs"))
-        return build_run(tree)
-
-    before = planned()
-    build(before)
-    (folder / "pieces" / "helper.py").write_text("def half():\n    return 0.25\n")
-    assert planned().id != before.id
-    with pytest.raises(
-        UserError, match=r"^norm: pieces\.norms:Half: was planned as version \w{12}"
-    ):
-        build(before)
-
-
 # --- Refusals -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["optim.schedule=cosin"], r"optim\.schedule: expected one of cosine, .*module:name"),
-        (["optim.schedule=pieces.own:stairs"], r".*own\.py: expected a class or function among"),
-        (["optim.schedule=no:stairs"], r"optim\.schedule: no:stairs: no no\.py in .* installed"),
-        (
-            ["optim.schedule=math:pow"],
-            r"optim\.schedule: math:pow: no math\.py in .* its Python source",
+def test_what_can_not_be_is_refused_before_torch_is_loaded(folder):
+    source = r"no {}\.py in .* its Python source"
+    for words, said in {
+        "optim.schedule=cosin": r"optim\.schedule: expected one of cosine, .*module:name",
+        "optim.schedule=math:pow": rf"optim\.schedule: math:pow: {source.format('math')}",
+        "train.loss=os:remove": rf"train\.loss: os:remove: {source.format('os')}",
+        "optim.name=builtins:dict": rf"optim\.name: builtins:dict: {source.format('builtins')}",
+        "optim.schedule_settings.power=2": r"optim\.schedule_settings: is for optim\.schedule=",
+        "model.act=gelo": r"model\.act: expected one of gelu, relu.*did you mean 'gelu'",
+        "model.act=torch:tanh": r"model\.act: torch:tanh: .*__init__\.py: expected a class or",
+        "augment.extra=own:same": r"augment\.extra: expected a list such as",
+        "augment.extra=[same]": r"augment\.extra: expected names such as module:name, got",
+        "augment.extra=[own:same,own:same]": r"augment\.extra: two are called 'same'; rename one",
+        "augment.extra=[own:Bright]": r"augment\.extra_settings\.Bright\.also: missing; give",
+        "augment.extra=[own:same] augment.extra_settings.sane.by=1": (
+            r"augment\.extra_settings\.sane: expected a name among same"
         ),
-        (["train.loss=os:remove"], r"train\.loss: os:remove: no os\.py in .* its Python source"),
-        (["optim.name=builtins:dict"], r"optim\.name: builtins:dict: no builtins\.py in .* source"),
-        (["optim.schedule_settings.power=2"], r"optim\.schedule_settings: is for optim\.schedule="),
-        (
-            ["optim.schedule=pieces.own:Stairs", "optim.schedule_settings.buy=1"],
-            r"optim\.schedule_settings\.buy: expected a key among every, by",
-        ),
-        (
-            ["optim.schedule=pieces.own:Stairs", "optim.schedule_settings.by=x"],
-            r"optim\.schedule_settings\.by: expected a number, got 'x'",
-        ),
-        (["train.loss=pieces.own:rows", "train.loss_version=3"], r"train\.loss_version: is read"),
-        (["model.act=gelo"], r"model\.act: expected one of gelu, relu.*did you mean 'gelu'"),
-        (["model.act=torch:tanh"], r"model\.act: torch:tanh: .*__init__\.py: expected a class or"),
-        (["augment.extra=pieces.own:same"], r"augment\.extra: expected a list such as"),
-        (["augment.extra=[same]"], r"augment\.extra: expected names such as module:name, got"),
-        (
-            ["augment.extra=[pieces.own:same,pieces.own:same]"],
-            r"augment\.extra: two are called 'same'; rename one",
-        ),
-        (
-            ["augment.extra=[pieces.own:Bright]"],
-            r"augment\.extra_settings\.Bright\.also: missing; give augment",
-        ),
-        (
-            ["augment.extra=[pieces.own:same]", "augment.extra_settings.sane.by=1"],
-            r"augment\.extra_settings\.sane: expected a name among same",
-        ),
-    ],
-)
-def test_what_can_not_be_is_refused_before_torch_is_loaded(folder, words, said):
-    with pytest.raises(UserError, match=said):
-        compose.resolve(words, Path("runs"))
+    }.items():
+        with pytest.raises(UserError, match=said):
+            compose.resolve(words.split(), Path("runs"))
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
+        ({"optim__schedule": "own:falls"}, r"gives -0\.\d+ at step \d+ of \d+; give a factor"),
+        ({"train__loss": "own:rows"}, r"expected the mean over the rows, one .*, got \[8\]"),
+        ({"train__loss": "own:Learnt"}, r"has parameters, which nothing would train"),
+        ({"train__loss": "own:summed", "train__micro_batch": 4}, r"gives .* of their halves"),
         (
-            {"optim__schedule": "pieces.own:falls"},
-            r"gives -0\.\d+ at step \d+ of \d+; give a factor",
+            {"train__loss": "own:summed", "train__label_smoothing": 0.1},
+            r"\w+Error: .*own\.py, line",
         ),
-        (
-            {"optim__schedule": "pieces.own:breaks"},
-            rf"IndexError: .* \(.*own\.py, {line('[][step]')}\)",
-        ),
-        ({"train__loss": "pieces.own:rows"}, r"expected the mean over the rows, one .*, got \[8\]"),
-        ({"train__loss": "pieces.own:Learnt"}, r"has parameters, which nothing would train"),
-        (
-            {"train__loss": "pieces.own:summed", "train__micro_batch": 4},
-            r"gives .* of their halves",
-        ),
-        (
-            {"train__loss": "pieces.own:summed", "train__label_smoothing": 0.1},
-            rf"\w+Error: .* \(.*own\.py, {line('- logits.gather')}\)",
-        ),
-        (
-            {"augment__extra": ["pieces.own:cut"]},
-            r"expected images of \[4, 8, 8, 3\], got \[4, 7, 8",
-        ),
-        ({"augment__extra": ["pieces.own:loose"]}, r"gives other images for the same ones"),
-        (
-            {"augment__extra": ["pieces.own:loaded"]},
-            rf"AttributeError: .* \(.*own\.py, {line('.nothing')}\)",
-        ),
+        ({"augment__extra": ["own:cut"]}, r"expected images of \[4, 8, 8, 3\], got \[4, 7, 8"),
+        ({"augment__extra": ["own:loose"]}, r"gives other images for the same ones"),
     ],
 )
 def test_what_does_not_work_is_told_when_it_is_planned(folder, changes, said):
-    with pytest.raises(UserError, match=rf"^[\w.]+: pieces\.own:\w+: {said}"):
+    with pytest.raises(UserError, match=rf"^[\w.]+: own:\w+: {said}"):
         check_parts(run(**{"train__epochs": 9, **changes}), {"train": 24})
 
 
-def test_a_sweep_trains_them_and_a_rerun_gives_the_same_bits(folder, shell):
-    """By the page's words; a part that breaks in a model is told by `plan`, in its line."""
-    parts = [
-        "optim.schedule=myrate:polynomial",
-        "train.loss=myloss:focal",
-        "augment.extra=null,[myaug:Grain]",
-        "augment.crop_pad=0",
-        "model.act=myact:Bent",
-    ]
-    for name in ("myrate.py", "myloss.py", "myaug.py", "myact.py"):
-        (shell.folder / name).write_text(blocks("file")[name])
-    (shell.folder / "broken.py").write_text("def act(x):\n    return x.nothing\n")
-    short = ("train.steps=4", "seeds=1", "launcher=inline")
-    shell("sweep", *parts, *short)
-    results = [
-        json.loads(path.read_text()) for path in shell.folder.glob("runs/runs/*/result.json")
-    ]
-    keys = [{"optim.schedule", "train.loss", "model.act"}, {"augment.extra"}]
-    assert sorted(len(result["plugins"]) for result in results) == [6, 7]
-    assert all(keys[0] < result["plugins"].keys() for result in results)
-    assert "the same bits" in shell("verify", "--rerun", "[myaug:Grain]#0", "launcher=inline").out
-    done = shell("plan", "model.act=gelu,broken:act", "launcher=inline", code=2)
-    assert "model.act: broken:act: AttributeError" in done.err
-    assert "broken.py, line 2" in done.err
+def test_a_run_has_the_settings_of_each_by_name(folder):
+    first = all_parts().id
+    changes = {"augment__extra_settings": {"Grain": {"strength": 0.2}}}
+    beside = {"augment__extra": ["myaug:Grain", "own:same"]}
+    ids = {all_parts(**each).id for each in (changes, beside, {"train__loss": "softmax"})}
+    assert len(ids | {first}) == 4

@@ -1,36 +1,23 @@
-"""Numbers of probes as metrics of tables: against their definitions, through every reader."""
+"""Numbers of probes as metrics of tables, against their definitions. Through every reader of a
+sweep: test_numbers.py."""
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
-import json
 import math
 import re
-import shutil
 
 import numpy as np
-import pandas as pd
 import pytest
-from conftest import Shell
 from test_table import SPEC, finished, make_plan, tabulate
 
-import ablate
 from ablate.analysis.headline import headline, said
 from ablate.analysis.scores import scores
-from ablate.audit import export
 from ablate.planning.analysis_keys import is_metric
-from ablate.report import plot
 from ablate.report.formats import render
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
 from ablate.shared.metrics.probed import PROBED, numbers
-from ablate.store.store import Store
-
-WORDS = ("stem=none,dpn", "model.depth=2", "train.steps=12", "seeds=2", "launcher=inline")
-PROBES = "probe=[gradnorm,scales,attention,fewshot]"
-RATIO = "analysis.metric=gradnorm:embedding"
 
 # --- The numbers by hand ------------------------------------------------------------------------
 
@@ -99,6 +86,7 @@ def test_names():
         "attention:0",
         "attention:01",
         "attention:²",
+        "attention:\u0663",
         "attention:",
         "fewshot:2",
         "gradnorm",
@@ -195,133 +183,3 @@ def test_a_diverged_run_has_no_number():
     results["up@#1"] = {"status": "diverged", "step": 3}
     found = scores(plan.cells[1], plan, results, (), None, probes).main
     assert (list(found.by_seed), found.never) == ([0, 2], ())
-
-
-# --- A driven sweep -----------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def driven(tmp_path_factory):
-    shell = Shell(tmp_path_factory.mktemp("probed"))
-    shell("sweep", *WORDS, PROBES, RATIO, "--as", "mine")
-    return shell
-
-
-@pytest.fixture
-def shell(driven, tmp_path):
-    """A copy of the store, to damage."""
-    shutil.copytree(driven.folder / "runs", tmp_path / "runs", symlinks=True)
-    return Shell(tmp_path)
-
-
-def files(store: Store, probe: str) -> dict[tuple[str, int], dict]:
-    plan = store.read_plan("mine")
-    return {
-        (run.cell.row, run.seed): dict(np.load(store.rundir(run.id).probe(probe)))
-        for run in plan.runs()
-    }
-
-
-def defined(driven) -> dict[tuple[str, int, str], float]:
-    """Every number by its definition, of the files as numpy reads them."""
-    store = Store(driven.folder / "runs")
-    found = {}
-    for place, arrays in files(store, "gradnorm").items():
-        assert arrays["steps"][-1] == 10  # of 12 steps: the last tenth of the 11 that are told
-        norms = dict(zip(arrays["groups"], arrays["norms"][-1].astype(float), strict=True))
-        blocks = [math.hypot(norms[f"blocks.{b}.attn"], norms[f"blocks.{b}.mlp"]) for b in (0, 1)]
-        found[*place, "gradnorm:embedding"] = math.log2(norms["embedding"] / np.mean(blocks))
-    for place, arrays in files(store, "attention").items():
-        found[*place, "attention:2"] = arrays["distance"][1].astype(float).mean()
-    for place, arrays in files(store, "fewshot").items():
-        found[*place, "fewshot:5"] = 100 * arrays["accuracy"][1].mean()
-    for place, arrays in files(store, "scales").items():
-        if place[0] == "dpn":
-            square = arrays["stem.before.weight"].astype(float).reshape(4, 4)
-            centre, corners = square[1:3, 1:3].sum(), square[[0, 0, 3, 3], [0, 3, 0, 3]].sum()
-            rest = (square.sum() - centre - corners) / 8
-            found[*place, "scales:centre/rest"] = centre / 4 / rest
-    return found
-
-
-def test_the_numbers_of_the_files_are_in_tables_and_frames(driven):
-    expected = defined(driven)
-    show = "accuracy,scales:centre/rest,attention:2,fewshot:5"
-    lines = csv.DictReader(io.StringIO(driven("table", "--format", "csv", "--show", show).out))
-    found = {
-        (line["row"], int(line["seed"]), line["quantity"].removesuffix(".run")): line["value"]
-        for line in lines
-        if ":" in line["quantity"] and line["quantity"].endswith(".run")
-    }
-    assert {key: float(value) for key, value in found.items()} == pytest.approx(expected)
-    frame = ablate.Store(driven.folder / "runs").sweep().to_pandas().set_index(["row", "seed"])
-    for (row, seed, name), value in expected.items():
-        scale = 100 if name == "fewshot:5" else 1
-        assert scale * frame.loc[(row, seed), name] == pytest.approx(value)
-    assert frame.loc["none"]["scales:centre/rest"].isna().all()
-    tree = json.loads(driven("table", "--format", "json").out)
-    assert tree["metric"] == "gradnorm:embedding"
-    text = driven("table", "--format", "md", "--show", show).out
-    assert re.search(r"\| none \| [-\d.]+ \| - \| [\d.]+ \| [\d.]+ \|", text)
-
-
-def test_a_row_without_the_number_is_refused_by_name(driven):
-    line = driven("table", "analysis.metric=scales:centre", code=2).err
-    assert "analysis.metric: 'none' has no scales:centre, nor another number of scales;" in line
-    line = driven("table", "analysis.metric=attention:3", code=2).err
-    assert "analysis.metric: 'none' has no attention:3: its model has 2 layers;" in line
-    words = ("model.depth=1", "probe=[attention]", "analysis.metric=attention:2")
-    line = driven("plan", "stem=none,dpn", *words, code=2).err  # before anything trains
-    assert "'none' has no attention:2: its model has 1 layer; choose another metric" in line
-    line = driven("table", "analysis.metric=gradnorm:embeding", code=2).err
-    assert "did you mean 'gradnorm:embedding'?" in line
-    line = driven("table", "--against", "paper", code=2).err
-    assert "published figures are accuracies, but the table is of gradnorm:embedding" in line
-    line = driven("plan", *WORDS, RATIO, code=2).err  # before anything is trained
-    assert "'none' and 1 more row do not measure gradnorm; `ablate sweep stem=none,dpn" in line
-
-
-def test_it_is_verified_exported_drawn_and_reported(driven, monkeypatch):
-    assert "verified: 4 runs" in driven("verify").out
-    driven("plot", "forest", "--out", "forest.svg")
-    assert "difference, doublings" in (driven.folder / "forest.svg").read_text()
-    for module in (plot, export):  # other figures, which take the longest
-        monkeypatch.setattr(module, "figures", lambda *_: {})
-    driven("export", "mine", "out")
-    bundle = driven("table", "--from", "out", "--format", "csv").out
-    assert bundle == driven("table", "--format", "csv").out
-    assert "nothing wrong" in driven("verify", "out").out
-    runs = pd.read_csv(driven.folder / "out" / "runs.csv")
-    assert list(runs.filter(like="gradnorm:")) == ["gradnorm:embedding"]
-    driven("report", "--out", "page.html")
-    page = (driven.folder / "page.html").read_text()
-    value = defined(driven)["none", 0, "gradnorm:embedding"]
-    assert f"{value:.2f}" in page.partition("gradnorm:embedding log2</th>")[2]
-
-
-def test_an_edited_file_is_named_and_its_run_withheld(shell):
-    store = Store(shell.folder / "runs")
-    run = next(iter(store.read_plan("mine").runs()))
-    path = store.rundir(run.id).probe("gradnorm")
-    arrays = dict(np.load(path))
-    np.savez(path, **{**arrays, "norms": 2 * arrays["norms"]})
-    said = "probe-gradnorm.npz was edited since the run ended"
-    assert said in shell("table").out
-    assert said not in shell("table", "analysis.metric=top1").out  # which does not read it
-    assert "probe-gradnorm.npz: differs from the file that the run wrote" in (
-        shell("verify", code=1).out
-    )
-    frame = ablate.Store(shell.folder / "runs").sweep().to_pandas().set_index("id")
-    assert frame.loc[run.id, "status"] == "withheld"
-    assert math.isnan(frame.loc[run.id, "gradnorm:embedding"])
-    path.unlink()
-    assert "probe-gradnorm.npz: missing" in shell("table").out
-    assert "probe-gradnorm.npz: missing" in shell("verify", code=1).out
-
-
-def test_it_is_listed_with_its_unit_and_direction(driven):
-    text = " ".join(driven("list", "metrics").out.split())
-    assert "gradnorm:embedding log2 of the embedding's gradient norm" in text
-    assert "grid units, no better direction; probe=[attention]" in text
-    assert "fewshot:25 25-shot accuracy, %; probe=[fewshot]" in text
-    assert "test loss, less is better; task=classify" in text

@@ -7,7 +7,6 @@ import csv
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +20,7 @@ from launcher_contract import settings, until
 from pages import blocks
 from test_kill import freeze, kill, thaw, wait_for, workers
 
+from ablate.audit import export
 from ablate.audit.doctor import own_check
 from ablate.planning import compose, expand
 from ablate.running.launchers import Slot, pilots
@@ -127,10 +127,7 @@ def test_keys_are_checked_by_their_defaults(toy):
     }
     assert type(cell.spec["trainer"]["lr"]) is float
     for word, line in {
-        "trainer.setps=1,2": "trainer.setps: expected a key .*did you mean 'steps'",
-        "trainer.steps=a,2": "trainer.steps: expected a whole number, got 'a'",
         "trainer.steps=1.5,2": "trainer.steps: expected a whole number, got 1.5",
-        "trainer.mode=c,a": "trainer.mode: expected one of a, b, got 'c'",
         "trainer.lr=null,1": "trainer.lr: expected a number, got None",
         "trainer.sizes=1,2": "trainer.sizes: expected a list, got 1",
         "norm=rmsnorm,layernorm": "norm: applies to no run of trainer=toy, .* and a seed$",
@@ -151,14 +148,9 @@ def test_without_a_yaml_the_error_says_what_to_write(toy):
         expand.plan(["trainer=tou", "trainer.lr=1,2"], store=Path("runs"))
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "line"),
-    [
-        (
-            "  score: {direction: more",
-            "  score: {way: more",
-            "score.way: expected a key among name",
-        ),
+def test_a_yaml_with_a_mistake_is_one_line(toy):
+    for before, after, line in (
+        ("  score: {direction", "  score: {way", "score.way: expected a key among name"),
         ("direction: more, ", "", r"score\.direction: missing; which values are better"),
         ("direction: more", "direction: up", r"score\.direction: expected one of more, less"),
         ("[0, null]", "[1, 0]", r"score\.range: expected \[least, most\], .*got \[1, 0\]"),
@@ -167,39 +159,13 @@ def test_without_a_yaml_the_error_says_what_to_write(toy):
         ("{default: null, type: float}", "null", r"keys\.clip: null has no type: write \{default"),
         ("default: a,", "default: c,", r"keys\.mode\.default: expected one of a, b, got 'c'"),
         ("toy:main", "toy.main", "trainer.name: expected module:function, got 'toy.main'"),
-        ("toy:main", "toy:mian", r"toy\.py: expected a function among main, got 'mian'"),
         ("toy:main", "tooy:main", r"no tooy\.py in .*; start ablate where it lies"),
         ("fork_safe: true", "fork_safe: 1", "fork_safe: expected true or false, got 1"),
         ("fork_safe: true", "forksafe: true", "trainer.forksafe: expected in .*did you mean"),
-    ],
-)
-def test_a_yaml_with_a_mistake_is_one_line(toy, before, after, line):
-    assert before in YAML
-    write(toy, conf__trainer__toy_yaml=YAML.replace(before, after, 1))
-    assert re.search(line, refused("trainer.steps=1,2"))
-
-
-def test_an_edit_of_any_file_that_is_run_makes_new_runs(toy):
-    write(toy, pack__deep_py="X = 1\n", unrelated_py="")
-    (toy / "pack" / "__init__.py").write_text("")
-    write(toy, helper_py="from pack import deep\n" + HELPER)
-    words = ("trainer.lr=0.1,0.2", "seeds=2")
-    before = ids(*words)
-    assert len(set(before)) == 4
-    assert set(made(*words).cells[0].spec["code"]["files"]) == {
-        *("toy.py", "helper.py", "pack/__init__.py", "pack/deep.py"),
-    }
-    write(toy, unrelated_py="x = 1")
-    assert ids(*words) == before
-    for file in ("toy.py", "helper.py", "pack/__init__.py", "pack/deep.py"):
-        text = (toy / file).read_text()
-        (toy / file).write_text(text + "# \n")
-        assert not set(ids(*words)) & set(before), file
-        (toy / file).write_text(text)
-    assert ids(*words) == before
-    shutil.copytree(toy, elsewhere := toy.parent / "elsewhere")
-    os.chdir(elsewhere)
-    assert ids(*words) == before  # where it lies is not what it is
+    ):
+        assert before in YAML
+        write(toy, conf__trainer__toy_yaml=YAML.replace(before, after, 1))
+        assert re.search(line, refused("trainer.steps=1,2")), after
 
 
 def test_what_a_metric_is_called_is_no_part_of_an_id_but_its_reading_is(toy):
@@ -239,6 +205,8 @@ def test_the_tree_of_a_run_stands_for_itself(toy):
     assert (first.key, first.sign, first.chance(0), first.text(1 / 3)) == ("score", 1, 0.2, "0.333")
     assert (other.key, other.sign, other.unit, other.told(0.5)) == ("other", -1, "%", "50.00 %")
     assert (own.worst_of(again, "score"), own.worst_of(again, "other")) == (0.2, None)
+    again["metrics"][0]["chance"] = None
+    assert own.worst_of(again, "score") == 0  # the worse end of its range
 
 
 # --- What is trained ----------------------------------------------------------------------------
@@ -256,7 +224,7 @@ def expected(lr: float, seed: int, steps: int = 3) -> float:
     return 1 - (lr - 0.3) ** 2 + total / 100
 
 
-def test_a_sweep_of_it_is_tabulated_verified_and_bundled(toy, shell):
+def test_a_sweep_of_it_is_tabulated_verified_and_bundled(toy, shell, monkeypatch):
     shell("sweep", "trainer=toy", "trainer.lr=0.1,0.3", "seeds=3", INLINE)
     table = csv.DictReader(shell("table", "--format", "csv").out.splitlines())
     told = {(r["row"], r["seed"]): float(r["value"]) for r in table if r["quantity"] == "score.run"}
@@ -272,12 +240,17 @@ def test_a_sweep_of_it_is_tabulated_verified_and_bundled(toy, shell):
     assert "lower being better" in shell("table", "analysis.metric=other").out
     for words in (("status",), ("report",), ("plot", "curves"), ("plot", "gain"), ("gc", "--yes")):
         shell(*words)
+    told = [line[20:] for line in shell("show", "0.1#0", "--log").out.splitlines()]
+    losses = enumerate(("1", "0.5", "0.333333"), 1)
+    lines = [f"step {step}: train_loss {loss}" for step, loss in losses]
+    assert [line.partition(", val_score ")[0] for line in told] == lines
     about = shell("show", "0.1#0")
     assert "val_score" in about.out
     assert "files: {helper.py:" in about.out
     assert "trainer.lr  0.1  0.3" in shell("show", "0.1#0", "--against", "0.3#0").out
     assert "6 runs" in shell("verify").out
     assert "the same bits" in shell("verify", "--rerun", "0.1#0", INLINE).out
+    monkeypatch.setattr(export, "figures", lambda *_: {})  # which take the longest
     shell("export", "bundle", "--anonymous")
     assert "nothing wrong" in shell("verify", "bundle").out
     assert str(toy) not in (toy / "bundle" / "sweep.json").read_text()
@@ -286,23 +259,12 @@ def test_a_sweep_of_it_is_tabulated_verified_and_bundled(toy, shell):
     assert "result.json" in shell("verify", code=1).out
 
 
-def test_its_log_has_a_line_a_call_of_log(toy, shell):
-    words = ("trainer=toy", "trainer.lr=0.1,0.3", "trainer.steps=2", "seeds=1")
-    shell("sweep", *words, INLINE, "--quiet")
-    run, _ = (toy / "runs" / "runs").iterdir()
-    told = [line[20:] for line in shell("show", run.name, "--log").out.splitlines()]
-    assert [line.partition(", val_score ")[0] for line in told] == [
-        "step 1: train_loss 1",
-        "step 2: train_loss 0.5",
-    ]
-
-
 def test_a_search_over_a_key_of_it(toy, shell):
     sweep = """
         base: {trainer: toy}
         variants: [a: {trainer.mode: a}, b: {trainer.mode: b}]
         seeds: 2
-        tune: {space: {trainer.lr: {uniform: [0.05, 0.6]}}, trials: 10, repeats: 1}
+        tune: {space: {trainer.lr: {uniform: [0.05, 0.6]}}, trials: 6, repeats: 1}
     """
     write(toy, sweeps__rates_yaml=sweep)
     done = shell("sweep", "rates", INLINE)
@@ -331,7 +293,7 @@ def half_trained(folder: Path) -> list[int]:
 
 
 @pytest.mark.faults
-def test_two_variants_and_five_seeds_of_the_language_model_killed_twice(tmp_path):
+def test_two_variants_and_three_seeds_of_the_language_model_killed_twice(tmp_path):
     """kill -9 of driver and workers, each time once another run has finished and another is half
     trained: byte for byte what nobody disturbed. A state is saved at every step."""
     shells = []
@@ -342,18 +304,18 @@ def test_two_variants_and_five_seeds_of_the_language_model_killed_twice(tmp_path
             (shell.folder / file).write_text(FILES[file])
         shells.append(shell)
     calm, killed = shells
-    short = ("trainer.steps=40", "trainer.depth=1", "seeds=5")
+    short = ("trainer.steps=40", "trainer.depth=1", "seeds=3")
     words = ("sweep", "trainer=chars", "trainer.act=gelu,tanh", *short)
     calm(*words, INLINE)
     runs = killed.folder / "runs" / "runs"
     for kills in (1, 2):
         driver = killed.start(*words, "launcher.checkpoint_s=0.01", "launcher.attempts=9")
-        wait_for(lambda n=kills: len(list(runs.glob("*/result.json"))) >= 3 * n)
+        wait_for(lambda n=kills: len(list(runs.glob("*/result.json"))) >= 2 * n - 1)
         kill([driver.pid, *wait_for(lambda: half_trained(killed.folder))])
         driver.wait()
         assert driver.returncode != 0
     killed(*words, INLINE)
-    assert len(results(calm.folder)) == 10
+    assert len(results(calm.folder)) == 6
     assert results(killed.folder) == results(calm.folder)
     tables = [s("table", "--format", "csv").out for s in (calm, killed)]
     assert tables[0] == tables[1]
@@ -362,7 +324,7 @@ def test_two_variants_and_five_seeds_of_the_language_model_killed_twice(tmp_path
         for path in runs.glob("*/env.json")
         for attempt in json.loads(path.read_text())["attempts"]
     ]
-    assert len(begun) > 10  # some were tried twice,
+    assert len(begun) > 6  # some were tried twice,
     assert any(begun)  # and went on from a state
 
 
@@ -468,6 +430,7 @@ def main(settings, run):
     run.result(score=0.75)
 """
 LINES = {
+    "hangs": r"hung: hangs#0: no sign of life for 6 s",  # first: others go on meanwhile
     "isnan": r"diverged at step 2: isnan#0",
     "swallows": r"diverged at step 2: swallows#0",
     "isinf": r"diverged at step 1: isinf#0",
@@ -480,7 +443,6 @@ LINES = {
     "long": r"failed: long#0: wrong.py:\d+: ValueError: x{480,490}\.\.\. \(see ",
     "exits": r"failed: exits#0: wrong.py:\d+: RuntimeError: the trainer called sys.exit\(3\)",
     "saves": r"failed: saves#0: wrong.py:\d+: run.save: state\['model'\]\[0\]: a PosixPath can't",
-    "hangs": r"hung: hangs#0: no sign of life for 6 s",
     "eats": r"oom: eats#0: wrong.py:\d+: MemoryError",
     "dies": r"died: dies#0: signal SIGKILL",
     "huge": r"failed: huge#0: wrong.py:\d+: run.log: step: 10+ is too large a number",

@@ -1,0 +1,495 @@
+"""Code of the user's own: what holds of every kind, tried with the smallest file that is right.
+
+Each file does what a shipped choice does, times a setting: so it is seen to be used. What a kind
+has besides stands in a file of its own, test_own_parts.py or another.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from conftest import Shell
+
+from ablate.audit import export
+from ablate.planning import compose, templates
+from ablate.planning.own_metric import read
+from ablate.shared import parts, spec
+from ablate.shared.errors import UserError
+from ablate.shared.trainer import any_run
+from ablate.store.store import Store
+from ablate.training.answers import answer_describe
+
+BEGIN = """from typing import Literal
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+from ablate.training.model.block import Block
+from ablate.training.model.stem import Plain
+from ablate.training.probes.probe import Probe
+from helper import ONE
+
+"""
+SETTINGS = 'by: float = 1.0, how: Literal["times", "never"] = "times"'
+YAML = """name: own_trainer:Part
+keys: {by: 1.0, how: {default: times, choices: [times, never]}}
+metrics: {score: {direction: more}}
+"""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`key`: what it is in errors. `word`: chooses it. `place`: of its settings. `shipped`: does
+    the same, "" being the baseline; None: nothing does. `version`: the key of what is read from
+    the file."""
+
+    key: str
+    word: str
+    place: str = ""
+    shipped: str | None = None
+    version: str = ""
+
+
+KINDS = {
+    "norm": Kind("norm", "norm=own_norm:Part", "norm", "norm=identity", "norm.version"),
+    "stem": Kind("stem", "stem=own_stem:Part", "stem", "", "stem.version"),
+    "block": Kind("block", "block=own_block:Part", "block", "", "block.version"),
+    "model": Kind("model", "model=own_model:Part", "model", None, "model.version"),
+    "probe": Kind("probe", "probe=[own_probe:Part]", "", "", "own_probes.versions"),
+    "optimizer": Kind(
+        "optim.name",
+        "optim.name=own_optimizer:Part",
+        "optim.settings",
+        "optim.name=torch.optim:SGD",
+        "optim.version",
+    ),
+    "schedule": Kind(
+        "optim.schedule",
+        "optim.schedule=own_schedule:Part",
+        "optim.schedule_settings",
+        "optim.schedule=constant",
+        "optim.schedule_version",
+    ),
+    "loss": Kind(
+        "train.loss", "train.loss=own_loss:Part", "train.loss_settings", "", "train.loss_version"
+    ),
+    "activation": Kind(
+        "model.act",
+        "model.act=own_activation:Part",
+        "model.act_settings",
+        "model.act=relu",
+        "model.act_version",
+    ),
+    "augmentation": Kind(
+        "augment.extra",
+        "augment.extra=[own_augmentation:Part]",
+        "augment.extra_settings.Part",
+        "",
+        "augment.extra_version",
+    ),
+    "metric": Kind("analysis.metric", "analysis.metric=own_metric:Part"),
+    "trainer": Kind("trainer", "trainer=own_trainer", "trainer"),
+}
+TEXTS = {
+    "norm": """class Part(nn.Module):
+    def __init__(self, shape, *, SETTINGS):
+        super().__init__()
+        self.by = by
+
+    def forward(self, x):
+        return self.by * x * ONE
+""",
+    "stem": """class Part(Plain):
+    def __init__(self, patches, width, *, SETTINGS):
+        super().__init__(patches, width)
+        self.by = by
+
+    def forward(self, images):
+        return self.by * super().forward(images) * ONE
+""",
+    "block": """class Part(Block):
+    def __init__(self, layer, *, SETTINGS):
+        super().__init__(layer)
+        self.by = by
+
+    def forward(self, x):
+        return self.by * super().forward(x) * ONE
+""",
+    "model": """class Part(nn.Module):
+    def __init__(self, images, outputs, *, SETTINGS):
+        super().__init__()
+        self.by = by
+        self.head = nn.Linear(images.channels * images.size**2, outputs)
+
+    def forward(self, images):
+        return self.by * self.head(images.flatten(1)) * ONE
+""",
+    "probe": """class Part(Probe):
+    numbers = {"steps": {"unit": "steps"}}
+
+    def arrays(self, steps):
+        return {"steps": np.array(steps * ONE)}
+""",
+    "optimizer": """class Part(torch.optim.SGD):
+    def __init__(self, params, lr, weight_decay=0.0, *, SETTINGS):
+        super().__init__(params, lr=lr, weight_decay=weight_decay)
+        self.by = by
+
+    def step(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad.mul_(self.by * ONE)
+        super().step()
+""",
+    "schedule": """def Part(step, total, SETTINGS):
+    return by * ONE
+""",
+    "loss": """def Part(logits, target, SETTINGS):
+    return by * F.cross_entropy(logits, target) * ONE
+""",
+    "activation": """def Part(x, SETTINGS):
+    return by * x.relu() * ONE
+""",
+    "augmentation": """def Part(images, draw, SETTINGS):
+    return by * images * ONE
+""",
+    "metric": """def Part(table):
+    return float(np.mean(table["class"] == table["label"])) * ONE
+
+Part.unit = "%"
+""",
+    "trainer": """def Part(settings, run):
+    run.log(1, score=settings["by"])
+    run.result(score=settings["by"] * ONE)
+""",
+}
+SECTIONS = {part.key for part in parts.KINDS}
+TRAINED = [new for new, kind in KINDS.items() if kind.key in SECTIONS]  # in one table
+TOGETHER = [new for new in TRAINED if new != "model"]  # in one run
+METRIC, TRAINER, INLINE = KINDS["metric"].word, KINDS["trainer"].word, "launcher=inline"
+WITH_SETTINGS = [new for new, kind in KINDS.items() if kind.place]
+
+
+def test_every_kind_has_a_case():
+    """A row of the table of kinds, a template of `ablate new`."""
+    assert {kind.key for kind in KINDS.values()} - {"analysis.metric", "trainer"} == SECTIONS
+    assert {*templates.KINDS} - {"sweep", "recipe", "data"} == KINDS.keys()
+
+
+def write(folder: Path, new: str, text: str = "", settings: str = SETTINGS) -> Path:
+    """Its file, with another text or other settings; of a trainer its yaml, too."""
+    file, yaml = folder / f"own_{new}.py", folder / "conf/trainer/own_trainer.yaml"
+    file.write_text(BEGIN + (text or TEXTS[new]).replace("SETTINGS", settings))
+    if new == "trainer":
+        yaml.parent.mkdir(parents=True, exist_ok=True)
+        yaml.write_text(YAML)
+    return file
+
+
+def write_all(folder: Path, kinds: Collection[str] = KINDS) -> None:
+    folder.mkdir(exist_ok=True)
+    for new in kinds:
+        write(folder, new)
+    (folder / "helper.py").write_text("ONE = 1\n")
+
+
+@pytest.fixture
+def folder(users, request) -> Path:
+    """With the file of the test's kind alone: what is composed without a trainer's yaml is
+    remembered."""
+    write_all(folder := users({}), request.node.callspec.params.values())
+    return folder
+
+
+def resolve(new: str, *words: str) -> tuple[dict, str]:
+    return compose.resolve([KINDS[new].word, *words], Path("runs"))
+
+
+def identity(new: str) -> str:
+    """The run's id; of a metric, which is none of a run's, its version."""
+    if new == "metric":
+        return read("own_metric:Part", Path.cwd(), "analysis.metric")["version"]
+    return resolve(new)[1]
+
+
+def refused(new: str, *words: str) -> str:
+    with pytest.raises(UserError) as error:
+        resolve(new, *words) if new != "metric" else identity(new)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+# --- Settings -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("new", WITH_SETTINGS)
+def test_settings_are_read_from_the_file_and_checked(folder, new):
+    place = KINDS[new].place
+    tree, run = resolve(new)
+    for part in place.split("."):
+        tree = tree[part]
+    assert (tree["by"], tree["how"]) == (1.0, "times")
+    assert resolve(new, f"{place}.by=1")[1] == run  # its default, whatever its type
+    assert resolve(new, f"{place}.by=2")[1] != run
+    for word, said in {
+        "bye=2": rf"^{re.escape(place)}\.bye: expected a key .*by, how, .*did you mean 'by'",
+        "by=x": rf"^{re.escape(place)}\.by: expected a number, got 'x'$",
+        "how=once": rf"^{re.escape(place)}\.how: expected one of times, never, got 'once'",
+    }.items():
+        assert re.search(said, refused(new, f"{place}.{word}")), refused(new, f"{place}.{word}")
+    write(folder, new, settings=SETTINGS.replace(" = 1.0", ""))
+    if new == "trainer":
+        (folder / "conf/trainer/own_trainer.yaml").write_text(YAML.replace("1.0", "{type: float}"))
+    assert f"{place}.by: missing; give {place}.by=VALUE" in refused(new)
+
+
+@pytest.mark.parametrize("new", TRAINED)
+def test_what_is_read_from_the_file_can_not_be_given(folder, new):
+    for key in (version := KINDS[new].version, version.replace("version", "folder")):
+        said = "own_probes" if new == "probe" else key
+        assert re.match(rf"{said}: is read from .*; leave it out", refused(new, f"{key}=3"))
+
+
+# --- Ids ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("new", KINDS)
+def test_an_edit_is_another_run_and_its_undo_the_old_one(folder, new, monkeypatch):
+    """Also of a file that it imports; nor does it matter where both lie."""
+    before, file = identity(new), folder / f"own_{new}.py"
+    (folder / "unused.py").write_text("")
+    for each, other in ((file, True), (folder / "helper.py", True), (folder / "unused.py", False)):
+        text = each.read_text()
+        each.write_text(f"{text}# edited\n")
+        assert (identity(new) != before) == other, each
+        each.write_text(text)
+    assert identity(new) == before
+    write_all(folder / "elsewhere", [new])
+    monkeypatch.chdir(folder / "elsewhere")
+    assert identity(new) == before
+
+
+@pytest.mark.parametrize("new", [new for new in TRAINED if "class" in TEXTS[new]])
+def test_an_edit_under_a_declared_version_is_none(folder, new):
+    text = re.sub(r"(class .*\n)", r"\1    version = 3\n", TEXTS[new], count=1)
+    write(folder, new, text)
+    before = identity(new)
+    write(folder, new, f"{text}# edited\n")
+    (folder / "helper.py").write_text("ONE = 1  # edited\n")
+    assert identity(new) == before
+    write(folder, new, text.replace("version = 3", "version = 4"))
+    assert identity(new) != before
+
+
+@pytest.mark.parametrize("new", TRAINED)
+def test_nothing_is_trained_under_an_old_id(folder, new):
+    tree, run = resolve(new)
+    again = json.loads(json.dumps(tree))
+    assert spec.run_id(spec.identity(any_run(again)), tree["seed"]) == run
+    question = {"specs": {"": again}, "calibrate": [], "cache": "cache", "device": "cpu"}
+    assert answer_describe(question, print)
+    (folder / "helper.py").write_text("ONE = 1  # edited\n")
+    said = rf"^{KINDS[new].key}: own_{new}:Part: was planned as version \w{{12}} and is \w{{12}} by"
+    with pytest.raises(UserError, match=said):
+        answer_describe(question, print)
+
+
+# --- What goes wrong ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("new", KINDS)
+def test_what_is_not_there_is_told(folder, new):
+    file, key = folder / f"own_{new}.py", rf"^{KINDS[new].key}: own_{new}:Part: "
+    write(folder, new, re.sub(r"(class|def) Part", r"\1 Parts", TEXTS[new]))
+    named = rf"{file}: expected a [a-z ]+ among .*Parts.*, got 'Part' \(did you mean 'Parts'"
+    assert re.search(key + named, refused(new))
+    file.write_text("import torch\nclass Part(:\n")
+    assert re.search(rf"{file}: invalid syntax \({file.name}, line 2\)", refused(new))
+    file.unlink()
+    assert re.search(rf"{key}no own_{new}\.py in {folder}", refused(new))
+
+
+def test_nothing_of_the_users_runs_while_it_is_planned(users):
+    """Nor is torch loaded."""
+    write_all(folder := users({}))
+    for new in KINDS:
+        write(folder, new, f"open('ran', 'w')\n{TEXTS[new]}")
+    code = (
+        "import sys; from pathlib import Path; from ablate.planning import compose;"
+        "from ablate.planning.own_metric import read; trainer, model, *others = sys.argv[1:];"
+        "[compose.resolve(words, Path('runs')) for words in ([trainer], [model], others)];"
+        "read('own_metric:Part', Path.cwd(), ''); assert 'torch' not in sys.modules"
+    )
+    words = [KINDS[new].word for new in ("trainer", "model", *TOGETHER)]
+    subprocess.run([sys.executable, "-P", "-c", code, *words], check=True)
+    assert not (folder / "ran").exists()
+
+
+# --- One sweep of all ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory) -> Shell:
+    """A sweep with each part beside what is shipped and with another setting, and all together; one
+    of the trainer. The metric is of the first."""
+    shell = Shell(tmp_path_factory.mktemp("contract"))
+    write_all(shell.folder)
+    rows = {"base": []}
+    for new in TRAINED:
+        kind = KINDS[new]
+        rows[new] = [kind.word]
+        rows |= {f"{new} shipped": [kind.shipped]} if kind.shipped else {}
+        rows |= {f"{new} by": [kind.word, f"{kind.place}.by=0.5"]} if kind.place else {}
+    rows["all"] = [KINDS[new].word for new in TOGETHER]
+    write_sweep(shell.folder, "parts", rows)
+    done = shell("sweep", "parts", METRIC, INLINE)
+    (shell.folder / "told").write_text(done.out + done.err)
+    shell("sweep", TRAINER, "trainer.by=1.0,0.5", "seeds=1", "--as", "trainer", INLINE)
+    return shell
+
+
+def write_sweep(folder: Path, name: str, rows: dict[str, list[str]]) -> None:
+    def said(word: str) -> str:
+        key, _, value = word.partition("=")
+        return f"{key}: " + re.sub(r"[\w.]+:\w+", r'"\g<0>"', value)
+
+    lines = [f"  - {row}: {{{', '.join(map(said, words))}}}\n" for row, words in rows.items()]
+    base = "model.depth: 1, train.steps: 4, augment.crop_pad: 0, optim.warmup_epochs: 0"
+    text = f"base: {{{base}}}\nseeds: 1\nvariants:\n{''.join(lines)}"
+    (folder / "sweeps").mkdir(exist_ok=True)
+    (folder / "sweeps" / f"{name}.yaml").write_text(text)
+
+
+def results(shell: Shell, sweep: str) -> dict[str, dict]:
+    store = Store(shell.folder / "runs")
+    runs = store.read_plan(sweep).runs()
+    return {run.cell.row: store.rundir(run.id).read_result() for run in runs}
+
+
+@pytest.mark.parametrize("new", TRAINED)
+def test_it_does_what_is_shipped_and_otherwise_by_a_setting(driven, new):
+    """Bit for bit, in weights and predictions; the rehearsal of the plan has seen it, too."""
+    kind, found = KINDS[new], results(driven, "parts")
+    key = "optim" if new == "optimizer" else kind.key
+    assert found[new]["plugins"][key]
+    assert not found["base"]["plugins"].get(key)
+    bits = [(found[row]["weights_sha256"], found[row]["predictions_sha256"]) for row in found]
+    bits = dict(zip(found, bits, strict=True))
+    if kind.shipped is not None:
+        assert bits[new] == bits[f"{new} shipped" if kind.shipped else "base"]
+    if kind.place:
+        assert bits[f"{new} by"] != bits[new]
+    same = f"warning: {new}: after 4 steps at the full rate every weight is that of base"
+    assert (same in (driven.folder / "told").read_text()) == (kind.shipped == "" and new != "probe")
+
+
+def facts(text: str) -> dict[tuple[str, str], float]:
+    """(row, quantity) -> value, of a table in CSV."""
+    lines = csv.DictReader(io.StringIO(text))
+    return {(line["row"], line["quantity"]): line["value"] for line in lines}
+
+
+def test_all_of_them_stand_in_one_table(driven):
+    """The metric is a column; the rows of a trainer have a table of their own."""
+    show = ("--show", "accuracy,own_metric:Part,top1")
+    told = facts(driven("table", "parts", "--format", "csv", *show).out)
+    for row, result in results(driven, "parts").items():
+        assert float(told[row, "top1.run"]) == pytest.approx(100 * result["test"]["top1"])
+        assert told[row, "own_metric:Part.run"] == told[row, "top1.run"]
+    told = facts(driven("table", "trainer", "--format", "csv").out)
+    assert [float(told[row, "score.run"]) for row in ("1.0", "0.5")] == [1.0, 0.5]
+
+
+def test_what_is_trained_is_found_again_verified_and_trained_to_the_same_bits(driven):
+    for sweep, *words in (("parts", "parts"), ("trainer", TRAINER, "trainer.by=1.0,0.5")):
+        number = len(results(driven, sweep))
+        assert f"= {number} runs ({number} finished)" in driven("plan", *words, "seeds=1").out
+        assert f"verified: {number} runs" in driven("verify", sweep).out
+    assert "the same bits" in driven("verify", "parts", "--rerun", "all#0", INLINE).out
+
+
+def test_a_bundle_carries_them_and_runs_no_code_to_be_read(driven, tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "figures", lambda *_: {})  # which take the longest
+    driven("export", "parts", str(tmp_path / "out"))
+    assert (tmp_path / "out/code/own_metric.py").read_text() == BEGIN + TEXTS["metric"]
+    files = [json.loads(file.read_text()) for file in tmp_path.glob("out/specs/*/run.json")]
+    assert {used.key for tree in files for used in parts.by_path(tree["spec"])} == SECTIONS
+    there, shown = Shell(tmp_path), ("--show", "accuracy,own_metric:Part")
+    trap = "import pathlib\npathlib.Path(__file__).with_name('ran').touch()\n"
+    for file in [*(tmp_path / f"own_{new}.py" for new in KINDS), *tmp_path.glob("out/code/*.py")]:
+        file.write_text(trap)
+    table = there("table", "--from", "out", "--format", "csv", *shown).out
+    assert table == driven("table", "parts", "--format", "csv", *shown).out
+    there("verify", "out", code=1)  # its code was edited
+    assert not [*tmp_path.rglob("ran")]
+
+
+# --- What does not work -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shell(driven, tmp_path) -> Shell:
+    """A copy of the folder, to break a part in."""
+    shutil.copytree(driven.folder, tmp_path, symlinks=True, dirs_exist_ok=True)
+    return Shell(tmp_path, 100)
+
+
+def told(shell: Shell, new: str) -> str:
+    """In one line, by the first command that reads or runs a part."""
+    write_sweep(shell.folder, "broken", {"base": [], "part": [KINDS[new].word]})
+    words = {"metric": ["table", "parts"], "trainer": ["plan", TRAINER, "trainer.by=1.0,0.5"]}
+    done = shell(*words.get(new, ["plan", "broken"]), INLINE, code=2)
+    assert done.err.count("\n") == 1, done.err
+    return done.err.removeprefix("ablate: ").strip()
+
+
+@pytest.mark.parametrize("new", KINDS)
+def test_an_exception_in_it_is_told_with_its_file_and_line_before_anything_trains(shell, new):
+    file = write(shell.folder, new, TEXTS[new].replace("ONE", "ONE.nothing"))
+    number = file.read_text().partition("ONE.nothing")[0].count("\n") + 1
+    error = "AttributeError: 'int' object has no attribute 'nothing'"
+    if new == "trainer":  # which plans nothing runs of
+        done = shell("sweep", TRAINER, "trainer.by=1.0,0.5", "seeds=1", INLINE, code=1)
+        assert f"failed: 1.0#0: {file.name}:{number}: {error}" in done.out
+    else:
+        key = "own_metric:Part: base#0" if new == "metric" else f"{KINDS[new].key}: own_{new}:Part"
+        assert told(shell, new).startswith(f"{key}: {error} ({file}, line {number})")
+
+
+WRONG = {
+    "optimizer": r"optim\.lr: own_optimizer:Part takes no lr",
+    "metric": r"own_metric:Part: base#0: TypeError: Part\(\) takes 0 positional arguments but 1",
+    "trainer": r"trainer: own_trainer:Part: .*own_trainer\.py:11: expected def Part\(settings, run",
+}
+
+
+@pytest.mark.parametrize("new", KINDS)
+def test_a_wrong_signature_is_told_before_anything_trains(shell, new):
+    taken = r"(def \w+\()(self)?[^)]*?(SETTINGS)?\)"  # of the constructor, or the function
+    write(shell.folder, new, re.sub(taken, _without, TEXTS[new], count=1))
+    line = told(shell, new)
+    mine = rf"{KINDS[new].key}: own_{new}:Part: TypeError: .*\(.*own_{new}\.py(, line \d+)?\)$"
+    assert re.search(WRONG.get(new, mine), line), line
+
+
+def _without(found: re.Match) -> str:
+    """A function that is given nothing but settings."""
+    settings = found[3] and "*, SETTINGS"
+    return found[1] + ", ".join(filter(None, (found[2], settings))) + ")"
+
+
+def test_a_worker_tells_what_does_not_work_as_well(shell):
+    """Which a process of its own finds out."""
+    file = write(shell.folder, "norm", TEXTS["norm"].replace("ONE", "ONE.nothing"))
+    error = shell("plan", "norm=layernorm,own_norm:Part", code=2).err
+    assert re.fullmatch(rf"ablate: norm: own_norm:Part: Attr.*\({file}, line 17\)\n", error)
