@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ablate.analysis import imports
 from ablate.analysis.across import noisy
 from ablate.analysis.scores import Scores
 from ablate.analysis.trained_on import length_of
@@ -169,7 +170,8 @@ METHODS = {
 
 def _method(plan: Plan, columns: Sequence[TableColumn]) -> str:
     used = dict.fromkeys(column.judged_by for column in columns)
-    return " or ".join(METHODS[name] for name in used) or METHODS[plan.spread]
+    methods = METHODS if plan.design.blocks else imports.METHODS
+    return " or ".join(methods[name] for name in used) or methods["one way"]
 
 
 # --- Notes --------------------------------------------------------------------------------------
@@ -182,7 +184,7 @@ def notes(
     judged: bool,
 ) -> list[str]:
     """List what a reader must know before believing any number. `judged`: have gains intervals?"""
-    found = []
+    found = [*imports.notes(plan)]
     missing = Counter[str]()
     for score in cells:
         missing[score.cell.row] += len(score.missing)
@@ -472,7 +474,7 @@ def _forecast(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
             f"{at}{f.seeds} seeds would resolve {of.change}s of about {half} {of.points} ({low} to "
             f"{high}), {alike}."
         )
-    if told:
+    if told and plan.design.trains:
         n = len(plan.seeds)
         yield f"{count(n * len(plan.cells), 'more run')}: `{seeds_command(plan, 2 * n)}`."
 

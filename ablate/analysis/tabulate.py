@@ -178,6 +178,8 @@ def _below(
     past: PastLooks | None,
 ) -> tuple[Summary, ...]:
     """Compute the blocks below the columns."""
+    if not plan.design.blocks:  # no column shares a seed with another
+        return ()
     shared = plan.design.compared(plan)
     images = right.by_column(cells, shared.seeds)
     arrays = Arrays.of(shared, cells, judge, gain_alpha(plan.analysis), images, past)

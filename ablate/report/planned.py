@@ -70,7 +70,8 @@ def show_plan(
     print(f"\n{planned_runs(plan)} ({what})")
     if plan.tune is not None:
         print(_search(plan, states, costs))
-    _show_rest(plan, costs, told, launcher, amiss)
+    if plan.design.trains:
+        _show_rest(plan, costs, told, launcher, amiss)
 
 
 def _show_rest(

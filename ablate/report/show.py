@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablate.analysis import imports
 from ablate.analysis.captions import parent_words
 from ablate.planning.cell import PlannedRun
 from ablate.report.status import speed
@@ -41,6 +42,7 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
     where_env = _none(record.folder.env, begun)
     unsealed = f"withheld: {record.unsealed}" if record.unsealed else where_env
     tree = configuration(record)
+    elsewhere = imports.trained([tree or {}])
     task = task_in(tree) if tree else TASKS[DEFAULT]
     return "\n".join(
         [
@@ -49,16 +51,18 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
             *_start(record),
             f"  in {where}",
             *_section(f"status: {_status(record, notes)}", map(_event, record.events)),
-            *_section("attempts", _attempts(record, notes), unsealed),
+            *_section("attempts", _attempts(record, notes), elsewhere or unsealed),
             *_section(
                 "result",
                 _grouped(_pick(leaves(record.result), RESULT)),
                 none or _none(record.folder.result, final),
             ),
             *_section(
-                "curves", _curves(metrics, task), none or _none(record.folder.metrics, final)
+                "curves",
+                _curves(metrics, task),
+                none or elsewhere or _none(record.folder.metrics, final),
             ),
-            *_section("provenance", _grouped(facts(record)), unsealed),
+            *_section("provenance", _grouped(facts(record)), elsewhere or unsealed),
             *_section(
                 "configuration"
                 + ("" if spec else f", as planned ({_none(record.folder.run, begun)})"),
