@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -466,7 +465,39 @@ def test_two_rows_without_seeds_are_judged_by_welch(run, tmp_path):
 
 # --- kill -9 ------------------------------------------------------------------------------------
 
-COMMAND = "import sys; from ablate import cli; sys.argv[0] = 'ablate'; cli.main()"
+# Each line is [MOMENT, WORDS]: a process of its own runs the command, and is killed when it touches
+# a file of the store for the MOMENT-th time. Says how often it did, and how it ended.
+SERVER = """
+import json, os, signal, sys
+from ablate import cli
+from ablate.audit import importing, sheet; from ablate.analysis import stats; import sqlite3
+TOUCHED = ("open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.listdir", "os.scandir")
+for line in sys.stdin:
+    moment, store, words = json.loads(line)
+    here, there = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        count = 0
+        def hook(event, args):
+            global count
+            if event in TOUCHED and args and store in str(args[0]):
+                count += 1
+                os.write(there, b".")
+                if count == moment:
+                    os.kill(os.getpid(), signal.SIGKILL)
+        os.dup2(2, 1)
+        sys.argv = ["ablate", *words, "--store", store]
+        sys.addaudithook(hook)
+        try:
+            cli.main()
+        except SystemExit as end:
+            os._exit(end.code or 0)
+    os.close(there)
+    touched = len(b"".join(iter(lambda: os.read(here, 1 << 16), b"")))
+    os.close(here)
+    ended = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    print(json.dumps([touched, ended]), flush=True)
+"""
 
 
 def snapshot(root):
@@ -491,31 +522,32 @@ def snapshot(root):
 
 @pytest.mark.faults
 def test_a_killed_import_and_the_same_command_make_the_same_store(tmp_path):
-    write(tmp_path / "runs.csv", lines(seeds=20))
-    words = [sys.executable, "-c", COMMAND, "import", "runs.csv", *WORDS, "--store"]
+    write(tmp_path / "runs.csv", lines(seeds=3))
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
 
-    def start(store):
-        return subprocess.Popen([*words, store], cwd=tmp_path, stdout=subprocess.DEVNULL)
+        def start(store, moment=0):
+            print(json.dumps([moment, store, ["import", "runs.csv", *WORDS]]), file=server.stdin)
+            server.stdin.flush()
+            return json.loads(server.stdout.readline())
 
-    began = time.monotonic()
-    assert start("whole").wait() == 0
-    took = time.monotonic() - began
-    whole = snapshot(tmp_path / "whole")
-    first = None
-    for path in (tmp_path / "whole").rglob("*"):
-        first = min(first or math.inf, path.stat().st_mtime)
-    rng, cut = random.Random(5), set()
-    for number in range(12):
-        name = f"killed{number}"
-        for _ in range(2):
-            process = start(name)
-            # Most of its time it loads what it needs: the later part counts.
-            time.sleep(took * rng.uniform(0.3, 1.0))
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            runs = tmp_path / name / "runs"
-            cut.add(len([*runs.glob("[!.]*")]) if runs.exists() else -1)
-        assert start(name).wait() == 0
-        assert snapshot(tmp_path / name) == whole, name
-        assert not [*(tmp_path / name / "runs").glob(".*")]
-    assert len(cut) > 2, cut  # some were cut in the middle
+        touched, ended = start("untouched")
+        assert ended == 0
+        whole = snapshot(tmp_path / "untouched")
+        moments = [*range(2, touched - 12, 7), *range(touched - 12, touched + 1)]
+        assert len(moments) > 30
+        for moment in moments:
+            name = f"killed{moment}x"
+            assert start(name, moment) == [moment, -signal.SIGKILL], moment
+            if moment % 3 == 0:  # and once more, anywhere
+                start(name, max(1, moment // 2))
+            assert start(name)[1] == 0, moment
+            assert snapshot(tmp_path / name) == whole, moment
+            assert not [*(tmp_path / name / "runs").glob(".*")], moment
+        server.stdin.close()

@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ablate.planning.design import Imported
+from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import read_file
 
@@ -199,6 +201,8 @@ OVERRIDES = Path(".hydra", "overrides.yaml")
 
 def _read_multirun(folder: Path, result: str | None) -> Sheet:
     """Every job below the folder that left overrides and a file `result`."""
+    import yaml
+
     jobs = sorted(path.parent.parent for path in folder.rglob(str(OVERRIDES)))
     if not jobs:
         raise UserError(f"{folder}: no job of a Hydra multirun, with {OVERRIDES}, lies there")
@@ -218,7 +222,8 @@ def _read_multirun(folder: Path, result: str | None) -> Sheet:
         numbers = _yaml(both[1], f"{folder}: {place}: {result}", dict)
         words = _yaml(both[0], f"{folder}: {place}: {OVERRIDES}", list)
         said = (str(word).lstrip("+~").partition("=") for word in words)
-        lines.append((place, {**_flat(numbers), **{key: _typed(value) for key, _, value in said}}))
+        typed = {key: yaml.safe_load(value) for key, _, value in said}
+        lines.append((place, {**_flat(numbers), **typed}))
     return _sheet(str(folder), lines, hashed.hexdigest(), folder)
 
 
@@ -235,15 +240,6 @@ def _yaml(content: bytes, place: str, kind: type) -> Any:
         what = "keys and values" if kind is dict else "a list"
         raise UserError(f"{place}: expected {what}, got {text.strip()[:40]!r}")
     return tree
-
-
-def _typed(text: str) -> Any:
-    for read in (int, float):
-        try:
-            return read(text)
-        except ValueError:
-            pass
-    return text
 
 
 # --- Its runs -------------------------------------------------------------------------------------
@@ -354,6 +350,38 @@ def _decimals(value: Any) -> int:
     return len(text.partition(".")[2]) if "e" not in text.lower() else 0
 
 
+# --- What its numbers promise ---------------------------------------------------------------------
+
+
+def check_sheets(
+    plan: Plan, tests: Mapping[str, Mapping[str, float] | None]
+) -> tuple[list[str], list[str]]:
+    """Return findings on runs whose numbers are not those of the sheets that a plan was imported
+    from, and notes on what can't be checked. `tests`: the numbers of runs, {} of a diverged one,
+    None of one without a result."""
+    if not isinstance(plan.design, Imported):
+        return [], []
+    ids = {(run.cell.row, run.cell.column, run.seed): run for run in plan.runs()}
+    findings = []
+    notes = ["trained elsewhere: the numbers are those of the sheet, and nothing can retrain them"]
+    for source in plan.design.sources:
+        keys = SheetKeys(**source.read)
+        try:
+            sheet = read_sheet(Path(source.file), keys.result)
+            if sheet.sha256 != source.sha256:
+                raise UserError("")
+        except (UserError, OSError):
+            what = "is another file by now" if Path(source.file).exists() else "is not here"
+            notes.append(f"{source.file}: {what}: its numbers are those that the ledger sealed")
+            continue
+        for of in runs_of(sheet, keys):
+            run, numbers = ids.get((of.row, of.column, of.seed)), {} if of.diverged else of.values
+            if run is not None and tests.get(run.id) not in (None, numbers):
+                has = f"{tests[run.id]}, but {numbers} in {sheet.name}: {of.place}"
+                findings.append(f"{run.id} {run.label}: {has}")
+    return findings, notes
+
+
 # --- What it hides --------------------------------------------------------------------------------
 
 OWN_EACH = 0.5  # of the runs have a value of their own: a time, a name
@@ -365,11 +393,16 @@ def hidden(runs: Sequence[SheetRun]) -> list[str]:
     lines, scattered = [], []
     for name in dict.fromkeys(key for run in runs for key in run.others):
         values = {run.label: repr(run.others.get(name)) for run in runs}
-        usual = {}
+        odd: list[SheetRun] = []
         for column in dict.fromkeys(run.column for run in runs):
-            has = Counter(values[run.label] for run in runs if run.column == column)
-            usual[column] = has.most_common(1)[0][0]
-        odd = [run for run in runs if values[run.label] != usual[run.column]]
+            block = [run for run in runs if run.column == column]
+            has: dict[str, Counter[str]] = {}
+            for run in block:
+                has.setdefault(run.row, Counter())[values[run.label]] += 1
+            alike = {tuple(sorted((v, n / c.total()) for v, n in c.items())) for c in has.values()}
+            if len(alike) > 1:  # else every row has as much of each value
+                [(usual, _)] = sum(has.values(), Counter()).most_common(1)
+                odd += [run for run in block if values[run.label] != usual]
         if len({*values.values()}) > max(2, OWN_EACH * len(runs)):
             scattered.append(name)
         elif odd:

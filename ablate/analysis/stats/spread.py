@@ -295,8 +295,8 @@ def one_way(y: Floats, blocks: bool = True, apart: bool = False) -> Variances:
     total, scale = weight.sum(-1, keepdims=True), (counts - 1).max(-1)
     others = ((s * weight).sum(-1, keepdims=True) - s * weight) / (total - weight)
     ratios, others_df = _over(s, others), (total - weight) * scale[..., None]
-    own = s > _f_limits(d, others_df, _own_level(counts, blocks)) * others
-    out = s > _f_limits(d, others_df, np.full(d.shape, OUT)) * others
+    own = s > _f_limit(d, others_df, _own_level(counts, blocks)) * others
+    out = s > _f_limit(d, others_df, OUT) * others
     own[..., 0] = out[..., 0] = False
     kept = np.where(out, 0.0, weight)
     kept[..., 0] = 0.0
@@ -304,7 +304,7 @@ def one_way(y: Floats, blocks: bool = True, apart: bool = False) -> Variances:
     theirs, theirs_df = (s * kept).sum(-1) / np.maximum(k, TINY), np.maximum(k * scale, 1)
     level = BASELINE if blocks else BASELINE_APART
     levels = np.where(counts[..., 0] < FEW_SEEDS, level[True], level[False])
-    tripped = (k > 0) & (s_0 > _f_limits(d[..., 0], theirs_df, levels) * theirs)
+    tripped = (k > 0) & (s_0 > _f_limit(d[..., 0], theirs_df, levels) * theirs)
     # The parts of the two means in a gain's variance: 1 and 1 of rows with as many runs.
     n = runs_behind(counts)
     of_base, of_row = n / counts[..., :1], n / counts
@@ -416,19 +416,12 @@ def _over(s: Floats, others: Floats) -> Floats:
     return np.asarray(np.divide(s, others, out=ratio, where=others > 0))
 
 
-def _f_limit(df: float, other: Floats, level: float) -> Floats:
-    """Quantiles of F, which are slow and repeat: the other df to two decimals."""
-    some, where = np.unique(np.round(np.maximum(other, 1), 2), return_inverse=True)
-    return np.asarray(fdtri(df, some, level)[where].reshape(np.shape(other)))
-
-
-def _f_limits(df: Floats, other: Floats, levels: Floats) -> Floats:
-    """As `_f_limit`, all of them by element."""
-    df, other, levels = np.broadcast_arrays(df, np.round(np.maximum(other, 1), 2), levels)
-    keys = df + levels + 1e6 * other  # levels are shares; one case has one key
+def _f_limit(df: Floats | float, other: Floats | float, level: Floats | float) -> Floats:
+    """Quantiles of F, by element. They are slow and repeat: the other df to two decimals."""
+    cases = np.broadcast_arrays(df, np.round(np.maximum(other, 1), 2), level)
+    keys = cases[0] + cases[2] + 1e6 * cases[1]  # levels are shares: each case has its key
     _, first, where = np.unique(keys, return_index=True, return_inverse=True)
-    found = fdtri(df.ravel()[first], other.ravel()[first], levels.ravel()[first])
-    return np.asarray(found[where].reshape(keys.shape))
+    return np.asarray(fdtri(*(part.ravel()[first] for part in cases))[where].reshape(keys.shape))
 
 
 class Flips(NamedTuple):
