@@ -20,6 +20,7 @@ from scipy import stats as oracle
 
 import ablate
 from ablate.analysis import stats
+from ablate.audit.sheet import check_sheets
 from ablate.shared.errors import UserError
 from ablate.store.ledger import Ledger
 from ablate.store.record import histories
@@ -156,6 +157,40 @@ def test_importing_again_extends_and_a_changed_number_is_refused(run, tmp_path):
     assert run("table", "paper2") == text
 
 
+def test_verify_reads_the_sheet_again_where_it_is_still_there(run, tmp_path):
+    write(tmp_path / "runs.csv", lines())
+    run("import", "runs.csv", *WORDS)
+    said = run("verify", "paper2")
+    assert "trained elsewhere: the numbers are those of the sheet, and nothing can retrain" in said
+    assert "sealed" not in said
+    write(tmp_path / "runs.csv", lines(gain=3.0))
+    said = run("verify", "paper2")
+    assert "runs.csv: is another file by now: its numbers are those that the ledger sealed" in said
+    Path("runs.csv").unlink()
+    assert "runs.csv: is not here" in run("verify", "paper2")
+
+
+def test_numbers_that_are_not_the_sheets_are_findings(run, tmp_path):
+    write(tmp_path / "runs.csv", lines())
+    run("import", "runs.csv", *WORDS)
+    plan = Store(Path("runs")).read_plan("paper2")
+    tests = {one.id: {"acc": 1.0} for one in list(plan.runs())[:2]}
+    findings, _ = check_sheets(plan, tests)
+    assert [finding.partition(": ")[2] for finding in findings] == [
+        f"{{'acc': 1.0}}, but {{'acc': {line['acc']}}} in {tmp_path}/runs.csv: line {number}"
+        for number, line in ((2, lines()[0]), (7, lines()[5]))
+    ]
+
+
+def test_an_anonymous_bundle_names_no_folder(run, tmp_path):
+    write(tmp_path / "runs.csv", lines())
+    run("import", tmp_path / "runs.csv", *WORDS)
+    run("export", "paper2", "out", "--anonymous")
+    assert "nothing wrong" in run("verify", "out")
+    texts = (path.read_bytes() for path in Path("out").rglob("*") if path.is_file())
+    assert not any(str(tmp_path).encode() in text for text in texts)
+
+
 def test_a_damaged_run_is_written_again(run, tmp_path):
     write(tmp_path / "runs.csv", lines())
     run("import", "runs.csv", *WORDS)
@@ -259,6 +294,15 @@ def test_what_a_sheet_hides_is_said(run, tmp_path):
     assert found["cars", "wd"]["verdict"] is None
 
 
+def test_what_all_rows_have_alike_is_no_confound(run, tmp_path):
+    some = lines()
+    for line in some:
+        line["lr"] = [0.1, 0.1, 0.2, 0.2, 0.3][line["seed"]]  # by seed, in every row
+        line["size"] = len(line["data"]) + (line["data"] == "cars")  # by column
+    write(tmp_path / "runs.csv", some, (*FIELDS, "size"))
+    assert "note" not in run("import", "runs.csv", *WORDS)
+
+
 BAD = {
     "twice": (
         lambda some: [*some, some[3]],
@@ -338,9 +382,10 @@ def test_a_sheet_of_other_metrics_seeds_or_of_a_trained_sweep_is_refused(run, tm
     write(tmp_path / "runs.csv", lines())
     run("import", "runs.csv", *WORDS)
     other = [word.replace("more", "less") for word in WORDS]
-    assert "was imported with acc:more:%" in run("import", "runs.csv", *other, code=2)
+    said = run("import", "runs.csv", *other, code=2)
+    assert "--metric: means something else than in `ablate import runs.csv --as paper2" in said
     without = [word for word in WORDS if word not in ("--seed", "seed")]
-    assert "was imported with --seed" in run("import", "runs.csv", *without, code=2)
+    assert "--seed: means something else than" in run("import", "runs.csv", *without, code=2)
     small = ("model.depth=1", "model.width=16", "model.heads=2", "train.steps=2", "stem=none,dpn")
     run("sweep", *small, "seeds=1", "launcher=inline", "--as", "mine", "--quiet")
     mine = ["mine" if word == "paper2" else word for word in WORDS]

@@ -149,7 +149,9 @@ def sentence(text: str) -> str:
 
 
 def with_words(plan: Plan, *said: str) -> str:
-    """Return the command that drove the plan, with some words replaced."""
+    """Return the command that drove the plan, with some words replaced; of an import none."""
+    if not plan.design.trains:
+        return shlex.join(["ablate", *plan.command])
     return shlex.join(["ablate", "sweep", *other_words(plan, *said)])
 
 

@@ -30,7 +30,7 @@ def notes(plan: Plan) -> Iterator[str]:
     if not isinstance(design, Imported):
         return
     files = ", ".join(
-        f"{Path(one.file).name} ({one.lines} lines, sha256 {one.sha256[:12]})"
+        f"{Path(one.file).name} ({one.lines} line{'s'[: one.lines > 1]}, sha256 {one.sha256[:12]})"
         for one in design.sources
     )
     yield f"The numbers are those of {files}; nobody here knows how the runs were trained."

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -64,13 +65,10 @@ class Imports:
 
     def lines(self) -> Iterator[str]:
         """What is printed of it."""
-        counts = {
-            "runs imported": self.brought,
-            "here already": self.there,
-            "of these diverged": self.diverged,
-        }
-        said = ", ".join(f"{number:,} {what}" for what, number in counts.items() if number)
-        yield f"{self.sweep}: {count(self.rows, 'row')}, {count(self.columns, 'column')}; {said}"
+        grid = f"{count(self.rows, 'row')}, {count(self.columns, 'column')}"
+        there = f", {self.there:,} here already" if self.there else ""
+        ill = f", {self.diverged:,} of these diverged" if self.diverged else ""
+        yield f"{self.sweep}: {grid}; {count(self.brought, 'run')} imported{there}{ill}"
         yield from (f"note: {note}" for note in self.notes)
 
 
@@ -131,19 +129,17 @@ def declare_plan(sheet: Sheet, runs: Sequence[SheetRun], said: Declared, old: Pl
         *(sheet.sha256, len(sheet.lines), asdict(said.keys), tuple(lines)),
     )
     sources, places = [source], [(run.row, run.column, run.seed) for run in runs]
+    rows, columns = [], []
     if old is not None:
         assert isinstance(old.design, Imported)
-        metrics = _same_metrics(old, metrics)
-        _check_like(old, old.design, said)
-        earlier = [one for one in old.design.sources if one.file != source.file]
-        sources = [*earlier, source]
+        _check_same(old, old.design, metrics, said)
+        metrics = old.cells[0].spec["metrics"]
+        sources = [*(one for one in old.design.sources if one.file != source.file), source]
         has = [(c.row, c.column, s) for s in old.seeds for c in old.cells if s in c.ids]
         places = list(dict.fromkeys([*has, *places]))
-        labels = [row.label for row in old.rows], [column.label for column in old.columns]
-    else:
-        labels = [], []
-    rows = list(dict.fromkeys([*labels[0], *(row for row, _, _ in places)]))
-    columns = list(dict.fromkeys([*labels[1], *(column for _, column, _ in places)]))
+        rows, columns = [r.label for r in old.rows], [c.label for c in old.columns]
+    rows = list(dict.fromkeys([*rows, *(row for row, _, _ in places)]))
+    columns = list(dict.fromkeys([*columns, *(column for _, column, _ in places)]))
     baseline = said.baseline or (old.baseline if old is not None else rows[0])
     if baseline not in rows:
         raise unknown("--baseline", baseline, rows)
@@ -203,31 +199,20 @@ def _metrics(runs: Sequence[SheetRun], said: Declared) -> list[dict[str, Any]]:
 MEANS = ("key", "direction", "unit", "scale")  # of a metric: what a second import must repeat
 
 
-def _same_metrics(old: Plan, new: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Those of the old plan. Raises UserError where the new ones mean something else."""
-    before: list[dict[str, Any]] = old.cells[0].spec["metrics"]
-    means = [[[one[part] for part in MEANS] for one in metrics] for metrics in (before, new)]
-    if means[0] != means[1]:
-        was = ", ".join(
-            f"{one['key']}:{one['direction']}:{one['unit']}".rstrip(":")
-            + " (shares)" * (one["unit"] == "%" and one["scale"] != 1)
-            for one in before
-        )
-        raise UserError(
-            f"--metric: {old.name} was imported with {was}; give the same, or --as NAME"
-        )
-    return before
-
-
-def _check_like(old: Plan, design: Imported, said: Declared) -> None:
-    """Raises UserError where the old plan has seeds, or columns, and the new sheet has none, or the
-    other way round."""
-    has = {"seed": design.blocks, "column": design.sources[0].read["column"] is not None}
-    for option, had in has.items():
-        if had != (getattr(said, option) is not None):
+def _check_same(
+    old: Plan, design: Imported, metrics: Sequence[Mapping[str, Any]], said: Declared
+) -> None:
+    """Raises UserError where the old plan has other metrics, or seeds or columns and the new sheet
+    none, or the other way round."""
+    both = old.cells[0].spec["metrics"], metrics
+    was, now = ([[one[part] for part in MEANS] for one in some] for some in both)
+    had = {"metric": was, "seed": design.blocks, "column": bool(design.sources[0].read["column"])}
+    has = {"metric": now, "seed": said.seed is not None, "column": said.column is not None}
+    for option in had:
+        if had[option] != has[option]:
             raise UserError(
-                f"--{option}: {old.name} was imported {'with' if had else 'without'} --{option}; "
-                f"do so again, or give --as NAME"
+                f"--{option}: means something else than in `{shlex.join(['ablate', *old.command])}`"
+                f", which {old.name} was imported by; do as there, or give --as NAME"
             )
 
 
