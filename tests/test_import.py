@@ -300,7 +300,30 @@ def test_what_all_rows_have_alike_is_no_confound(run, tmp_path):
         line["lr"] = [0.1, 0.1, 0.2, 0.2, 0.3][line["seed"]]  # by seed, in every row
         line["size"] = len(line["data"]) + (line["data"] == "cars")  # by column
     write(tmp_path / "runs.csv", some, (*FIELDS, "size"))
-    assert "note" not in run("import", "runs.csv", *WORDS)
+    said = run("import", "runs.csv", *WORDS)
+    assert said.endswith("note: runs of one row differ in lr, and count as repeats\n")
+    assert said.count("note") == 1
+
+
+def test_published_tables_are_sheets(run, tmp_path):
+    """Of the Dual PatchNorm paper: one value each, so gains are its gains, and have no verdict."""
+    file = Path(ablate.analysis.__file__).with_name("paper_tables.csv")
+    tables = pd.read_csv(file, dtype=str)
+    for name in ("T1L", "T2L"):
+        shown = tables[tables["table"] == name]
+        shown = shown.assign(where=shown["arch"] + " " + shown["regime"])
+        said = ablate.Store("runs").add_runs(
+            shown, name, "variant", "top1=value:more:%", column="where", baseline="base"
+        )
+        for column in said.table().data.columns:
+            cells = shown[shown["where"] == column.label].set_index("variant")["value"]
+            for entry in column.entries:
+                assert entry.accuracy.mean == float(cells[entry.row])
+                assert entry.verdict is None
+                if entry.row != "base":
+                    gain = float(cells[entry.row]) - float(cells["base"])
+                    assert entry.gain.mean == pytest.approx(gain)
+        assert "One run alone, so no verdict" in run("table", name)
 
 
 BAD = {

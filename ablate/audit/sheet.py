@@ -390,7 +390,7 @@ SHOWN = 3  # labels that a line names
 
 def hidden(runs: Sequence[SheetRun]) -> list[str]:
     """Lines on the other columns of a sheet in which runs of one column of the table differ."""
-    lines, scattered = [], []
+    lines, scattered, within = [], [], []
     for name in dict.fromkeys(key for run in runs for key in run.others):
         values = {run.label: repr(run.others.get(name)) for run in runs}
         odd: list[SheetRun] = []
@@ -403,6 +403,8 @@ def hidden(runs: Sequence[SheetRun]) -> list[str]:
             if len(alike) > 1:  # else every row has as much of each value
                 [(usual, _)] = sum(has.values(), Counter()).most_common(1)
                 odd += [run for run in block if values[run.label] != usual]
+            elif any(len(counts) > 1 for counts in has.values()):
+                within.append(name)
         if len({*values.values()}) > max(2, OWN_EACH * len(runs)):
             scattered.append(name)
         elif odd:
@@ -412,6 +414,8 @@ def hidden(runs: Sequence[SheetRun]) -> list[str]:
                 f"{name} differs in {len(odd)} of {len(runs)} runs ({', '.join(rows[:SHOWN])}"
                 f"{more}), so a gain may come from {name}"
             )
+    if within := [name for name in dict.fromkeys(within) if name not in scattered]:
+        lines.append(f"runs of one row differ in {', '.join(within)}, and count as repeats")
     if scattered:
         lines.append(f"nearly every run has its own {', '.join(scattered)}")
     return lines
