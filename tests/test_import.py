@@ -101,6 +101,7 @@ def test_every_command_works_on_it(run, tmp_path):
     assert "30 runs: 30 finished" in run("status", "paper2")
     assert "to detect a gain of 0.3 points" in run("plan", "paper2", "--detect", "0.3")
     assert "Trained elsewhere" in run("show", "dpn@pets#3")
+    assert "missing" not in run("show", "dpn@pets#3", "--against", "base@pets#3")
     run("plot", "paper2", "gain", "--out", "gain.svg")
     run("report", "paper2")
     run("export", "paper2", "out")

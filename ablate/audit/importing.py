@@ -36,7 +36,7 @@ from ablate.running.driver_lock import alone
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import make_folder, read_file, to_json
 from ablate.shared.imported import IMPORT, imported_tree
-from ablate.shared.own import DIRECTIONS, TAKEN, metric_said, said_by
+from ablate.shared.own import DIRECTIONS, TAKEN, TRAINER, metric_said, said_by
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import ids_of
@@ -156,9 +156,10 @@ def declare_plan(sheet: Sheet, runs: Sequence[SheetRun], said: Declared, old: Pl
         name=said.name,
         title=said.name,
         words=tuple(said.words) or ("import", sheet.name, "--as", said.name),
-        rows=tuple(Row(row, {said.row: row}) for row in rows),
+        rows=tuple(Row(row, {f"{TRAINER}.row": row}) for row in rows),
         columns=tuple(
-            Column(column, {said.column: column} if said.column else {}) for column in columns
+            Column(column, {f"{TRAINER}.column": column} if said.column else {})
+            for column in columns
         ),
         cells=tuple(
             _cell(said.name, row, column, sorted(seeds[row, column]), metrics)

@@ -207,6 +207,8 @@ def compare_runs(store: Store, ledger: Ledger, one: str, other: str) -> str:
     for title, texts in found.items():
         if title == "data" and not any(texts) and all(map(_spec, runs)):
             continue  # of trainers of the user's own
+        if title != "configuration" and imports.trained(configuration(run) or {} for run in runs):
+            continue
         is_spec = title in ("configuration", "data")
         files = [record.folder.run if is_spec else record.folder.env for record in runs]
         lost = [str(file) for side, file in zip(texts, files, strict=True) if not side]
