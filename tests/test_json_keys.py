@@ -223,6 +223,9 @@ def documents(said, folder: Path) -> typing.Iterator[tuple[str, Any]]:
         said("verify", "--rerun", "none#0", "launcher=inline", "--store", "ours"),
     )
     yield "merge", said("merge", "runs", "--store", "elsewhere")
+    (folder / "sheet.csv").write_text("row,acc,lr\na,1,1\nb,nan,2\nb,3,2\n")
+    words = ("--row", "row", "--metric", "acc:more")
+    yield "import", said("import", "sheet.csv", *words, "--store", "elsewhere")
     yield "doctor", said("doctor", "--repair")
     sow(folder / "twelve", "photos", 12)
     yield "doctor", said("doctor", "--statistics", "--store", "twelve")

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ablate.analysis import imports
 from ablate.analysis.across import noisy
 from ablate.analysis.judging import gain_alpha
 from ablate.analysis.scores import Scores
@@ -53,14 +54,17 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
     name = of.name[0].upper() + of.name[1:]
     less = ", lower being better" if of.sign < 0 else ""
     less = ", neither direction being better" if of.neutral else less
-    spreads = " or ".join(dict.fromkeys(METHODS[column.judged_by] for column in columns))
+    blocks = plan.design.blocks
+    methods, usual = (METHODS, plan.spread) if blocks else (imports.METHODS, "one way")
+    spreads = " or ".join(dict.fromkeys(methods[column.judged_by] for column in columns))
+    over, intervals = ("seeds", "training seeds") if blocks else ("runs", "the runs of the sheet")
     how = (
         f" [{level(gain_alpha(analysis))}, simultaneous over the {family(plan, columns)}"
-        f"{plan.design.family}; {spreads or METHODS[plan.spread]}]"
+        f"{plan.design.family}; {spreads or methods[usual]}]"
     )
     lines = [
-        f"{name}: mean over seeds [{level(analysis.alpha)} Student t]; {of.over(plan.baseline)} "
-        f"in {of.points}{less}{how * judged}. Intervals are over training seeds; {tested}."
+        f"{name}: mean over {over} [{level(analysis.alpha)} Student t]; {of.over(plan.baseline)} "
+        f"in {of.points}{less}{how * judged}. Intervals are over {intervals}; {tested}."
     ]
     lines += filter(None, [of.how, plan.task.how, _also(plan, columns)])
     lines += _population(plan, columns)
@@ -139,7 +143,9 @@ def sentence(text: str) -> str:
 
 
 def with_words(plan: Plan, *said: str) -> str:
-    """Return the command that drove the plan, with some words replaced."""
+    """Return the command that drove the plan, with some words replaced; of an import none."""
+    if not plan.design.trains:
+        return shlex.join(["ablate", *plan.command])
     return shlex.join(["ablate", "sweep", *other_words(plan, *said)])
 
 
@@ -172,7 +178,7 @@ def warnings(
     for score in cells:
         missing[score.cell.row] += len(score.missing)
     unfinished = [Note("unfinished", _unfinished(plan, missing))] if missing.total() else []
-    found = []
+    found = [*imports.notes(plan)]
     if plan.skipped:
         without = "The table leaves out these seeds"
         if plan.unevenly_skipped:
@@ -395,6 +401,8 @@ def details(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Note]:
     unclear = [column for column in columns if column.forecast]
     for column in unclear:
         yield Note("detail", _forecast(plan, column), (None, column.label))
+    if not plan.design.trains:
+        return
     n = len(plan.seeds)
     command = f"{count(n * len(plan.cells), 'more run')}: `{seeds_command(plan, 2 * n)}`."
     yield from (Note("detail", command, (None, column.label)) for column in unclear)

@@ -100,9 +100,11 @@ def _of_gain(row: JudgedRow) -> list[str]:
         told = "its images and the other rows tell" if row.by_images else "the other rows have"
         times = f"{gain.ratio:.1f} times" if gain.ratio is not None else "far above"
         test = "0.1" if leaves else "5" if row.by_images else "10"
+        by = f" (F test, {test} %): the row has its own paired"
+        if not plan.design.blocks:
+            by = ": the row has its own Welch"
         texts.append(
-            f"The row's spread is {times} what {told} (F test, {test} %): "
-            f"the row has its own paired interval, and "
+            f"The row's spread is {times} what {told}{by} interval, and "
             f"{'tells nothing' if leaves else 'still tells'} of the other rows' spread."
         )
     if gain and gain.own == "vague":

@@ -42,6 +42,7 @@ def method_of(plan: Plan, column: str, past: PastLooks | None = None) -> Method:
         alpha=gain_alpha(analysis),
         contrasts=max(1, contrasts[column]) if analysis.family == "column" else whole,
         comparisons=comparisons,
+        blocks=plan.design.blocks,
     )
 
 
@@ -63,6 +64,8 @@ def sequential_of(plan: Plan, column: str, past: PastLooks | None = None) -> Seq
 def judged_by(plan: Plan, method: Method, rows: int, lacking: str) -> str:
     """Say how a column of so many rows was judged: one variant by its paired t, and in another way
     where images are `lacking`."""
+    if not plan.design.blocks:
+        return "welch" if rows < 3 or method.spread == "paired" else "one way"
     if rows < 3:
         return "paired"
     if method.spread == "images" and not lacking:

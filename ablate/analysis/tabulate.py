@@ -121,7 +121,8 @@ def tabulate(
     shared = plan.design.compared(plan)
     images = right.of_rows(cells, shared.seeds)
     arrays = Arrays.of(shared, cells, judge and not courses, images, past)
-    below = (*averages(arrays), *blocks(arrays))
+    # Without blocks no column shares a seed with another.
+    below = (*averages(arrays), *blocks(arrays)) if plan.design.blocks else ()
     if means or not complete:
         below = tuple(block.without_intervals() for block in below)
     return Table(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ablate.analysis import imports
 from ablate.analysis.scores import Scores, blocks_of
 from ablate.planning.cell import spec_parents
 from ablate.planning.plan import Plan
@@ -61,6 +62,8 @@ def _training(plan: Plan, cells: Sequence[Scores]) -> str:
 def training(plan: Plan, specs: Sequence[Mapping[str, Any]], images: Collection[int] = ()) -> str:
     """State data, images where their numbers are known, resolution and length of runs of these
     trees: "Trained on mnist5k, 28 px, 8 epochs"."""
+    if elsewhere := imports.trained(specs):
+        return elsewhere
     if any(map(is_own, specs)):
         checked = all(not is_command(spec) or spec["code"]["data"] for spec in specs)
         unchecked = "" if checked else ", on data that were not checked"

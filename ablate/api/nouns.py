@@ -54,6 +54,33 @@ class Store:
         sweep.plan, sweep._store = plan, kept
         return sweep
 
+    def add_runs(
+        self,
+        frame: pd.DataFrame,
+        name: str,
+        row: str,
+        metrics: str | Sequence[str],
+        *,
+        column: str | None = None,
+        seed: str | None = None,
+        baseline: str | None = None,
+        predictions: str | None = None,
+    ) -> Sweep:
+        """Import the runs of a frame, one a row, that were trained elsewhere, as `ablate import`
+        does, and return them as a sweep. `row`, `column`, `seed`, `predictions` name columns;
+        `metrics`: "acc:more:%", the first is the table's.
+
+        Raises UserError for a mistake in the frame, and for a number that an earlier call had
+        otherwise; Failure where another process drives the store.
+        """
+        from ablate.audit.importing import Declared, import_alone
+        from ablate.audit.sheet import read_frame
+
+        keys = [metrics] if isinstance(metrics, str) else list(metrics)
+        said = Declared(name, row, keys, column, seed, baseline, predictions)
+        import_alone(stores.Store(self.path), read_frame(frame), said)
+        return self.sweep(name)
+
 
 class Sweep:
     """A sweep: `Sweep("stem=none,dpn", seeds=5)`, `Sweep("figure1", scale="digits")`.

@@ -134,6 +134,11 @@ def check_name(words: Sequence[str], store: Store) -> None:
     if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
         return
     if (plan := _driven(name, store)) is not None:
+        if not plan.design.trains:
+            raise UserError(
+                f"{name}: was imported, and its runs were trained elsewhere, so none can be "
+                f"trained here; `{store.command(*plan.command)}` extends it"
+            )
         if name == plan.words[0]:
             raise UserError(
                 f"{name}: is the name of a driven sweep, but its sweep file is neither in this "
@@ -143,6 +148,17 @@ def check_name(words: Sequence[str], store: Store) -> None:
             f"{name}: is the name of a driven sweep; to drive the sweep again give its words: "
             f"`{store.command('sweep', *other_words(plan, *words[1:]))}`"
         )
+
+
+def imported_plan(store: Store, words: Sequence[str]) -> tuple[Plan, dict[str, Any]] | None:
+    """Return the plan of the imported sweep that one word names, and a launcher's settings, for who
+    asks what its runs tell."""
+    from ablate.planning.compose import Composer
+
+    plan = _driven(words[0], store) if len(words) == 1 else None
+    if plan is None or plan.design.trains or words[0] in sweep_files():
+        return None
+    return plan, Composer(store.root).launcher({})
 
 
 def _driven(name: str, store: Store) -> Plan | None:
@@ -184,7 +200,7 @@ def check_words(plan: Plan, store: Store) -> None:
         if alike(before.words, plan.words, store.root):
             return
     raise UserError(
-        f"{plan.name}: is the name of another sweep, `{store.command('sweep', *before.words)}`; "
+        f"{plan.name}: is the name of another sweep, `{store.command(*before.command)}`; "
         f"give another name with --as NAME, or replace that sweep with --replace, which keeps the "
         f"runs of both until `ablate gc`"
     )

@@ -24,6 +24,7 @@ from ablate.analysis.own import functions, measure
 from ablate.analysis.reading import read
 from ablate.analysis.scores import Results
 from ablate.planning.cell import Cell
+from ablate.planning.design import Imported
 from ablate.planning.plan import Plan
 from ablate.report.formats import FORMATS, render
 from ablate.report.formats.tidy import inert
@@ -326,8 +327,14 @@ def _placeless(plan: Plan) -> Plan:
         r"\W*((from\.)*data\.path|(from\.)*eval\.also=.*/|(from\.)+weights|launcher)\b"
     )
     words = [word for word in plan.words if not placed.match(word)]
+    design = plan.design
+    if isinstance(design, Imported):
+        sources = (replace(one, file=Path(one.file).name) for one in design.sources)
+        design = replace(design, sources=tuple(sources))
+        words[1] = Path(words[1]).name
     return replace(
         plan,
+        design=design,
         words=tuple(Path(word).name if word.endswith(".yaml") else word for word in words),
         cells=tuple(map(blank, plan.cells)),
         trials=tuple(replace(trial, cell=blank(trial.cell)) for trial in plan.trials),
@@ -364,8 +371,7 @@ def _forget_places(folder: RunDir) -> None:
     else:
         folder.run.unlink(missing_ok=True)
     attempts = folder.read_attempts()
-    folder.env.unlink(missing_ok=True)
-    if attempts:
+    if folder.env.exists():
         left = [{key: part for key, part in one.items() if key in ATTEMPT} for one in attempts]
         folder.write_attempts(left, **{ANONYMOUS: True})
 

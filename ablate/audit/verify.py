@@ -21,6 +21,7 @@ from typing import Any
 from ablate.analysis.own import with_own
 from ablate.analysis.scores import Results
 from ablate.analysis.tabulate import tabulate
+from ablate.audit.sheet import check_sheets
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.report.formats import render
@@ -61,6 +62,7 @@ def verify(plan: Plan, store: Store, ledger: Ledger) -> Verified:
         check.found.findings.append(f"{store.plan_path(plan.name).name}: {error}")
     else:
         check.data()
+        check.sheets()
         check.table()
     check.say_what_was_not_checked()
     return check.found
@@ -332,6 +334,16 @@ class _Check:
     def data(self) -> None:
         """Check the decoded datasets, and that the runs were trained on them."""
         findings, notes = check_data(self.runs.values(), self.store, self.read)
+        self.found.findings += findings
+        self.found.notes += notes
+
+    def sheets(self) -> None:
+        """Check imported numbers against the sheets that they are of."""
+        results = {
+            run: result.get("test", {}) if (result := self.recorded.get(run)) else None
+            for run in self.runs
+        }
+        findings, notes = check_sheets(self.plan, results)
         self.found.findings += findings
         self.found.notes += notes
 

@@ -51,7 +51,7 @@ GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
         *(looking.status, looking.watch, looking.show, looking.table, looking.plot),
         looking.trials,
     ),
-    "Share": (publishing.report, publishing.export, keeping.merge),
+    "Share": (publishing.report, publishing.export, keeping.merge, keeping.import_),
     "Keep": (keeping.doctor, keeping.verify, keeping.gc),
 }
 for group, commands in GROUPS.items():

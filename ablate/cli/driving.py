@@ -169,7 +169,7 @@ def plan(
 ) -> None:
     """Show the runs and the cost of a sweep, without training."""
     from ablate.analysis.own import with_own
-    from ablate.api.training import check_name, grower, grown, memory
+    from ablate.api.training import check_name, grower, grown, imported_plan, memory
     from ablate.report import trees
     from ablate.report.planned import show_head, show_plan
     from ablate.report.power import Detection, Outlook, forecast, outlook
@@ -181,8 +181,11 @@ def plan(
     from ablate.store.store import Store
 
     kept = Store(selection.store)
-    check_name(selection.words, kept)
-    made, settings = selection.plan(memory(kept), unseen=True)
+    if (found := imported_plan(kept, selection.words)) is not None:
+        made, settings = found
+    else:
+        check_name(selection.words, kept)
+        made, settings = selection.plan(memory(kept), unseen=True)
     _check_options(detect, spread, on, mfu, made)
     devices = None if on is None else Devices.parse(on, mfu)
     if format is Format.text:

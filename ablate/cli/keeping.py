@@ -1,12 +1,10 @@
-"""Commands that keep a store in order: doctor, verify, gc."""
+"""Commands that keep a store in order: doctor, verify, gc; and that bring runs: merge, import."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import functools
-import os
-import platform
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -114,6 +112,7 @@ def _repair(store: Store) -> list[str]:
     """Rebuild the ledger; return lines on its content."""
     from collections import Counter
 
+    from ablate.running.driver_lock import alone
     from ablate.store.ledger import Ledger
     from ablate.store.repair import repair
 
@@ -244,6 +243,7 @@ def _rerun(store: Store, text: str, words: list[str], trust: bool, format: Forma
     from ablate.report.live import begin, view
     from ablate.running import launchers
     from ablate.running.launchers.decode import decode
+    from ablate.shared.imported import is_imported
     from ablate.shared.own import name_of
     from ablate.store.find import driven, find_run, planned_as, sweeps
     from ablate.store.ledger import Ledger
@@ -262,6 +262,8 @@ def _rerun(store: Store, text: str, words: list[str], trust: bool, format: Forma
     if not of:
         raise UserError(f"--rerun: {text}: no sweep contains this run")
     sweep, run = of[0]
+    if is_imported(run.cell.spec):
+        raise UserError(f"--rerun: {text}: was trained elsewhere, so nothing can train it again")
     if not (trust or composer.declares(run.spec())):
         raise UserError(
             f"--rerun: no file of ./conf/trainer has the command of {run.label}, which would start "
@@ -313,6 +315,7 @@ def gc(
     """Remove runs, decoded data and leftovers that no sweep refers to. Asks first."""
     from rich.filesize import decimal
 
+    from ablate.running.driver_lock import alone
     from ablate.store.gc import collect, kept, links, rubbish, summary, with_foreign
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
@@ -345,26 +348,6 @@ def gc(
         print(f"removed {decimal(collect(place, ledger, plans, found, forget))}")
 
 
-ALONE = ("doctor --repair", "gc", "merge", "run")  # what takes the driver's place
-
-
-@contextlib.contextmanager
-def alone(store: Store, command: str) -> Iterator[None]:
-    """Take the driver's turn. Raises Failure if another process has it."""
-    if not store.take_turn(1.0):
-        notes = store.driver.notes()
-        pid, sweep = notes.get("pid", "?"), notes.get("sweep")
-        what = "drives this store; `ablate stop` stops it"
-        if sweep in ALONE:
-            what = f"does `ablate {sweep}` in this store; wait for its end"
-        raise Failure(f"{store.root}: process {pid} {what}")
-    try:
-        store.driver.note(pid=os.getpid(), host=platform.node(), sweep=command)
-        yield
-    finally:
-        store.driver.release()
-
-
 # --- Merging stores -------------------------------------------------------------------------------
 
 
@@ -380,6 +363,7 @@ def merge(
     from ablate.audit.merge import merge as bring
     from ablate.audit.source import read_source
     from ablate.report.live import begin
+    from ablate.running.driver_lock import alone
     from ablate.shared.files import make_folder
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
@@ -417,3 +401,76 @@ def _lines(done: Brought) -> Iterator[str]:
     words = {"new": "new", "same": "as it was", "grown": "has more runs now"}
     yield from (f"  sweep {name!r}: {words[how]}" for name, how in done.sweeps.items())
     yield from (f"  damaged: {line}" for line in done.damaged)
+
+
+# --- Results from elsewhere -----------------------------------------------------------------------
+
+
+def import_(
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SHEET",
+            help="File .csv, .tsv, .jsonl or .parquet, or the folder of a Hydra multirun.",
+        ),
+    ],
+    row: Annotated[str, typer.Option(metavar="COLUMN", help="Column that names the variant.")],
+    metric: Annotated[
+        list[str],
+        typer.Option(
+            metavar="KEY:more|less:UNIT",
+            help="Column of a metric, which values are better, and the unit, such as acc:more:%; "
+            "NAME=COLUMN renames it. The first is the table's.",
+        ),
+    ],
+    name: Annotated[
+        str | None, typer.Option("--as", help="Name for the sweep (default: the file's).")
+    ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column whose values become columns of the table."),
+    ] = None,
+    seed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN", help="Column of seeds, if runs of a seed share what it decides."
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None, typer.Option(metavar="ROW", help="Baseline (default: the first variant).")
+    ] = None,
+    predictions: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column that names files of predictions (.npy)."),
+    ] = None,
+    result: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="JSON or yaml file in which each job of a multirun left numbers."
+        ),
+    ] = None,
+    format: TextFormat = Format.text,
+    store: StoreDir = RUNS,
+) -> None:
+    """Import results that were trained elsewhere, as a sweep. The same command extends it.
+
+    Every number is kept with the hash of the sheet; a changed number is refused.
+    """
+    from ablate.audit.importing import Declared, import_alone
+    from ablate.audit.sheet import read_sheet
+    from ablate.store.store import Store
+
+    options = {"--as": name, "--row": row, "--column": column, "--seed": seed}
+    options |= {"--baseline": baseline, "--predictions": predictions, "--result": result}
+    words = [*(pair for pair in options.items() if pair[1] is not None)]
+    words += [("--metric", one) for one in metric]
+    said = Declared(
+        name if name is not None else source.stem or source.resolve().name,
+        *(row, metric, column, seed, baseline, predictions, result),
+        words=["import", str(source), *(str(part) for pair in words for part in pair)],
+    )
+    done = import_alone(Store(store), read_sheet(source, result), said)
+    if format is Format.json:
+        print_json({"store": str(store), "source": str(source), **dataclasses.asdict(done)})
+        return
+    print("\n".join(map(printable, done.lines())))

@@ -181,6 +181,10 @@ def table(
             "--from", metavar="DIR", help="Recompute the table from a folder of `ablate export`."
         ),
     ] = None,
+    mixed: Annotated[
+        bool,
+        typer.Option("--mixed", help="Show imported rows beside rows that were trained here."),
+    ] = False,
 ) -> None:
     """Show the gain of each variant over the baseline, with 95 % intervals and verdicts.
 
@@ -223,7 +227,7 @@ def table(
         refused(two, transpose=view.transpose, wide=view.wide, against=view.against)
         made, *others = [planned(kept, ledger, one, read=True) for one in two or [selection]]
     if others:
-        print_pair((made, *others), kept, view)
+        print_pair((made, *others), kept, view, mixed)
         return
     if len(made.cells) * len(made.seeds) >= MANY:
         begin(f"reading the runs of {made.name}")
@@ -399,16 +403,23 @@ def refused(two: Sequence[Selection], **options: Any) -> None:
             raise UserError(f"--{name}: is of the table of one sweep; leave {b} or --{name} out")
 
 
-def print_pair(plans: Sequence[Plan], store: Store, view: TableView) -> None:
+def print_pair(plans: Sequence[Plan], store: Store, view: TableView, mixed: bool) -> None:
     """Print two sweeps side by side, one below the other where they share no row, of the first what
-    `view` shows."""
+    `view` shows. `mixed`: one may have been imported."""
+    from ablate.analysis.imports import mixture
+    from ablate.analysis.table import Note
     from ablate.report.formats import PAIRED, render_pair
     from ablate.report.formats.tidy import tree
     from ablate.report.pair import pair
     from ablate.report.pair import tree as of_pair
 
     one, other = plans
+    if (said := mixture(plans)) and not mixed:
+        raise UserError(f"table {one.name} {other.name}: {said}; --mixed shows them together")
     (first, parts), (second, _) = (read_table(plan, store, view) for plan in plans)
+    if said:
+        mark = Note("caption", f"Mixed: {said}.")
+        first, second = (replace(table, notes=(mark, *table.notes)) for table in (first, second))
     made = pair((view.of(first, one), second), (one, other))
     if view.format is Format.json:
         print_json(of_pair(made, [tree(table) for table in made.tables]))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ablate.cli.keeping import alone
 from ablate.cli.selection import RUNS, StoreDir
 from ablate.shared.errors import Failure, UserError
 
@@ -91,6 +90,7 @@ def run(
 def _delete(store: Store, runs: dict[str, str], yes: bool) -> None:
     from rich.filesize import decimal
 
+    from ablate.running.driver_lock import alone
     from ablate.store.gc import remove_run, run_folder
     from ablate.store.ledger import Ledger
 

@@ -235,7 +235,7 @@ def _more_than_a_name(store: Store, plan: Plan, others: list[str]) -> UserError:
     """The error for words beside the name of a driven sweep."""
     return UserError(
         f"{shlex.join(others) or 'options'}: {plan.name} is shown as it was driven, and its name "
-        f"takes only analysis.KEY=VALUE; `{store.command('sweep', *plan.words)}` with more seeds "
+        f"takes only analysis.KEY=VALUE; `{store.command(*plan.command)}` with more seeds "
         f"extends the sweep, and with other words and --as NAME makes another"
     )
 
@@ -249,7 +249,7 @@ def _check_said(made: Plan, plan: Plan, store: Store, crossed: Sequence[Word]) -
     if not alike(plan.words, made.words, store.root):  # by --as
         raise UserError(
             f"--as {plan.name}: the sweep was driven with other words, "
-            f"`{store.command('sweep', *plan.words)}`; leave your words out to show the sweep"
+            f"`{store.command(*plan.command)}`; leave your words out to show the sweep"
         )
     said = {word.partition("=")[0]: word for word in made.words}
     both, wider = (made, plan), {*made.seeds} > {*plan.seeds}

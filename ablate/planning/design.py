@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Tune
 from ablate.shared.errors import UserError
-from ablate.shared.schema import value_of
+from ablate.shared.schema import read, value_of
 from ablate.shared.spec import ids_of
 
 if TYPE_CHECKING:  # which have a design
@@ -43,10 +43,20 @@ class Fixed:
     unfinished = "Gains have no intervals and no verdicts before every run has a result."
     judges_other_sets = True
     without_images = "one way"  # how a column is judged that images tell no spread of
+    trains: ClassVar[bool] = True  # can its runs be trained here?
 
     def tree(self) -> dict[str, Any]:
-        """What a plan's file, and the analysis of a look, have of it."""
+        """What a plan's file has of it."""
         return {}
+
+    def of_look(self) -> dict[str, Any]:
+        """What the analysis of a look has of it."""
+        return self.tree()
+
+    @property
+    def blocks(self) -> bool:
+        """Do all runs of a seed share what the seed decides?"""
+        return True
 
     def reach(self, seeds: Sequence[int]) -> Sequence[int]:
         """The seeds that a sweep with these may come to have."""
@@ -136,6 +146,8 @@ class Looks:
     unfinished = "The next look waits until every run of its column has a result."
     judges_other_sets = False
     without_images = "paired"
+    trains = True
+    blocks = True
 
     @property
     def family(self) -> str:
@@ -143,6 +155,8 @@ class Looks:
 
     def tree(self) -> dict[str, Any]:
         return {"until": self.at}
+
+    of_look = tree
 
     def reach(self, seeds: Sequence[int]) -> Sequence[int]:
         return range(self.at[-1])
@@ -230,11 +244,57 @@ class Looks:
         return replace(self, at=looks_to(last), place="--until")
 
 
+@dataclass(frozen=True)
+class SheetSource:
+    """What runs were imported from. `file`: its path; `read`: which columns said what, see
+    `audit.sheet.SheetKeys`; `hides`: lines on what makes its rows unlike."""
+
+    file: str
+    sha256: str
+    lines: int
+    read: Mapping[str, Any]
+    hides: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Imported(Fixed):
+    """Every cell has the seeds that sheets have: its runs were trained elsewhere. Where they are
+    not `seeded` seeds are numbers of lines, which say nothing of other rows."""
+
+    seeded: bool
+    sources: tuple[SheetSource, ...]
+
+    trains = False
+
+    @property
+    def blocks(self) -> bool:
+        return self.seeded
+
+    def tree(self) -> dict[str, Any]:
+        return {"imported": {"seeded": self.seeded, "sources": self.sources}}
+
+    def of_look(self) -> dict[str, Any]:
+        return {}
+
+    def each(self, seeds: str) -> str:
+        return ", with the runs of the sheet"
+
+    def words(self, words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:
+        return tuple(words)
+
+    def planned(self, plan: Plan, cell: Cell) -> tuple[int, ...]:
+        return tuple(cell.ids)
+
+
 Design = Fixed | Looks
 
 
 def design_of(tree: Mapping[str, Any]) -> Design:
     """The design that a plan's file has."""
+    if "imported" in tree:
+        said = tree["imported"]
+        sources = (read(one, SheetSource, "") for one in said["sources"])
+        return Imported(bool(said["seeded"]), tuple(sources))
     return Looks(tuple(tree["until"])) if "until" in tree else Fixed()
 
 

@@ -110,6 +110,11 @@ class Plan:
                 yield PlannedRun(run, trial.cell, seed, trial)
 
     @property
+    def command(self) -> tuple[str, ...]:
+        """The words of `ablate` that make it again."""
+        return ("sweep", *self.words) if self.design.trains else self.words
+
+    @property
     def task(self) -> TaskChoice:
         """Of all its runs."""
         task = task_in(self.cells[0].spec) if self.cells else TASKS[DEFAULT]

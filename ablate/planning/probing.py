@@ -74,7 +74,7 @@ def no_images(plan: Plan, metric: Metric) -> str:
 def again(plan: Plan, probe: str = "") -> str:
     """Return the command of the sweep; with `probe` of the sweep whose runs measure that, too."""
     if not probe:
-        return f"`{shlex.join(['ablate', 'sweep', *plan.words])}`"
+        return f"`{shlex.join(['ablate', *plan.command])}`"
     asked = {name for cell in plan.cells for name in cell.spec.get("probe", ())}
     kept = [word for word in plan.words if not word.startswith("probe=")]
     if "--as" in kept:  # other runs: another sweep

@@ -50,7 +50,7 @@ def render_page(
     figures = [_figure(kind, drawn[kind]) for kind in FIGURES if kind in drawn]
     facts = provenance(runs)
     read = dict.fromkeys(_look_words(plan, look) for look in looks if not look.planned)
-    commands = facts.pop("command", {}) or {shlex.join(["ablate", "sweep", *plan.words]): 0}
+    commands = facts.pop("command", {}) or {shlex.join(["ablate", *plan.command]): 0}
     by_status = _counted(runs)
     text = template("page.html").render(
         css=(HERE / "page.css").read_text("utf-8"),

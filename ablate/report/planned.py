@@ -70,6 +70,8 @@ def show_plan(
     print(f"\n{planned_runs(plan)} ({what})")
     if plan.tune is not None:
         print(_search(plan, states, costs))
+    if not plan.design.trains:
+        return
     if math.isinf(costs.left_s):
         on = shlex.join(["ablate", "plan", *plan.words, "--on", "h100:8"])
         print(f"left: more than a month on these {costs.where}; `{on}` shows the time on GPUs")

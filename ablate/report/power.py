@@ -55,7 +55,8 @@ class Detection:
         )
         for column in self.columns:
             yield f"  {column.heading}: {column.how}" if column.label else f"  {column.how}"
-            yield f"    {_seeds(column.found, column.hours)}"
+            seeds = _seeds(column.found, column.hours)
+            yield f"    {seeds if plan.design.trains else seeds.partition(';')[0]}"
             yield f"    {_asked(column.found, plan.n, points)}"
             if plan.spread == "one way" and plan.n >= PAIRED_FROM and (column.correlation or 0) > 0:
                 yield (
@@ -151,7 +152,7 @@ def spread_of(
     cells = [cell for cell in plan.cells if cell.column == column]
     values = [scores(cell, plan, results, (), curves, probes).main for cell in cells]
     y = np.array([by_replicate(value, plan) for value in values])
-    if (measured := stats.residual_spread(y)) is None:
+    if (measured := stats.residual_spread(y, plan.design.blocks)) is None:
         how = f"spread {ASSUMED:g} {points}, assumed: no run has finished; --spread sets another"
         return stats.Spread(ASSUMED), None, how
     low, _, high = measured.interval
@@ -161,7 +162,8 @@ def spread_of(
     if measured.barely_known:
         how += ": barely known"
     whole = y[~np.isnan(y).any(1)]
-    shared = stats.seed_correlation(whole) if min(whole.shape) > 1 else None
+    blocks = plan.design.blocks and min(whole.shape) > 1
+    shared = stats.seed_correlation(whole) if blocks else None
     return measured, shared.mean if shared else None, how
 
 

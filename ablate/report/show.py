@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablate.analysis import imports
 from ablate.analysis.captions import parent_words
 from ablate.planning.cell import PlannedRun
 from ablate.report.status import speed
@@ -41,6 +42,7 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
     where_env = _none(record.folder.env, begun)
     unsealed = f"withheld: {record.unsealed}" if record.unsealed else where_env
     tree = configuration(record)
+    elsewhere = imports.trained([tree or {}])
     task = task_in(tree) if tree else TASKS[DEFAULT]
     return "\n".join(
         [
@@ -49,16 +51,20 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
             *_start(record),
             f"  in {where}",
             *_section(f"status: {_status(record, notes)}", map(_event, record.events)),
-            *_section("attempts", _attempts(record, notes), unsealed),
+            *_section("attempts", _attempts(record, notes), elsewhere or unsealed),
             *_section(
                 "result",
                 map(": ".join, grouped(_pick(leaves(record.result), RESULT)).items()),
                 none or _none(record.folder.result, final),
             ),
             *_section(
-                "curves", _curves(metrics, task), none or _none(record.folder.metrics, final)
+                "curves",
+                _curves(metrics, task),
+                none or elsewhere or _none(record.folder.metrics, final),
             ),
-            *_section("provenance", map(": ".join, grouped(facts(record)).items()), unsealed),
+            *_section(
+                "provenance", map(": ".join, grouped(facts(record)).items()), elsewhere or unsealed
+            ),
             *_section(
                 "configuration"
                 + ("" if spec else f", as planned ({_none(record.folder.run, begun)})"),
@@ -203,6 +209,8 @@ def compare_runs(store: Store, ledger: Ledger, one: str, other: str) -> str:
     for title, texts in found.items():
         if title == "data" and not any(texts) and all(map(_spec, runs)):
             continue  # of trainers of the user's own
+        if title != "configuration" and imports.trained(configuration(run) or {} for run in runs):
+            continue
         is_spec = title in ("configuration", "data")
         files = [record.folder.run if is_spec else record.folder.env for record in runs]
         lost = [str(file) for side, file in zip(texts, files, strict=True) if not side]

@@ -141,7 +141,7 @@ class SweepView:
 def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     """Print runs by state for each variant, the work of each worker, and the errors of runs."""
     view = SweepView.of(plan, list(plan.runs()), store, ledger)
-    now, again = view.now, store.command("sweep", *plan.words)
+    now, again = view.now, store.command(*plan.command)
     print(view.head)
     show_grid(*view.by_variant())
     for worker in now.workers:

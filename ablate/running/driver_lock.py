@@ -25,6 +25,26 @@ from ablate.store.store import Store
 DIED = "died without a word: it was killed, or its host went down"
 
 
+ALONE = ("doctor --repair", "gc", "import", "merge", "run")  # what takes the driver's place
+
+
+@contextlib.contextmanager
+def alone(store: Store, command: str) -> Iterator[None]:
+    """Take the driver's turn, for a command. Raises Failure if another process has it."""
+    if not store.take_turn(1.0):
+        notes = store.driver.notes()
+        pid, sweep = notes.get("pid", "?"), notes.get("sweep")
+        what = "drives this store; `ablate stop` stops it"
+        if sweep in ALONE:
+            what = f"does `ablate {sweep}` in this store; wait for its end"
+        raise Failure(f"{store.root}: process {pid} {what}")
+    try:
+        store.driver.note(pid=os.getpid(), host=platform.node(), sweep=command)
+        yield
+    finally:
+        store.driver.release()
+
+
 @contextlib.contextmanager
 def driving(
     store: Store, sweep: str, view: Callable[[], AbstractContextManager[View]]

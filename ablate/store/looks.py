@@ -150,7 +150,7 @@ def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]]) -> InterimLook:
     del analysis["metric"]
     if plan.metric.own:
         analysis[CODE] = plan.metric.own
-    analysis |= plan.design.tree()
+    analysis |= plan.design.of_look()
     if plan.tune is not None:
         analysis[TUNE] = _hash(asdict(plan.tune))
     if skipped := plan.unevenly_skipped:

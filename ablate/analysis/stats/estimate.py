@@ -92,8 +92,10 @@ def rounding(y: Floats) -> float:
 
 
 def variance(values: Floats, smallest: float) -> Floats:
-    """Over the last axis; 0 where it is rounding."""
-    found: Floats = values.var(-1, ddof=1)
+    """Over the last axis, but for NaN; 0 where it is rounding."""
+    found: Floats = (
+        np.nanvar(values, -1, ddof=1) if np.isnan(values).any() else values.var(-1, ddof=1)
+    )
     return np.where(found > smallest, found, 0.0)
 
 

@@ -22,6 +22,7 @@ from ablate.analysis.stats.spread import (
     by_images,
     one_way,
     paired,
+    runs_behind,
 )
 
 POWER = 0.8  # of the seeds that it would take to tell
@@ -111,6 +112,7 @@ class Method:
     contrasts: int = 1
     comparisons: int = 1
     repeated: bool = False
+    blocks: bool = True
 
     @property
     def screened(self) -> bool:
@@ -144,7 +146,12 @@ class Fit(NamedTuple):
 
 
 def fit(y: Floats, method: Method, images: ImageFlips | None = None) -> Fit:
-    """Gains of every row of y (..., R, n), n >= 2, none missing, over row 0, the baseline."""
+    """Gains of every row of y (..., R, n), n >= 2, over row 0, the baseline. None is missing, but
+    where rows are no blocks: NaN fills up those with fewer runs."""
+    if not method.blocks:
+        by = one_way(y, blocks=False, apart=method.spread == "paired")
+        means, n = np.nanmean(y, -1), runs_behind((~np.isnan(y)).sum(-1).astype(float))
+        return Fit(means - means[..., :1], method.critical(by.df) * np.sqrt(by.v / n), by)
     if method.spread == "paired":
         by = paired(y)
     elif method.spread == "images" and images is not None:
@@ -156,7 +163,7 @@ def fit(y: Floats, method: Method, images: ImageFlips | None = None) -> Fit:
     return Fit(means - means[..., :1], half, by)
 
 
-def raw_p(gain: Floats, v: Floats, df: Floats, n: int) -> Floats:
+def raw_p(gain: Floats, v: Floats, df: Floats, n: float) -> Floats:
     """Two-sided p (..., R) of each gain by itself; NaN where there is no spread to judge by."""
     nothing = np.full(np.shape(gain), np.nan)
     t = np.divide(gain * math.sqrt(n), np.sqrt(v), out=nothing, where=v > 0)
@@ -239,6 +246,9 @@ def column_gains(
     most rows seem to help.
     """
     present = ~np.isnan(y)
+    runs = present.sum(1)
+    if not method.blocks:  # a row is there with all of its runs, or it tells no spread
+        present = np.repeat((runs > 1)[:, None], y.shape[1], axis=1)
     shaky = np.zeros(len(y), dtype=bool) if unstable is None else unstable
     void = bool(shaky[baseline])
     out = shaky & method.screened
@@ -259,20 +269,28 @@ def column_gains(
     def fitted(rows: tuple[int, ...], seeds: tuple[int, ...]) -> Fit:
         return fit(y[np.ix_(rows, seeds)], method, images_of(rows, seeds))
 
+    def pairs_of(row: int, seeds: tuple[int, ...]) -> _Pairs | None:
+        if method.blocks:
+            return _Pairs.of((y[row] - y[baseline])[list(seeds)]) if seeds else None
+        both = runs[[row, baseline]]
+        if not both.all():
+            return None
+        mean = float(np.nanmean(y[row]) - np.nanmean(y[baseline]))
+        return _Pairs(mean, int(both.min()), float(runs_behind(both.astype(float)[::-1])[1]))
+
     def gain_of(row: int) -> RowGain | None:
         seeds = tuple(int(s) for s in np.flatnonzero(shared[row]))
-        if row == baseline or not seeds:
+        if row == baseline or (pairs := pairs_of(row, seeds)) is None:
             return None
-        differences = (y[row] - y[baseline])[list(seeds)]
-        if void or len(seeds) < 2:
-            mean = Estimate(float(differences.mean()), None, None, len(seeds))
+        if void or pairs.n < 2:
+            mean = Estimate(pairs.mean, None, None, pairs.n)
             return RowGain(mean, "instability" if out[row] else "")
         rows = together(seeds)
         if out[row]:
             alone = fit(y[np.ix_((baseline, row), seeds)], method)
             others = fitted(rows, seeds).by if len(rows) > 1 else None
-            return row_gain(alone, 1, differences, method, True, others)
-        return row_gain(fitted(rows, seeds), rows.index(row), differences, method)
+            return row_gain(alone, 1, pairs, method, True, others)
+        return row_gain(fitted(rows, seeds), rows.index(row), pairs, method)
 
     gains = adjusted([gain_of(row) for row in range(len(y))], method)
     seeds = tuple(int(s) for s in np.flatnonzero(present[baseline]))
@@ -301,19 +319,33 @@ def column_gains(
     )
 
 
+class _Pairs(NamedTuple):
+    """What is behind a row's gain: its mean, n as it is printed, n of its standard error, and the
+    differences (n,) of its seeds from the baseline's; None where rows share none."""
+
+    mean: float
+    n: int
+    behind: float
+    differences: Floats | None = None
+
+    @classmethod
+    def of(cls, differences: Floats) -> _Pairs:
+        n = len(differences)
+        return cls(float(differences.mean()), n, n, differences)
+
+
 def row_gain(
     found: Fit,
     row: int,
-    differences: Floats,
+    pairs: _Pairs,
     method: Method,
     unstable: bool = False,
     others: Variances | None = None,
 ) -> RowGain:
-    """One row of a fit, as plain numbers; `differences` (n,) are those of its seeds from the
-    baseline's. `others`: of an `unstable` row, which the fit has alone, what the other rows share,
-    if there are any. `p` is the interval's, until `adjusted`.
+    """One row of a fit, as plain numbers. `others`: of an `unstable` row, which the fit has alone,
+    what the other rows share, if there are any. `p` is the interval's, until `adjusted`.
     """
-    by, n = found.by, len(differences)
+    by, n = found.by, pairs.behind
     mean, half, sd, df = (float(x[row]) for x in (found.gain, found.half, found.sd, by.df))
     own: Reason = "instability" if unstable else ""
     if by.own[row]:
@@ -330,15 +362,16 @@ def row_gain(
         stands_out = abs(mean) > float(method.critical(shared_df) * math.sqrt(shared / n))
         decides = _deciding(mean, sd, method)
     raw = float(raw_p(found.gain[row], by.v[row], by.df[row], n))
+    flips = sign_flip(pairs.differences) if sd > 0 and pairs.differences is not None else None
     return RowGain(
-        gain=Estimate(mean, mean - half, mean + half, n, sd),
+        gain=Estimate(mean, mean - half, mean + half, pairs.n, sd),
         own=own,
         ratio=ratio if ratio is not None and math.isfinite(ratio) else None,
         stands_out=stands_out,
         decides=decides,
         raw_p=raw if sd > 0 else None,
         p=method.p(mean / sd * math.sqrt(n), df) if sd > 0 else None,
-        sign_flip=sign_flip(differences) if sd > 0 else None,
+        sign_flip=flips,
         few=bool(by.few[row]),
         df=df,
     )

@@ -51,11 +51,12 @@ class Spread:
         return OverSpread(float(low), self.sd, float(high))
 
 
-def residual_spread(y: Floats) -> Spread | None:
+def residual_spread(y: Floats, blocks: bool = True) -> Spread | None:
     """The spread of every finished run of a column: y (R, S), NaN where a result is missing.
 
-    Least squares of y = row + seed + residual, any cells missing (Searle 1987, ch. 4); no row is
-    screened out. None without residual degrees of freedom, or where residuals are rounding.
+    Least squares of y = row + seed + residual, any cells missing (Searle 1987, ch. 4), without
+    `blocks` of y = row + residual; no row is screened out. None without residual degrees of
+    freedom, or where residuals are rounding.
     """
     y = y[~np.isnan(y).all(1)]
     present = (~np.isnan(y)).astype(float)
@@ -73,6 +74,8 @@ def residual_spread(y: Floats) -> Spread | None:
     own = centred(y)
     normal = np.diag(present.sum(0)) - present.T @ (present / runs)
     seeds, _, rank, _ = np.linalg.lstsq(normal, own.sum(0), rcond=1e-9)
+    if not blocks:
+        seeds, rank = np.zeros_like(seeds), 0
     residuals = own - centred(np.broadcast_to(seeds, y.shape))
     df = int(present.sum()) - len(y) - int(rank)
     if df < 1 or (mean_square := float((residuals**2).sum()) / df) <= rounding(y[present > 0]):

@@ -1,0 +1,373 @@
+"""`ablate import`: makes a sweep of results that were trained elsewhere.
+
+Everything is checked before anything is written. Each run gets a folder, written beside its place
+and renamed when it is whole; then the ledger says so, in one transaction; then the plan is written
+as a driver writes it. A kill at any moment leaves a store that opens, and the same command goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ablate.analysis.captions import count
+from ablate.audit.bundle import Bundle
+from ablate.audit.sheet import (
+    FRAME,
+    Sheet,
+    SheetKeys,
+    SheetRun,
+    equal_lines,
+    hidden,
+    runs_of,
+)
+from ablate.planning.analysis_keys import Analysis
+from ablate.planning.cell import Cell, Column, PlannedRun, Row
+from ablate.planning.design import Imported, SheetSource
+from ablate.planning.plan import Plan
+from ablate.running.driver_lock import alone
+from ablate.shared.errors import UserError, unknown
+from ablate.shared.files import make_folder, read_file, to_json
+from ablate.shared.imported import IMPORT, imported_tree
+from ablate.shared.own import DIRECTIONS, TAKEN, TRAINER, metric_said, said_by
+from ablate.shared.result import FINAL
+from ablate.shared.rundir import RunDir
+from ablate.shared.spec import ids_of
+from ablate.store.events import History
+from ablate.store.gc import Rubbish, throw_away
+from ablate.store.ledger import Ledger, result_detail
+from ablate.store.record import folded
+from ablate.store.store import Store
+
+SHOWN = 3  # changed numbers that an error names
+Values = Mapping[str, float]  # by metric; {} of a run that diverged
+
+
+@dataclass(frozen=True)
+class Imports:
+    """What an import brought: numbers of the sweep's rows and columns and of runs; `notes`: lines
+    on what the sheet hides."""
+
+    sweep: str
+    rows: int
+    columns: int
+    brought: int
+    there: int
+    diverged: int
+    notes: tuple[str, ...]
+
+    def lines(self) -> Iterator[str]:
+        """What is printed of it."""
+        grid = f"{count(self.rows, 'row')}, {count(self.columns, 'column')}"
+        there = f", {self.there:,} here already" if self.there else ""
+        ill = f", {self.diverged:,} of these diverged" if self.diverged else ""
+        yield f"{self.sweep}: {grid}; {count(self.brought, 'run')} imported{there}{ill}"
+        yield from (f"note: {note}" for note in self.notes)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a user says of a sheet beside its columns. `metrics`: "acc:more:%", or
+    "acc=COLUMN:more:%" where the column has another name; the first is the table's."""
+
+    name: str
+    row: str
+    metrics: Sequence[str]
+    column: str | None = None
+    seed: str | None = None
+    baseline: str | None = None
+    predictions: str | None = None
+    result: str | None = None
+    words: Sequence[str] = ()  # the command
+
+    @property
+    def keys(self) -> SheetKeys:
+        """Raises UserError for a metric that can't be read."""
+        metrics = {key: column for key, column, _ in map(_metric, self.metrics)}
+        if not metrics:
+            raise UserError("--metric: missing; give KEY:more or KEY:less, such as acc:more:%")
+        return SheetKeys(self.row, metrics, self.column, self.seed, self.predictions, self.result)
+
+
+def _metric(text: str) -> tuple[str, str, dict[str, Any]]:
+    """(its name, its column, direction and unit) of "acc=test/acc:more:%"."""
+    named, _, rest = text.partition(":")
+    key, _, column = named.partition("=")
+    direction, _, unit = rest.partition(":")
+    place = f"--metric {text}"
+    if direction not in DIRECTIONS:
+        raise UserError(
+            f"{place}: expected KEY:more or KEY:less, and a unit, such as acc:more:%: which values "
+            f"are better?"
+        )
+    if not key.isidentifier() or key in TAKEN:
+        raise UserError(f"{place}: {key!r} can't be a metric's name; write accuracy={key}:{rest}")
+    return key, column or key, {"direction": direction, "unit": unit}
+
+
+# --- The plan -------------------------------------------------------------------------------------
+
+
+def declare_plan(sheet: Sheet, runs: Sequence[SheetRun], said: Declared, old: Plan | None) -> Plan:
+    """The plan of a sheet's runs, and of those that `old` has of earlier ones.
+
+    Raises UserError for a baseline that is no row, or lacks a column, and for metrics or seeds
+    that are not those of `old`.
+    """
+    metrics = _metrics(runs, said)
+    blocks = said.seed is not None
+    lines = [*hidden(runs), *([] if blocks else equal_lines(sheet))]
+    source = SheetSource(
+        os.path.abspath(sheet.name) if sheet.name != FRAME else FRAME,
+        *(sheet.sha256, len(sheet.lines), asdict(said.keys), tuple(lines)),
+    )
+    sources, places = [source], [(run.row, run.column, run.seed) for run in runs]
+    rows, columns = [], []
+    if old is not None:
+        assert isinstance(old.design, Imported)
+        _check_same(old, old.design, metrics, said)
+        metrics = old.cells[0].spec["metrics"]
+        sources = [*(one for one in old.design.sources if one.file != source.file), source]
+        has = [(c.row, c.column, s) for s in old.seeds for c in old.cells if s in c.ids]
+        places = list(dict.fromkeys([*has, *places]))
+        rows, columns = [r.label for r in old.rows], [c.label for c in old.columns]
+    rows = list(dict.fromkeys([*rows, *(row for row, _, _ in places)]))
+    columns = list(dict.fromkeys([*columns, *(column for _, column, _ in places)]))
+    baseline = said.baseline or (old.baseline if old is not None else rows[0])
+    if baseline not in rows:
+        raise unknown("--baseline", baseline, rows)
+    seeds: dict[tuple[str, str], list[int]] = {}
+    for row, column, seed in places:
+        seeds.setdefault((row, column), []).append(seed)
+    for column in columns:
+        if (baseline, column) not in seeds:
+            raise UserError(
+                f"{sheet.name}: {said.column} {column!r} has no run of the baseline {baseline!r}: "
+                f"gains are taken within a column; leave its lines out, or give --baseline"
+            )
+    return Plan(
+        name=said.name,
+        title=said.name,
+        words=tuple(said.words) or ("import", sheet.name, "--as", said.name),
+        rows=tuple(Row(row, {f"{TRAINER}.row": row}) for row in rows),
+        columns=tuple(
+            Column(column, {f"{TRAINER}.column": column} if said.column else {})
+            for column in columns
+        ),
+        cells=tuple(
+            _cell(said.name, row, column, sorted(seeds[row, column]), metrics)
+            for column in columns
+            for row in rows
+            if (row, column) in seeds
+        ),
+        baseline=baseline,
+        seeds=tuple(sorted({seed for _, _, seed in places})),
+        analysis=old.analysis if old is not None else Analysis(),
+        design=Imported(blocks, tuple(sources)),
+    )
+
+
+def _cell(
+    name: str, row: str, column: str, seeds: Sequence[int], metrics: Sequence[Mapping[str, Any]]
+) -> Cell:
+    tree = imported_tree(name, row, column, metrics)
+    return Cell(row, column, tree, ids_of(tree, seeds))
+
+
+def _metrics(runs: Sequence[SheetRun], said: Declared) -> list[dict[str, Any]]:
+    """What the metrics are. One in % whose values are all from -1 to 1 is of shares, as
+    accuracies of trainers are."""
+    found = []
+    for key, _, of in map(_metric, said.metrics):
+        values = [run.values[key] for run in runs if not run.diverged]
+        if of["unit"] == "%":
+            of["scale"] = 100.0 if all(abs(value) <= 1 for value in values) else 1.0
+        else:
+            of["decimals"] = min(4, 1 + max(run.decimals for run in runs))
+        found.append(metric_said(key, of))
+    if "accuracy" in [one["key"] for one in found[1:]]:  # as --show calls the first one
+        raise UserError("--metric accuracy: goes first, or is called otherwise: top1=accuracy:more")
+    return found
+
+
+MEANS = ("key", "direction", "unit", "scale")  # of a metric: what a second import must repeat
+
+
+def _check_same(
+    old: Plan, design: Imported, metrics: Sequence[Mapping[str, Any]], said: Declared
+) -> None:
+    """Raises UserError where the old plan has other metrics, or seeds or columns and the new sheet
+    none, or the other way round."""
+    both = old.cells[0].spec["metrics"], metrics
+    was, now = ([[one[part] for part in MEANS] for one in some] for some in both)
+    had = {"metric": was, "seed": design.blocks, "column": bool(design.sources[0].read["column"])}
+    has = {"metric": now, "seed": said.seed is not None, "column": said.column is not None}
+    for option in had:
+        if had[option] != has[option]:
+            raise UserError(
+                f"--{option}: means something else than in `{shlex.join(['ablate', *old.command])}`"
+                f", which {old.name} was imported by; do as there, or give --as NAME"
+            )
+
+
+# --- Its runs, here -------------------------------------------------------------------------------
+
+
+def import_alone(store: Store, sheet: Sheet, said: Declared) -> Imports:
+    """Import a sheet as `import_sheet` does, under the driver's lock. Raises Failure where another
+    process has it."""
+    if Bundle(store.root).is_one:
+        raise UserError(f"{store.root}: is a bundle, which nothing is added to; name a store")
+    make_folder(store.root)
+    with alone(store, "import"), Ledger.driving(store) as ledger:
+        return import_sheet(store, ledger, sheet, said)
+
+
+def import_sheet(store: Store, ledger: Ledger, sheet: Sheet, said: Declared) -> Imports:
+    """Bring the runs of a sheet into a store, under the driver's lock.
+
+    Raises UserError, before anything is written, for a mistake in the sheet or in what is said of
+    it, for numbers that an earlier import had otherwise, and for the name of a sweep that was
+    trained here.
+    """
+    runs = runs_of(sheet, said.keys)
+    old = _old_plan(store, ledger, said.name)
+    plan = declare_plan(sheet, runs, said, old)
+    planned = {(run.cell.row, run.cell.column, run.seed): run for run in plan.runs()}
+    here = {planned[run.row, run.column, run.seed].id: run for run in runs}
+    before = _recorded(ledger, here)
+    _check_numbers(sheet, plan, here, before)
+    seals = ledger.seals([*here])
+    lacking = [
+        run for run in plan.runs() if run.id in here and not _is_whole(store, run.id, seals, before)
+    ]
+    make_folder(store.runs)
+    for run in lacking:
+        _write_run(store, run, here[run.id], sheet)
+    os.sync()  # thousands of files: all at once
+    told: dict[str, History] = {}
+    for run in lacking:
+        detail = result_detail(folder := store.rundir(run.id), folder.read_result() or {})
+        detail[IMPORT] = {
+            **{"file": sheet.name, "sha256": sheet.sha256, "place": here[run.id].place},
+            "test": _numbers(here[run.id]),
+        }
+        kind = "diverged" if here[run.id].diverged else "finished"
+        new = () if ledger.events(run.id) else ((time.time(), "planned", {"sweep": plan.name}),)
+        told[run.id] = [*new, (time.time(), kind, detail)]
+    ledger.bring(told, {run.id: plan.name for run in plan.runs()}, ())
+    ledger.announce(plan)
+    store.write_plan(plan)
+    ledger.plan(plan)
+    assert isinstance(plan.design, Imported)
+    diverged = sum(run.diverged for run in runs)
+    return Imports(
+        *(plan.name, len(plan.rows), len(plan.columns), len(lacking), len(runs) - len(lacking)),
+        diverged=diverged,
+        notes=plan.design.sources[-1].hides,
+    )
+
+
+def _old_plan(store: Store, ledger: Ledger, name: str) -> Plan | None:
+    """The plan of an earlier import of this name."""
+    old = ledger.sealed_plan(store, name)
+    if old is not None and not isinstance(old.design, Imported):
+        raise UserError(f"--as {name}: is the name of a sweep that was trained here; give another")
+    return old
+
+
+def _numbers(run: SheetRun) -> Values:
+    return {} if run.diverged else run.values
+
+
+def _recorded(ledger: Ledger, runs: Mapping[str, SheetRun]) -> dict[str, Values]:
+    """The numbers of these runs that an earlier import recorded, by run."""
+    found = {}
+    for run in ledger.states(runs):
+        state, last = folded(ledger.events(run))
+        if last is not None and state.status in FINAL and IMPORT in last[1]:
+            found[run] = last[1][IMPORT]["test"]
+    return found
+
+
+def _check_numbers(
+    sheet: Sheet, plan: Plan, runs: Mapping[str, SheetRun], before: Mapping[str, Values]
+) -> None:
+    """Raises UserError where a number is another one than an earlier import had."""
+    changed = [
+        f"{sheet.name}: {run.place}: {run.label}: {key} was {_shown(before[id].get(key))}, and is "
+        f"{_shown(_numbers(run).get(key))}"
+        for id, run in runs.items()
+        if id in before
+        for key in run.values
+        if before[id].get(key) != _numbers(run).get(key)
+    ]
+    if changed:
+        assert isinstance(plan.design, Imported)
+        more = f"; and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+        numbered = "" if plan.design.blocks else " (without --seed runs have the sheet's order)"
+        raise UserError(
+            f"{'; '.join(changed[:SHOWN])}{more}{numbered}: nothing was imported; `ablate gc "
+            f"{plan.name}` forgets the old numbers, --as NAME keeps both"
+        )
+
+
+def _shown(value: float | None) -> str:
+    return "diverged" if value is None else f"{value:.12g}"
+
+
+def _is_whole(
+    store: Store, run: str, seals: Mapping[str, str], before: Mapping[str, Values]
+) -> bool:
+    """Is the run here, with all files as they were recorded?"""
+    result, why = store.rundir(run).sealed_result(seals.get(run), curves=True, predictions=True)
+    return run in before and result is not None and not why
+
+
+def _write_run(store: Store, run: PlannedRun, of: SheetRun, sheet: Sheet) -> None:
+    """Write a run's folder beside its place, and rename it when it is whole."""
+    place = store.rundir(run.id).path
+    made = RunDir(place.with_name(f".{run.id}.merge"))  # which `gc` knows
+    shutil.rmtree(made.path, ignore_errors=True)
+    made.path.mkdir()
+    spec, numbers = run.spec(), _numbers(of)
+    contents = {
+        made.run: to_json({"id": run.id, "spec": spec}),
+        made.env: to_json(
+            {
+                "attempts": [],
+                IMPORT: {"file": sheet.name, "sha256": sheet.sha256, "place": of.place},
+            }
+        ),
+        made.metrics: b"",
+    }
+    lines = [] if of.diverged else [{"step": 0, **{f"test_{k}": v for k, v in numbers.items()}}]
+    contents[made.metrics] = b"".join(_line(line) for line in lines)
+    if of.predictions is not None:
+        contents[made.predictions] = read_file(of.predictions)
+    hashes = {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
+    result = {
+        "status": "diverged" if of.diverged else "finished",
+        "origin": IMPORT,
+        "declared": list(of.values),
+        "metrics_sha256": hashes[made.metrics],
+        "env_sha256": hashes[made.env],
+        "predictions_sha256": hashes.get(made.predictions),
+        **({} if of.diverged else said_by(spec, lines)),
+    }
+    for path, content in {**contents, made.result: to_json(result)}.items():
+        path.write_bytes(content)
+    if place.is_symlink() or place.exists():
+        throw_away(store, [Rubbish("runs", place, 0, RunDir(place).lock)])
+    made.path.rename(place)
+
+
+def _line(line: Mapping[str, Any]) -> bytes:
+    return json.dumps(line, allow_nan=False).encode() + b"\n"
