@@ -420,6 +420,7 @@ def test_what_is_trained_is_found_again_verified_and_trained_to_the_same_bits(dr
 
 def test_a_bundle_carries_them_and_runs_no_code_to_be_read(driven, tmp_path, monkeypatch):
     monkeypatch.setattr(export, "figures", lambda *_: {})  # which take the longest
+    driven("export", "parts", str(tmp_path / "nameless"), "--anonymous")
     driven("export", "parts", str(tmp_path / "out"))
     assert (tmp_path / "out/code/own_metric.py").read_text() == BEGIN + TEXTS["metric"]
     files = [json.loads(file.read_text()) for file in tmp_path.glob("out/specs/*/run.json")]

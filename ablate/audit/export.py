@@ -54,7 +54,9 @@ ATTEMPT = {
     *("driver", "packages", "plugins", "python", "threads"),
 }
 EVENT = {"sweep", "step", "seconds", "device", "result_sha256", "rebuilt", "code"}
-PLACES = {(section, key) for section, key in spec.NOT_IDENTITY if key in ("path", "folder")}
+PLACES = {
+    (section, key) for section, key in spec.NOT_IDENTITY if key == "path" or key.endswith("folder")
+}
 PLACES |= {("weights", "path"), ("code", "folder")}
 RAW = (
     *("sweep.json", "specs", "predictions", "events.json", "looks.jsonl", "environment.json"),
