@@ -132,7 +132,7 @@ class Command:
     def _watch(self, words: list[str], program: Program, curves: _Curves) -> int:
         """The exit code of the program, none of whose processes lives when this ends."""
         began = time.monotonic()
-        look_at = note_at = 0.0
+        look_at = note_at = computed = 0.0
         deadline = math.inf
         signs: tuple[float, ...] = ()
         try:
@@ -149,12 +149,14 @@ class Command:
                     look_at = now + LOOK_S
                     curves.read()
                     size = float(self.rundir.log.stat().st_size)
-                    before, signs = signs, (size, processes.cpu_seconds(self.home))
-                    if signs != before:
-                        self.handle.should_stop()  # a sign of life
-                if now >= note_at:
-                    note_at = now + NOTE_S
-                    self.attempt.note(alive_s=round(now - began, 1))
+                    if now >= note_at:
+                        note_at = now + NOTE_S
+                        self.attempt.note(alive_s=round(now - began, 1))
+                        self.rundir.lock.note()  # its age says that the worker lives
+                        computed = processes.cpu_seconds(self.home)
+                    before, signs = signs, (size, computed)
+                    if signs != before:  # of life of the program
+                        self.handle.should_stop()
                 time.sleep(POLL_S)
             return code
         finally:
