@@ -31,8 +31,6 @@ from ablate.training.own.code import Code
 from ablate.training.own.command import Command
 from ablate.training.own.handle import Ended, Handle
 
-PROCESSES = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-
 
 def tree_of(path: str) -> dict[str, Any] | None:
     """The plain tree of a run that is such a one; None of any other, and where it is not whole."""
@@ -168,6 +166,7 @@ def _seed(handle: Handle, options: Mapping[str, Any]) -> None:
 def _where(run: OwnRun, handle: Handle, attempt: Attempt) -> dict[str, Any]:
     """Of a result: what it declares and cost, by which code, on what."""
     known = attempt.facts.get("interpreter", {})
+    who = resource.RUSAGE_CHILDREN if known else resource.RUSAGE_SELF
     versions = [f"{name} {version}" for name, version in known.get("packages", {}).items()]
     python = f"python {known['python']}" if "python" in known else known.get("path")
     of_program = {"interpreter": ", ".join([str(python), *versions])} if known else {}
@@ -176,7 +175,7 @@ def _where(run: OwnRun, handle: Handle, attempt: Attempt) -> dict[str, Any]:
         "declared": keys_of(run),
         "metrics_sha256": handle.metrics_sha256(),
         "seconds": handle.seconds,
-        "peak_bytes": 1024 * max(resource.getrusage(who).ru_maxrss for who in PROCESSES),
+        "peak_bytes": 1024 * resource.getrusage(who).ru_maxrss,
         **attempt.code(["trainer"]),
         "device": _device(handle),
         "threads": handle.threads,
