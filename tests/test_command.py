@@ -173,16 +173,33 @@ def test_the_last_match_on_the_output_is_the_result(toy, shell):
     assert [each["test"] for each in results(toy).values()] == [{"acc": 2.0}]
 
 
-def test_predictions_are_kept(toy, shell):
-    (toy / "train.py").write_text(
-        "import json, sys, numpy as np\nfolder = sys.argv[1]\n"
-        "np.save(f'{folder}/preds.npy', np.arange(5) > 1)\n"
-        "json.dump({'loss': 0.5}, open(f'{folder}/result.json', 'w'))\n"
-    )
-    declare(toy, "keys", "curves", command="python train.py {folder}", predictions="preds.npy")
-    shell("sweep", "one", INLINE)
-    [path] = toy.glob("runs/runs/*/predictions.npy")
-    assert np.array_equal(np.load(path), np.arange(5) > 1)
+MARKS = """
+import json, sys
+import numpy as np
+lr, seed, folder, how = sys.argv[1:]
+draws = np.random.default_rng(0).random(400) + np.random.default_rng(int(seed)).random(400) / 8
+right = draws < 0.7 + float(lr)
+np.save(f"{folder}/preds.npy", right if how == "marks" else np.arange(400))
+json.dump({"accuracy": right.mean().item(), "n": 400}, open(f"{folder}/result.json", "w"))
+"""
+
+
+@pytest.mark.parametrize("how", ["marks", "classes"])
+def test_a_spread_is_told_by_the_examples_that_predictions_mark(toy, shell, how):
+    """As by the images of our own runs, which the reference of the statistics judges; other
+    predictions are kept, and say nothing of a spread."""
+    (toy / "train.py").write_text(MARKS)
+    command = f"python train.py {{lr}} {{seed}} {{folder}} {how}"
+    metrics = {"accuracy": {"direction": "more", "unit": "%", "range": [0, 1]}}
+    said = {"command": command, "keys": {"lr": 0.1}, "metrics": metrics}
+    declare(toy, "curves", **said, predictions="preds.npy")
+    shell("sweep", "trainer=toy", "trainer.lr=0.1,0.12,0.2", "seeds=3", INLINE)
+    [column] = json.loads(shell("table", "--format", "json").out)["columns"]
+    assert column["judged_by"] == {"marks": "images", "classes": "one way"}[how]
+    for path in toy.glob("runs/runs/*/predictions.npy"):
+        kept = np.load(path)
+        test = json.loads(path.with_name("result.json").read_text())["test"]
+        assert kept.mean() == test["accuracy"] if how == "marks" else (kept == range(400)).all()
     assert "nothing wrong" in shell("verify").out
 
 

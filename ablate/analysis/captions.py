@@ -60,7 +60,7 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
     over, intervals = ("seeds", "training seeds") if blocks else ("runs", "the runs of the sheet")
     how = (
         f" [{level(gain_alpha(analysis))}, simultaneous over the {family(plan, columns)}"
-        f"{plan.design.family}; {spreads or methods[usual]}]"
+        f"{plan.design.family}; {(spreads or methods[usual]).format(examples=plan.task.examples)}]"
     )
     lines = [
         f"{name}: mean over {over} [{level(analysis.alpha)} Student t]; {of.over(plan.baseline)} "
@@ -158,7 +158,7 @@ def other_words(plan: Plan, *said: str) -> list[str]:
 
 
 METHODS = {
-    "images": "each row's own spread, from which images change between its seeds",
+    "images": "each row's own spread, from which {examples} change between its seeds",
     "one way": "one spread of all rows, without seed blocks: too wide where seeds correlate",
     "paired": "paired t",
 }
@@ -419,17 +419,17 @@ def _spread(plan: Plan, column: TableColumn) -> str:
     match column.judged_by:
         case "images":
             parts = [
-                f"each row's own spread, {spread} {of.points}, from which images change between "
-                f"its seeds ({df}, {rows})"
+                f"each row's own spread, {spread} {of.points}, from which {plan.task.examples} "
+                f"change between its seeds ({df}, {rows})"
             ]
         case "one way":
             parts = [f"spread {spread} {of.points} ({df}, {rows})"]
         case _:
             parts = [f"each row's own spread, {spread} {of.points} ({df})"]
     parts += [noisy([column.baseline_ratio])] * column.tripped
-    parts += filter(None, [_test_set(plan, column), _likeness(column)])
+    parts += filter(None, [_test_set(plan, column), _likeness(plan, column)])
     if plan.spread == "images" and column.lacking and len(column.entries) > 2:
-        parts.append(f"not from images, since {column.lacking}")
+        parts.append(f"not from {plan.task.examples}, since {column.lacking}")
     return "; ".join(parts) + "."
 
 
@@ -449,13 +449,14 @@ def _test_set(plan: Plan, column: TableColumn) -> str:
     )
 
 
-def _likeness(column: TableColumn) -> str:
+def _likeness(plan: Plan, column: TableColumn) -> str:
     """Say which row's images flip most and least like the baseline's."""
     known = [(e.likeness, e.row) for e in column.entries if e.likeness is not None]
     if len(known) < 2 or column.judged_by != "images":
         return ""
     (low, least), (high, most) = min(known), max(known)
-    return f"images flip with the baseline's: {high:.2f} {most} ... {low:.2f} {least}"
+    examples = plan.task.examples
+    return f"{examples} flip with the baseline's: {high:.2f} {most} ... {low:.2f} {least}"
 
 
 def _forecast(plan: Plan, column: TableColumn) -> str:

@@ -97,7 +97,11 @@ def _of_gain(row: JudgedRow) -> list[str]:
     texts = []
     if gain and gain.own in ("spread", "outlier"):
         leaves = gain.own == "outlier"
-        told = "its images and the other rows tell" if row.by_images else "the other rows have"
+        told = (
+            f"its {plan.task.examples} and the other rows tell"
+            if row.by_images
+            else "the other rows have"
+        )
         times = f"{gain.ratio:.1f} times" if gain.ratio is not None else "far above"
         test = "0.1" if leaves else "5" if row.by_images else "10"
         by = f" (F test, {test} %): the row has its own paired"
@@ -109,8 +113,8 @@ def _of_gain(row: JudgedRow) -> list[str]:
         )
     if gain and gain.own == "vague":
         texts.append(
-            "The row's own seeds tell its spread better than images and the other rows do: the row "
-            "has its own paired interval."
+            f"The row's own seeds tell its spread better than {plan.task.examples} and the other "
+            f"rows do: the row has its own paired interval."
         )
     if gain and gain.few:
         texts.append(

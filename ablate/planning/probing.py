@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import DEFAULT, Metric
+from ablate.shared.own import marks_examples
 from ablate.shared.parts import is_plugin
 from ablate.shared.spec import task_of
 
@@ -65,6 +66,8 @@ def spread_of(plan: Plan) -> Spread:
 def no_images(plan: Plan, metric: Metric) -> str:
     """Why the images that runs get right say nothing of this metric; "" where they do."""
     for cell in plan.cells[:1]:
+        if marks_examples(cell.spec, metric.key):
+            continue
         if metric.key not in RIGHT_WITHIN or task_of(cell.spec) != DEFAULT:
             made = " and ".join(RIGHT_WITHIN)
             return f"says which images are right, which makes {made} of {DEFAULT}, not {metric.key}"

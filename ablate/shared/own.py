@@ -54,6 +54,15 @@ def is_command(tree: Mapping[str, Any]) -> bool:
     return is_own(tree) and "program" in tree["code"]
 
 
+def marks_examples(tree: Mapping[str, Any], key: str) -> bool:
+    """Do the predictions of a run say which test examples it got right, of which the metric is the
+    share? So a program declares its first metric in %."""
+    first = tree["metrics"][0] if is_command(tree) else {}
+    return (first.get("key"), first.get("unit")) == (key, "%") and bool(
+        tree["code"]["program"]["predictions"]
+    )
+
+
 READS = ("key", "direction", "range", "chance")  # of a metric: by which a result is judged
 MEASURES = ("result", "predictions")  # of a program: where its result is read
 
