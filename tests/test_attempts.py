@@ -14,10 +14,10 @@ from threading import Thread
 import pytest
 from test_ledger import small_plan
 
-from ablate.cli.keeping import alone
 from ablate.planning.plan import Plan
 from ablate.running import driver_lock
 from ablate.running.board import Folders
+from ablate.running.driver_lock import alone
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir
 from ablate.store import attempts, connection

@@ -330,6 +330,7 @@ def test_the_same_content_is_the_same_run(toy, shell):
     assert not {*ids(*words)} & {*first}
 
 
+@pytest.mark.faults
 def test_code_or_data_that_changed_after_the_plan_is_not_run(toy, shell):
     (toy / "corpus.bin").write_bytes(b"one")
     declare(toy, data=["corpus.bin"], command=COMMAND + " --pause 0.2")
@@ -495,6 +496,7 @@ def test_what_a_program_leaves_behind_ends_with_its_run(kin, shell):
     assert gone(pids)
 
 
+@pytest.mark.faults
 def test_a_program_that_ignores_a_stop_is_killed_after_its_grace(kin, shell):
     driver = shell.start("sweep", "one", "trainer.how=stubborn")
     pids = family(kin)
@@ -550,6 +552,7 @@ def test_processes_are_those_that_have_the_tag_and_their_children(tmp_path):
 RESUMES = {"resume": "--resume {folder}/last.json"}
 
 
+@pytest.mark.faults
 @pytest.mark.parametrize("resumes", [True, False])
 def test_a_stopped_run_goes_on_where_it_can(toy, shell, resumes):
     declare(toy, **(RESUMES if resumes else {}), grace_s=5)
@@ -572,6 +575,7 @@ def test_a_stopped_run_goes_on_where_it_can(toy, shell, resumes):
     assert result["seconds"] > 2.2
 
 
+@pytest.mark.faults
 def test_where_the_old_processes_may_live_the_folder_is_copied(toy, shell):
     """The machine of the first attempt is unreachable: nobody knows whether it still writes."""
     declare(toy, **RESUMES)
@@ -835,6 +839,7 @@ def test_other_versions_are_told_and_refused_by_strict(toy, shell):
 SLOW = "python train.py --lr 0.1 --act gelu --seed {seed} --steps 8 --pause 0.1 --out {folder}"
 
 
+@pytest.mark.faults
 def test_doctor_says_how_a_killed_run_goes_on(toy, shell):
     """By words, from nothing, and wrongly."""
     declare(toy, "keys", command=SLOW, **RESUMES)

@@ -12,6 +12,7 @@ from conftest import Shell
 from test_plot import marks, points, texts
 from test_table import finished, make_plan, plant, tabulate
 
+from ablate.analysis.table import Note
 from ablate.planning.cell import Column, Row
 from ablate.planning.plan import Plan
 from ablate.report.chosen import read_labels
@@ -361,7 +362,11 @@ def test_long_notes_leave_the_panels_their_room(kind):
     """matplotlib warns where none is left, and a warning fails a test."""
     plan, table = planted(1)
     long = replace(
-        table, notes=("UNFINISHED: " + "many runs " * 60, *["a note of a table. " * 40] * 5)
+        table,
+        notes=(
+            Note("unfinished", "UNFINISHED: " + "many runs " * 60),
+            *[Note("warning", "a note of a table. " * 40)] * 5,
+        ),
     )
     svg = draw(plan, long, kind, lambda run: None).content.decode()
     assert "UNFINISHED" in " ".join(texts(svg))

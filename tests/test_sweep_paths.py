@@ -11,12 +11,14 @@ import pytest
 
 from ablate.api.training import check_name
 from ablate.planning import expand
+from ablate.planning.design import Fixed
 from ablate.planning.plan import Plan
 from ablate.planning.sweep_file import edit_notes
 from ablate.planning.sweep_paths import find, sweep_files
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
 
+FIXED = Fixed()
 RUNS = Store(Path("runs"))
 
 TWO = "variants: [{a: {}}, {b: {stem: dpn}}]\n"
@@ -128,7 +130,7 @@ def test_a_row_is_renamed_without_training(shell):
 
 def test_a_driven_sweep_whose_file_is_elsewhere_is_not_told_its_own_words():
     def read(_: str) -> SimpleNamespace:
-        return SimpleNamespace(name="gone", words=("gone",))
+        return SimpleNamespace(name="gone", words=("gone",), design=FIXED)
 
     with pytest.raises(UserError, match=r"gone: .* its sweep file is neither in .*gone\.yaml lies"):
         check_name(["gone", "seeds=5"], SimpleNamespace(read_plan=read))
