@@ -15,6 +15,7 @@ import pytest
 from ablate.planning.compose import resolve
 from ablate.shared import git as questions
 from ablate.shared.rundir import RunDir
+from ablate.store import provenance
 from ablate.store.provenance import origin
 from ablate.training import worker
 from ablate.training.attempt import EXIT_FAILED, EXIT_STOPPED
