@@ -56,6 +56,12 @@ def _train(
     return worker.returncode
 
 
+def _leg(place: str, name: str, spec: Mapping[str, Any]) -> RunDir:
+    rundir = RunDir(Path(place) / RUNS / name)
+    rundir.create(dict(spec))
+    return rundir
+
+
 def resume(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Findings:
     """Train the run until a few states are saved, or to its end where it saves fewer, without a
     kill and with one; compare every bit."""
@@ -65,13 +71,7 @@ def resume(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Finding
         return
     yield Finding("...", "resume", f"training {label} with {name}, with and without a kill -9")
     with tempfile.TemporaryDirectory(prefix="ablate-doctor-") as place:
-
-        def leg(folder: str) -> RunDir:
-            rundir = RunDir(Path(place) / RUNS / folder)
-            rundir.create(dict(spec))
-            return rundir
-
-        straight, killed = leg("straight"), leg("killed")
+        straight, killed = _leg(place, "straight", spec), _leg(place, "killed", spec)
         end = _train(straight, slot, SAVES)
         if end not in (0, KILLED):
             yield _not_tried(name, straight, end)
@@ -89,7 +89,7 @@ def resume(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Finding
             text = f"{name} calls run.save and never run.resume: a run that is stopped or killed"
             yield Finding("warning", "resume", f"{text} starts again from nothing")
             return
-        again = leg("again")
+        again = _leg(place, "again", spec)
         found = _compared(ask, straight, killed)
         if not found["differing"]:
             text = f"resume is bit-exact: {found['parts']} parts of state and metrics are equal, "
@@ -112,13 +112,7 @@ def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -
     """Train the run to its end without a kill and with one halfway; compare the results."""
     yield Finding("...", "resume", f"training {label} twice, once with a kill -9 halfway")
     with tempfile.TemporaryDirectory(prefix="ablate-doctor-") as place:
-
-        def leg(folder: str) -> RunDir:
-            rundir = RunDir(Path(place) / RUNS / folder)
-            rundir.create(dict(spec))
-            return rundir
-
-        straight, killed = leg("straight"), leg("killed")
+        straight, killed = _leg(place, "straight", spec), _leg(place, "killed", spec)
         began = time.monotonic()
         end = _train(straight, slot)
         if end != 0:
@@ -150,7 +144,7 @@ def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -
             text = f"a run that is killed {how}; its result is that of one without a kill"
             yield Finding("ok", "resume", text)
             return
-        again = leg("again")
+        again = _leg(place, "again", spec)
         differs = _train(again, slot) == 0 and _compared(ask, straight, again)["differing"]
     text = f"a run that is killed {how}; its result is not that of one without a kill: "
     text += (
