@@ -328,14 +328,49 @@ def test_two_variants_and_three_seeds_of_the_language_model_killed_twice(tmp_pat
     assert any(begun)  # and went on from a state
 
 
-def test_the_classifier_of_the_page(tmp_path):
+FOREST = """
+from sklearn.datasets import load_digits
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.model_selection import train_test_split
+
+
+def main(settings, run):
+    images, labels = load_digits(return_X_y=True)
+    images, test, labels, test_labels = train_test_split(
+        images, labels, test_size=500, random_state=0
+    )
+    images, val, labels, val_labels = train_test_split(
+        images, labels, test_size=300, random_state=0
+    )
+    model = RandomForestClassifier(
+        settings["trees"],
+        max_depth=settings["depth"],
+        random_state=int(run.rng("forest").integers(2**31)),
+    )
+    model.fit(images, labels)
+    run.log(1, accuracy=model.score(val, val_labels))
+    predicted = model.predict(test)
+    run.result(accuracy=(predicted == test_labels).mean(), n=len(test), predictions=predicted)
+"""
+FOREST_YAML = """
+# A random forest on the digits of scikit-learn
+name: forest:main
+keys:
+  trees: 20
+  depth: {default: null, type: int}
+metrics:
+  accuracy: {direction: more, unit: "%", range: [0, 1], chance: 0.1}
+"""
+
+
+def test_a_classifier_that_saves_nothing(tmp_path):
     """In fresh interpreters, without torch."""
     shell = Shell(tmp_path)
-    for file in ("forest.py", "conf/trainer/forest.yaml"):
-        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / file).write_text(FILES[file])
-    file = tmp_path / "forest.py"
-    file.write_text(file.read_text() + "\n\nimport sys\n\nassert 'torch' not in sys.modules\n")
+    write(
+        tmp_path,
+        forest_py=FOREST + "\n\nimport sys\n\nassert 'torch' not in sys.modules\n",
+        conf__trainer__forest_yaml=FOREST_YAML,
+    )
     done = shell("sweep", "trainer=forest", "trainer.trees=2,20", "seeds=1")
     low, high = (float(n) for n in re.findall(r"^\| \d+ \| ([\d.]+) ", done.out, re.M))
     assert 60 < low < high < 100
