@@ -409,6 +409,23 @@ def test_a_run_without_a_whole_result(toy, shell, how, status, line):
     assert line in done.out + done.err
 
 
+def test_an_edit_while_it_runs_is_told(toy, shell):
+    """The first run edits its own file: what a program loads late may be another code."""
+    text = "import os\nif '--seed 0' in ' '.join(__import__('sys').argv):\n"
+    text += "    print('#', file=open(__file__, 'a'))\n" + TRAIN
+    (toy / "train.py").write_text(text)
+    done = shell("sweep", "trainer=toy", "trainer.lr=0.1,0.2", "seeds=1", INLINE, code=1)
+    assert "train.py was edited after this run was planned" in done.err
+    [result] = results(toy).values()
+    [path] = toy.glob("runs/runs/*/result.json")
+    assert "code was edited while it ran" in path.with_name("log.txt").read_text()
+    (toy / "train.py").write_text(text)
+    shell("sweep", "trainer=toy", "trainer.lr=0.1,0.2", "seeds=[1]", INLINE)
+    codes = [each["plugins"]["trainer"] for each in results(toy).values()]
+    assert len(codes) == 3
+    assert codes.count(result["plugins"]["trainer"]) == 1  # the two that edit nothing are alike
+
+
 def test_what_cannot_be_started(toy, shell):
     declare(toy, command=COMMAND.replace("python", "./no-such-program"))
     done = shell("sweep", "one", INLINE, code=1)

@@ -97,6 +97,10 @@ class Command:
         if code:
             _fail(code, output)
         curves.read(ended=True)
+        if (files := files_now(self.run)) != self.run.code["files"]:
+            self.rundir.say("warning: its code was edited while it ran, and may have been loaded")
+            content = json.dumps(files, sort_keys=True).encode()
+            self.attempt.note(plugins={"trainer": hashed(content)})
         try:
             result = _result(program, folder, output, self.run)
         except UserError:
@@ -197,13 +201,9 @@ class Command:
 def check_code(run: OwnRun, cache: Path) -> None:
     """Raises UserError for a file of code or data that is another one than when the run was
     planned."""
-    folder = Path(run.code["folder"])
-    for name, digest in run.code["files"].items():
-        try:
-            same = hashed(read_file(folder / name)) == digest
-        except OSError:
-            same = False
-        if not same:
+    folder, files = Path(run.code["folder"]), run.code["files"]
+    for name, digest in files_now(run).items():
+        if digest != files[name]:
             hint = "; if it is no code, the yaml's `code: [...]` is to name what is"
             raise _changed(name, "was edited", "" if name.endswith(".py") else hint)
     try:
@@ -213,6 +213,17 @@ def check_code(run: OwnRun, cache: Path) -> None:
     for name, digest in run.code["data"].items():
         if hashes[name] != digest:
             raise _changed(name, "is data that was changed")
+
+
+def files_now(run: OwnRun) -> dict[str, str]:
+    """The hashes of the files of code as they are; "" of one that is gone."""
+    hashes = {}
+    for name in run.code["files"]:
+        try:
+            hashes[name] = hashed(read_file(Path(run.code["folder"]) / name))
+        except OSError:
+            hashes[name] = ""
+    return hashes
 
 
 def _changed(name: str, what: str, hint: str = "") -> UserError:
