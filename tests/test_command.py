@@ -420,7 +420,7 @@ def test_an_edit_while_it_runs_is_told(toy, shell):
     [path] = toy.glob("runs/runs/*/result.json")
     assert "code was edited while it ran" in path.with_name("log.txt").read_text()
     (toy / "train.py").write_text(text)
-    shell("sweep", "trainer=toy", "trainer.lr=0.1,0.2", "seeds=[1]", INLINE)
+    shell("sweep", "trainer=toy", "trainer.lr=0.1,0.2", "seeds=[1]", "--as", "b", INLINE)
     codes = [each["plugins"]["trainer"] for each in results(toy).values()]
     assert len(codes) == 3
     assert codes.count(result["plugins"]["trainer"]) == 1  # the two that edit nothing are alike
