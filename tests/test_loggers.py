@@ -103,7 +103,7 @@ def killed(tmp_path_factory) -> Shell:
 
 
 def jsonl(logs: Path) -> Iterator[tuple[str, str, Facts]]:
-    for file in logs.glob("jsonl/k/*#*"):
+    for file in logs.glob("jsonl/k/[!.]*#*"):
         about, *lines, last = map(json.loads, file.read_text().splitlines())
         assert (about["sweep"], about["seed"], last["status"]) == ("k", 0, "finished")
         assert about["configuration"]["model.depth"] == 2
