@@ -91,7 +91,7 @@ def _composed_once(compose_config: Callable[..., Any]) -> Callable[..., Any]:
 
     def composed(name: str, words: list[str]) -> Any:
         files = sorted(file for file in Path("conf").rglob("*") if file.is_file())
-        own = [(str(file.absolute()), file.read_bytes()) for file in files]
+        own = [(str(file), file.read_bytes()) for file in files]
         key = repr((name, words, conf.generated(), own))
         if key not in known:
             known[key] = compose_config(name, words)
@@ -341,7 +341,15 @@ def data_folder():
 
 # The longest first, by CPU seconds: two processes share the files, and neither shall end alone.
 LONG = (
-    *("test_kill", "test_damage", "test_trainer", "test_contract", "test_merge", "test_cli"),
+    *(
+        "test_command",
+        "test_kill",
+        "test_damage",
+        "test_trainer",
+        "test_contract",
+        "test_merge",
+        "test_cli",
+    ),
     "test_repair",
     *("test_seeding", "test_gpus", "test_resume", "test_prepare", "test_doctor", "test_docs"),
     *("test_contrastive", "test_parents", "test_data", "test_tune", "test_pilots_lost"),

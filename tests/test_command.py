@@ -403,7 +403,7 @@ def test_a_run_without_a_whole_result(toy, shell, how, status, line):
     said = {"command": "python train.py {how} {folder}", "keys": {"how": how}}
     declare(toy, **said)
     began = time.monotonic()
-    done = shell("sweep", "one", code=0 if status == "diverged" else 1)
+    done = shell("sweep", "one", INLINE, code=0 if status == "diverged" else 1)
     assert time.monotonic() - began < 50  # it waits for nothing
     assert status in shell("status").out
     assert line in done.out + done.err

@@ -38,7 +38,7 @@ SHORT = {
 
 @pytest.mark.parametrize("name", SETS)
 def test_it_is_planned_without_its_data_and_its_header_has_the_hours(shell: Shell, name: str):
-    said = shell("plan", name, "--scale", "cifar", "--on", "a100").out
+    said = shell("plan", name, "launcher=inline", "--scale", "cifar", "--on", "a100").out
     found = re.search(r"([\d.]+) device-hours", said)
     assert found is not None
     assert 1 < float(found[1]) < 24

@@ -102,6 +102,7 @@ def test_every_small_scale_that_starts_from_a_run_has_learnt(shell):
     assert cpu_s(began) < 2 * 15 * 60
 
 
+@pytest.mark.tour
 def test_features_of_mnist_are_worth_something(shell):
     """25-shot, of ten classes, after short and long pre-training on a part of MNIST."""
     words = ("seeds=1", "from.data.train='train[:800]'", "from.optim.warmup_epochs=0.5")

@@ -204,6 +204,7 @@ def test_hours_of_a_seed_count_its_search_and_its_parent(tmp_path, sections, epo
     rows = "variants: [{plain: {}}, {DPN: {optim.b2: 0.9}}]"
     declared(tmp_path, f"base: {base}\n{rows}\n{seeds}\n{sections}\n")
     words = () if looks else ("--detect", "1")
+    words = ("launcher=inline", *words)
     told = shell("plan", "few", *words, "--on", "t4:1", "--spread", "1", "--format", "json").out
     tree = json.loads(told)
     if looks:
