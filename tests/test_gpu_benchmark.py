@@ -1,0 +1,40 @@
+"""benchmarks/gpu.py, rehearsed on a CPU: every part runs, and a part that is there is kept."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+pytestmark = [pytest.mark.tour, pytest.mark.timeout(300)]
+
+
+def test_every_part_is_rehearsed_and_a_finished_one_is_never_run_twice(tmp_path: Path):
+    words = [sys.executable, str(REPOSITORY / "benchmarks" / "gpu.py"), "--tiny", "--out", "out"]
+
+    def run(*more: str) -> str:
+        done = subprocess.run(
+            [*words, *more],
+            cwd=tmp_path,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    said = run()
+    parts = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("out/*.json")}
+    assert len(parts) == 9
+    assert all(part["ended"] == "in full" and part["lines"] for part in parts.values()), said
+    assert all(part["torch"] and part["device"].startswith("CPU") for part in parts.values())
+    assert parts["kill"]["lines"][-1] == "the same bits"
+    assert not [line for line in parts["agreement"]["lines"] if "FAR" in line]
+    assert "not done" in parts["launches"]["lines"][-1]
+    (tmp_path / "out" / "several.json").unlink()
+    assert run().count("skipped: ") == 8
+    assert (tmp_path / "out" / "several.json").exists()
