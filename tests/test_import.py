@@ -110,6 +110,10 @@ def test_every_command_works_on_it(run, tmp_path):
     assert "30 brought" in run("merge", "out", "--store", "other")
     assert run("table", "paper2", "--store", "other") == run("table", "paper2")
     assert "0 problem" not in run("doctor", "--repair")
+    assert "the same `ablate import` imports it again" in run(
+        "run", "dpn@pets#3", "--delete", "--yes"
+    )
+    assert "1 run imported, 29 here already" in run("import", "runs.csv", *WORDS)
 
 
 def test_nothing_of_it_is_trained(run, tmp_path):
@@ -133,7 +137,7 @@ def test_ids_hold_places_and_meaning_and_no_number(run, tmp_path):
     write(tmp_path / "other.csv", lines(gain=5.0))
     run("import", "runs.csv", *WORDS)
     run("import", "other.csv", *WORDS, "--store", "other")
-    assert os.listdir("runs/runs").sort() == os.listdir("other/runs").sort()
+    assert sorted(os.listdir("runs/runs")) == sorted(os.listdir("other/runs"))
     run("import", "runs.csv", *WORDS[2:], "--as", "else", "--store", "else")
     assert not {*os.listdir("runs/runs")} & {*os.listdir("else/runs")}
 

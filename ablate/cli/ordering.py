@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ import typer
 
 from ablate.cli.selection import RUNS, StoreDir
 from ablate.shared.errors import Failure, UserError
+from ablate.shared.imported import is_imported
 
 if TYPE_CHECKING:
     from ablate.store.store import Store
@@ -106,5 +108,14 @@ def _delete(store: Store, runs: dict[str, str], yes: bool) -> None:
             if not typer.confirm("Remove?"):
                 raise typer.Exit(0)
         for run, item in items.items():
+            again = _again(store, run)
             remove_run(store, ledger, run, item)
-            print(f"removed: {runs[run]}; the same `ablate sweep` trains it again")
+            print(f"removed: {runs[run]}; {again}")
+
+
+def _again(store: Store, run: str) -> str:
+    """Say which command brings a run back."""
+    with contextlib.suppress(ValueError):  # a damaged run.json
+        if is_imported(store.rundir(run).read_spec()):
+            return "the same `ablate import` imports it again"
+    return "the same `ablate sweep` trains it again"
