@@ -1,13 +1,13 @@
 """Fixtures that several files of tests share."""
 
 import contextlib
-import copy
 import csv
 import functools
 import importlib
 import io
 import json
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -87,15 +87,15 @@ def seeded():
 def _composed_once(compose_config: Callable[..., Any]) -> Callable[..., Any]:
     """`compose_config`, the most of planning, asked once for what its answer depends on: its words,
     the groups that the tables of choices make, and the files of a `conf` of the user's."""
-    known: dict[str, Any] = {}
+    known: dict[str, bytes] = {}
 
     def composed(name: str, words: list[str]) -> Any:
         files = sorted(file for file in Path("conf").rglob("*") if file.is_file())
         own = [(str(file), file.read_bytes()) for file in files]
         key = repr((name, words, conf.generated(), own))
         if key not in known:
-            known[key] = compose_config(name, words)
-        return copy.deepcopy(known[key])
+            known[key] = pickle.dumps(compose_config(name, words))
+        return pickle.loads(known[key])
 
     return composed
 

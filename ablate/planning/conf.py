@@ -50,6 +50,9 @@ def _search_user_conf_first() -> None:
     Plugins.instance().register(UserConf)
 
 
+_stored: dict[str, dict[str, dict[str, Any]]] = {}  # what Hydra's store has of `generated`
+
+
 @contextlib.contextmanager
 def hydra_on_conf() -> Iterator[None]:
     """Hydra, initialised on our folder, the user's, and the groups that spec's tables generate."""
@@ -61,9 +64,12 @@ def hydra_on_conf() -> Iterator[None]:
     _search_user_conf_first()
     store = ConfigStore.instance()
     for kind, options in generated().items():
+        if _stored.get(kind) == options and kind in store.repo:
+            continue
         store.repo.pop(kind, None)  # it is global: what tables held once would stay
         for name, node in options.items():
             store.store(group=kind, name=name, node=node, provider="ablate")
+        _stored[kind] = options
     store.repo.pop(TRAINER, None)
     if user_conf() is None:
         for file in Path("conf", TRAINER).glob("*.yaml"):
