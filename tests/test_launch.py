@@ -118,6 +118,7 @@ class TestLocal(BesideContract):
         for key in ("weights_sha256", "predictions_sha256", "test"):
             assert ours[key] == theirs[key]
 
+    @pytest.mark.faults
     def test_free_leaves_workers_alive_and_a_dead_server_is_told_of_and_replaced(
         self, folder, cache
     ):

@@ -426,6 +426,7 @@ def trained(tree: dict[str, Any], folder: str, after: Any = lambda steps: None) 
     return said
 
 
+@pytest.mark.faults
 def test_a_run_that_is_killed_in_the_middle_goes_on_with_the_same_bits(
     streets: Shell, tmp_path: Path
 ) -> None:
