@@ -281,15 +281,18 @@ def test_another_version_of_the_function_is_a_changed_analysis(shell):
 def test_what_goes_wrong_is_one_line_in_the_users_file_and_line(shell):
     file, line_of = shell.folder / "mymetrics.py", "def ece(table, bins=15):\n"
 
-    def told(body: str, code: int = 2) -> str:
-        file.write_text(f"import numpy as np\n\n\n{line_of}    {body}\n")
-        done = shell("table", "mine", code=code)
+    def told(body: str, head: str = line_of) -> str:
+        file.write_text(f"import numpy as np\n\n\n{head}    {body}\n")
+        done = shell("table", "mine", code=2)
         assert len(done.err.splitlines()) == 1, done.err
         return done.err
 
     kept = "predictions.npy has class, rank, loss, label, confidence"
     line = told("return table['logits'].mean()")
     assert f"{ECE}: none#0: ValueError: no field of name logits ({file}, line 5); {kept}" in line
+    for given in ("ece()", "ece(table, bins)"):
+        line = told("return 0.5", f"def {given}:\n")
+        assert f"expected ece(predictions) or ece(predictions, classes), got {given}\n" in line
     for body, said in {
         "return np.nan": f"expected a finite number, got nan; {kept}",
         "pass": "expected a finite number, got None",

@@ -97,7 +97,7 @@ def _called(
     """The value of a function; `classes` is for one that has a parameter of this name."""
     fields = table.dtype.names or ()
     kept = f"predictions.npy has {', '.join(fields)}"
-    more = {"classes": classes} if "classes" in _parameters(function) else {}
+    more = {"classes": classes} if "classes" in _signature(function).parameters else {}
     with _blamed(place, said, f"; {kept}"):
         value = function(table, **more)
         value = value.item() if hasattr(value, "item") else value
@@ -109,11 +109,23 @@ def _called(
     return float(value)
 
 
-def _parameters(function: Callable[..., Any]) -> Iterable[str]:
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
     try:
-        return inspect.signature(function).parameters
-    except (TypeError, ValueError):  # of some that are compiled
-        return ()
+        return inspect.signature(function)
+    except (TypeError, ValueError):  # some that are compiled have none
+        return inspect.signature(lambda predictions: None)
+
+
+def _check_signature(name: str, function: Callable[..., Any]) -> None:
+    """Raises UserError for a function that doesn't take what it will be given."""
+    signature, last = _signature(function), name.rpartition(":")[2]
+    try:
+        signature.bind(None, **{key: 0 for key in ("classes",) if key in signature.parameters})
+    except TypeError as error:
+        raise UserError(
+            f"{name}: expected {last}(predictions) or {last}(predictions, classes), got "
+            f"{last}{signature}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -142,6 +154,7 @@ def _load(name: str, said: Mapping[str, Any]) -> Callable[..., Any]:
         loaded = getattr(_imported(module, file, said["version"]), function)
     if not callable(loaded):
         raise UserError(f"{name}: is no function, but {loaded!r}")
+    _check_signature(name, loaded)
     found: Callable[..., Any] = loaded
     return found
 
