@@ -270,7 +270,7 @@ def test_a_killed_driver_is_followed_by_one_that_adopts(shell, sweep, calm):
 
 
 def test_preempted_pilots_leave_checkpoints_and_come_again(shell, sweep, calm, cluster):
-    process = sweep(limits=SELDOM)
+    process = sweep(limits=SELDOM, sleep=0.15)  # Slurm may take half a minute to preempt
     train(shell)
     words = ("sbatch", "--parsable", "-p", "high", "-N", "3", "--exclusive", "-o", "/dev/null")
     wait_for(lambda: cluster.told(*words, "--wrap", "sleep 5"))
