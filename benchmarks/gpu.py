@@ -4,8 +4,9 @@
 
 Without names all parts run, in this order, each in a process of its own that ends after ten
 minutes. A part's lines are printed as they come and kept in OUT/PART.json, with device, driver,
-torch and date; a part that is there already is skipped, but for --again. So a session that is cut
-off loses the part it was at. docs/architecture.md says what the figures decide.
+torch and date; a part that is there in full is skipped, but for --again, and a rehearsal is never
+taken for the part. So a session that is cut off loses the part it was at. docs/architecture.md says
+what the figures decide.
 
 --tiny: a rehearsal on whatever is here, a minute on a CPU. A part says what it could not do.
 Needs what `ablate` needs; timm for the part `speed`, which says where it is missing.
@@ -128,7 +129,7 @@ def launches(tiny: bool) -> Lines:
 def kill(tiny: bool) -> Lines:
     """A sweep whose processes are killed and that goes on: the bits of one that was left alone."""
     words = ["sweep", *SWEEP, "stem=none,dpn", "seeds=1", "--yes", "--quiet"]
-    words += [f"train.epochs={4 if tiny else 40}", "launcher.checkpoint_s=0.2"]
+    words += ["train.epochs=60", "launcher.checkpoint_s=0.2"]
     kept = {}
     with tempfile.TemporaryDirectory() as place:
         for name in ("calm", "killed"):
@@ -141,8 +142,10 @@ def kill(tiny: bool) -> Lines:
                     )
                 while driver.poll() is None and not _has_checkpoint(folder):
                     time.sleep(0.02)
-                yield f"killed {_kill_all_in(folder)} processes"
-                driver.wait()
+                killed = _kill_all_in(folder)
+                if driver.wait() != -signal.SIGKILL:
+                    raise RuntimeError("the sweep ended before anything could be killed")
+                yield f"killed {killed} processes"
             yield from ablate(folder, *words)
             results = {path.parent.name: path for path in folder.glob("runs/runs/*/result.json")}
             read = {run: json.loads(path.read_text()) for run, path in results.items()}
@@ -369,6 +372,14 @@ def run(part: str, out: Path, tiny: bool) -> bool:
     return ended == "in full"
 
 
+def is_whole(file: Path, tiny: bool) -> bool:
+    """Did this part come to its end before? A rehearsal counts for rehearsals alone."""
+    if not file.exists():
+        return False
+    said = json.loads(file.read_text())
+    return said["ended"] == "in full" and said["tiny"] <= tiny
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
@@ -390,7 +401,7 @@ def main() -> int:
     whole = True
     for part in asked.parts or PARTS:
         print(f"{part}: {PARTS[part].__doc__}", flush=True)
-        if (asked.out / f"{part}.json").exists() and not asked.again:
+        if not asked.again and is_whole(asked.out / f"{part}.json", asked.tiny):
             print(f"  skipped: {asked.out / part}.json is there; --again runs it anew")
             continue
         whole &= run(part, asked.out, asked.tiny)

@@ -341,16 +341,8 @@ def data_folder():
 
 # The longest first, by CPU seconds: two processes share the files, and neither shall end alone.
 LONG = (
-    *(
-        "test_command",
-        "test_kill",
-        "test_damage",
-        "test_trainer",
-        "test_contract",
-        "test_merge",
-        "test_cli",
-    ),
-    "test_repair",
+    *("test_kill", "test_damage", "test_trainer", "test_contract", "test_merge", "test_cli"),
+    *("test_command", "test_repair"),
     *("test_seeding", "test_gpus", "test_resume", "test_prepare", "test_doctor", "test_docs"),
     *("test_contrastive", "test_parents", "test_data", "test_tune", "test_pilots_lost"),
     *("test_pictures", "test_rot", "test_edited", "test_new", "test_sweep", "test_launch"),

@@ -94,12 +94,11 @@ def _more(result: Mapping[str, Any], values: Mapping[str, Mapping[str, float]]) 
 def _called(
     function: Callable[..., Any], table: Any, classes: int, place: str, said: Mapping[str, Any]
 ) -> float:
-    """The value of a function; `classes` is for one that has a parameter of this name."""
+    """The value of a function of a table of predictions, and perhaps of the classes."""
     fields = table.dtype.names or ()
     kept = f"predictions.npy has {', '.join(fields)}"
-    more = {"classes": classes} if "classes" in _signature(function).parameters else {}
     with _blamed(place, said, f"; {kept}"):
-        value = function(table, **more)
+        value = function(table, **_named(function, classes))
         value = value.item() if hasattr(value, "item") else value
     if not is_number(value):
         raise UserError(f"{place}: expected a finite number, got {value!r}; {kept}")
@@ -116,11 +115,16 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(lambda predictions: None)
 
 
+def _named(function: Callable[..., Any], classes: int) -> dict[str, int]:
+    """What a function is given by name: `classes`, where it has such a parameter."""
+    return {"classes": classes} if "classes" in _signature(function).parameters else {}
+
+
 def _check_signature(name: str, function: Callable[..., Any]) -> None:
     """Raises UserError for a function that doesn't take what it will be given."""
     signature, last = _signature(function), name.rpartition(":")[2]
     try:
-        signature.bind(None, **{key: 0 for key in ("classes",) if key in signature.parameters})
+        signature.bind(None, **_named(function, 0))
     except TypeError as error:
         raise UserError(
             f"{name}: expected {last}(predictions) or {last}(predictions, classes), got "

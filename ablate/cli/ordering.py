@@ -11,7 +11,6 @@ import typer
 
 from ablate.cli.selection import RUNS, StoreDir
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.imported import is_imported
 
 if TYPE_CHECKING:
     from ablate.store.store import Store
@@ -115,6 +114,8 @@ def _delete(store: Store, runs: dict[str, str], yes: bool) -> None:
 
 def _again(store: Store, run: str) -> str:
     """Say which command brings a run back."""
+    from ablate.shared.imported import is_imported
+
     with contextlib.suppress(ValueError):  # a damaged run.json
         if is_imported(store.rundir(run).read_spec()):
             return "the same `ablate import` imports it again"
