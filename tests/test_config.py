@@ -6,6 +6,7 @@ import copy
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -393,3 +394,23 @@ def test_config_prints_the_keys_that_the_optimiser_reads(ask, name: str, keys: s
     assert code == 0
     of_some = {"b1", "b2", "eps", "momentum", "adjust_lr", "beta2_decay", "clip_threshold"}
     assert json.loads(out)["configuration"]["optim"].keys() & of_some == keys
+
+
+def test_hydra_knows_what_the_tables_of_choices_say_now(monkeypatch):
+    """Its store is one for the process: what they said once would stay there."""
+
+    def eps() -> float:
+        return compose_config("config", ["norm=rmsnorm"])[0]["norm"]["eps"]
+
+    before, rms = eps(), choices.NORMS["rmsnorm"]
+    with monkeypatch.context() as patch:
+        other = replace(rms, params={"eps": replace(rms.params["eps"], default=0.5)})
+        patch.setitem(choices.NORMS, "rmsnorm", other)
+        patch.setitem(choices.NORMS, "another", rms)
+        assert (eps(), compose_config("config", ["norm=another"])[0]["norm"]["eps"]) == (
+            0.5,
+            before,
+        )
+    assert eps() == before
+    with pytest.raises(UserError, match="another"):
+        compose_config("config", ["norm=another"])
