@@ -129,12 +129,14 @@ UNTIL = "until: {looks: [5, 7, 9], margin: 2}"
         ("until: {looks: [8, 5]}", (), {}, "two or more increasing numbers"),
         ("until: {looks: [5]}", (), {}, "two or more increasing numbers"),
         ("until: {looks: 12}", (), {}, "two or more increasing numbers"),
-        ("until: {look: [5, 8]}", (), {}, "a key among looks, margin, spread"),
+        ("until: {look: [5, 8]}", (), {}, "a key among looks, first_seed, margin, spread"),
         ("until: {margin: -1}", (), {}, "until.margin"),
         ("until: {spread: predictions}", (), {}, "one of auto, paired, got 'predictions'"),
+        ("until: {first_seed: 992}", (), {}, "the last look reaches seed 1003"),
+        ("until: {first_seed: -1}", (), {}, "until.first_seed: must be at least 0, got -1"),
         ("until: 12", (), {}, "until: expected {looks: [5, 8, 12], margin: 0.5}, got 12"),
         ("", (), {"until": 6}, "--until: expected at least 7 seeds, got 6"),
-        ("", (), {"until": 5000}, "--until: expected at most 1000 seeds"),
+        ("", (), {"until": 5000}, "seeds from 1000 up are kept for tuning"),
         ("", (), {"margin": 0.5}, "--margin: needs --until N"),
         ("", (), {"until": 12, "margin": 0.0}, "--margin"),
         (
@@ -171,12 +173,12 @@ class Planted:
         self.asked: list[str] = []
         self.results = {}
         for cell in plan.design.at_most(plan).cells:
-            for seed, run in cell.ids.items():
+            for at, (seed, run) in enumerate(cell.ids.items()):
                 key = (cell.row, cell.column, seed)
                 if key not in missing:
                     self.results[run] = {
                         "status": (status or {}).get(key, "finished"),
-                        "test": {"top1": y[cell.row, cell.column][seed] / 100, "n": 300},
+                        "test": {"top1": y[cell.row, cell.column][at] / 100, "n": 300},
                     }
 
     def __call__(self, run):
@@ -202,9 +204,10 @@ def counts(plan):
     return {(cell.row, cell.column): len(cell.ids) for cell in plan.cells}
 
 
-def test_undecided_rows_get_seeds_and_their_baseline_all_of_them(planned, tmp_path):
+@pytest.mark.parametrize("first", [0, 100])
+def test_undecided_rows_get_seeds_and_their_baseline_all_of_them(planned, tmp_path, first):
     """Against the pure function on the same arrays, column by column."""
-    plan, fewer = planned(), []
+    plan, fewer = planned(text=FILE.replace("margin: 2", f"margin: 2, first_seed: {first}")), []
     for seed in range(8):
         y = values({"plain": 0, "DPN": 1.5, "asleep": -6}, seed=seed)
         found, _ = grown(plan, Planted(plan, y), tmp_path)
@@ -221,7 +224,8 @@ def test_undecided_rows_get_seeds_and_their_baseline_all_of_them(planned, tmp_pa
                 _, state = stats.take_look(table[:, :n], at, state, method)
             assert {row: counts(found)[row, column] for row in rows} == expected
             fewer.append(expected["asleep"] == 5)
-        assert found.seeds == tuple(range(max(counts(found).values())))
+        assert found.seeds == tuple(range(first, first + max(counts(found).values())))
+        assert all(min(cell.ids) == first for cell in found.cells)
     assert sum(fewer) >= 8
 
 

@@ -193,10 +193,11 @@ def _arrays(plan: Plan, block: Sequence[Scores]) -> tuple[Floats, Bools]:
 
     shape = (len(block), plan.design.at[-1])
     y, unstable = np.full(shape, np.nan), np.zeros(shape, dtype=bool)
+    place = {seed: at for at, seed in enumerate(plan.design.reach(plan.seeds))}
     for row, found in enumerate(block):
         for seed, value in found.main.by_seed.items():
-            y[row, seed] = plan.metric.sign * value
-        unstable[row, [*found.unstable, *found.main.never]] = True
+            y[row, place[seed]] = plan.metric.sign * value
+        unstable[row, [place[seed] for seed in (*found.unstable, *found.main.never)]] = True
     return y, unstable
 
 

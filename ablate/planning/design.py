@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Tune
 from ablate.shared.errors import UserError
-from ablate.shared.schema import read, value_of
+from ablate.shared.schema import Key, read, value_of
 from ablate.shared.spec import ids_of
 
 if TYPE_CHECKING:  # which have a design
@@ -139,6 +139,7 @@ class Looks:
     at: tuple[int, ...] = DEFAULT
     analysis: Mapping[str, Any] = field(default_factory=dict)
     place: str = ""
+    first_seed: Annotated[int, Key("the first seed of every cell", least=0)] = 0
 
     grows = True
     on_other_sets = "without verdicts, for looks are at the run's own test set"
@@ -154,15 +155,20 @@ class Looks:
         return f" and the looks at {_list(self.at[:-1])} and {self.at[-1]} seeds"
 
     def tree(self) -> dict[str, Any]:
-        return {"until": self.at}
+        first = {"first_seed": self.first_seed} if self.first_seed else {}
+        return {"until": self.at, **first}
 
     of_look = tree
 
     def reach(self, seeds: Sequence[int]) -> Sequence[int]:
-        return range(self.at[-1])
+        return self._seeds(self.at[-1])
+
+    def _seeds(self, count: int) -> range:
+        return range(self.first_seed, self.first_seed + count)
 
     def spelled(self, seeds: Sequence[int] = ()) -> str:
-        return f"looks at {_list(self.at)} seeds"
+        first = f" from {self.first_seed} on" if self.first_seed else ""
+        return f"looks at {_list(self.at)} seeds{first}"
 
     driven = spelled
 
@@ -229,8 +235,13 @@ class Looks:
         for key in ("looks", "diverged"):
             if getattr(analysis, key) != getattr(default, key):
                 raise UserError(f"{place}: goes without analysis.{key}; leave one of them away")
-        seeds = tuple(range(self.at[0]))
-        return replace(sweep, design=Looks(self.at), seeds=seeds, analysis=analysis)
+        if (last := self._seeds(self.at[-1])[-1]) >= FIRST_TUNING_SEED:
+            raise UserError(
+                f"{place}: seeds from {FIRST_TUNING_SEED} up are kept for tuning, and the last "
+                f"look reaches seed {last}"
+            )
+        seeds, looks = tuple(self._seeds(self.at[0])), Looks(self.at, first_seed=self.first_seed)
+        return replace(sweep, design=looks, seeds=seeds, analysis=analysis)
 
     def recall(self, declared: Sweep, before: Plan, words: Mapping[str, Any]) -> tuple[Sweep, str]:
         analysis = declared.analysis
@@ -295,7 +306,9 @@ def design_of(tree: Mapping[str, Any]) -> Design:
         said = tree["imported"]
         sources = (read(one, SheetSource, "") for one in said["sources"])
         return Imported(bool(said["seeded"]), tuple(sources))
-    return Looks(tuple(tree["until"])) if "until" in tree else Fixed()
+    if "until" not in tree:
+        return Fixed()
+    return Looks(tuple(tree["until"]), first_seed=tree.get("first_seed", 0))
 
 
 # --- What is declared ---------------------------------------------------------------------------
@@ -314,8 +327,6 @@ def checked_looks(raw: Any, place: str) -> tuple[int, ...]:
         )
     if any(later - n < APART for n, later in itertools.pairwise(raw)):
         raise UserError(f"{place}: expected looks at least {APART} seeds apart, got {raw!r}")
-    if raw[-1] > FIRST_TUNING_SEED:
-        raise UserError(f"{place}: expected at most {FIRST_TUNING_SEED} seeds, got {raw[-1]}")
     return tuple(raw)
 
 
@@ -368,11 +379,11 @@ ONE_PARENT = Condition(
 def with_seeds(plan: Plan, counts: Mapping[tuple[str, str], int]) -> Plan:
     """The plan with so many seeds of each (row, column) at least; where settings are tuned their
     runs have ids once a search has chosen the settings of each."""
-    cells = []
+    cells, first = [], plan.seeds[0]
     for cell in plan.cells:
         count = counts.get((cell.row, cell.column), 0)
         if count > len(plan.planned(cell)):
-            seeds = tuple(range(count))
+            seeds = tuple(range(first, first + count))
             if plan.is_tuned(cell):
                 cell = replace(cell, seeds=seeds)
             else:
@@ -381,4 +392,4 @@ def with_seeds(plan: Plan, counts: Mapping[tuple[str, str], int]) -> Plan:
     if tuple(cells) == plan.cells:
         return plan
     most = max(len(plan.planned(cell)) for cell in cells)
-    return replace(plan, cells=tuple(cells), seeds=tuple(range(most)))
+    return replace(plan, cells=tuple(cells), seeds=tuple(range(first, first + most)))

@@ -65,7 +65,7 @@ def _declared(plan: Plan, groups: bool) -> dict[str, Any]:
         "paper": plan.paper,
         "tune": plan.tune and asdict(plan.tune),
         "own": own,
-        "until": plan.design.at,
+        "until": plan.design.of_look(),
         "groups": plan.groups if groups else (),
     }
 

@@ -238,9 +238,13 @@ class _Levels:
 def looks_at(raw: Any, place: str) -> Looks:
     """Read `until:`. Its margin and spread are `analysis.margin` and `.spread` of a sweep with
     looks."""
-    readers = {"looks": checked_looks, **field_readers(Analysis, "margin", "spread")}
+    readers = {
+        "looks": checked_looks,
+        **field_readers(Looks, "first_seed"),
+        **field_readers(Analysis, "margin", "spread"),
+    }
     said = parts_at(raw, place, readers, UNTIL_FORM)
-    return Looks(said.pop("looks", DEFAULT), said)
+    return Looks(said.pop("looks", DEFAULT), said, first_seed=said.pop("first_seed", 0))
 
 
 def _from_at(raw: Any, place: str) -> dict[str, Any]:

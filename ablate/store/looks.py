@@ -133,7 +133,7 @@ def until_look(
 
     def runs(cell: Cell) -> dict[int, str]:
         counted = cell.column == at and cell.row in read
-        return {seed: cell.ids[seed] for seed in range(seeds * counted)}
+        return {seed: cell.ids[seed] for seed in plan.seeds[: seeds * counted]}
 
     now = _look(plan, runs)
     columns = {
