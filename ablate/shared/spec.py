@@ -127,6 +127,8 @@ def tree_identity(tree: Mapping[str, Any]) -> str:
     kept = {key: value for key, value in effective(tree).items() if key not in apart}
     if trains(tree):
         kept["train"] = {**kept["train"], "draws": DRAWS}
+        if _may_split(tree["train"]):
+            kept["train"]["sum"] = "tree"
     more = {"probe": tree["probe"]} if tree.get("probe") else {}
     if (probes := tree.get("own_probes")) is not None:
         more["own_probes"] = probes["versions"]
@@ -144,6 +146,12 @@ def tree_identity(tree: Mapping[str, Any]) -> str:
     if also := also_of(tree):
         kept["eval"]["also"] = [_counted("data", data) for data in also]
     return json.dumps(kept | more, sort_keys=True, separators=(",", ":"))
+
+
+def _may_split(train: Mapping[str, Any]) -> bool:
+    """May a batch be four micro-batches or more, whose gradients are summed in a tree?"""
+    micro = train["micro_batch"]
+    return micro == "auto" or (micro is not None and train["batch"] >= 4 * micro)
 
 
 def _counted(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:

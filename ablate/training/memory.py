@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from math import floor, log2
 from pathlib import Path
 
 import torch
@@ -86,8 +87,11 @@ def _computed(size: int, training: Training) -> bool:
     def forward(some: Tensor) -> Tensor:
         return training.part(some, target, slice(0, len(some)))
 
-    most = min(ENOUGH, SPARE * free_bytes())
-    return size * kept_bytes(images[:2].clone(), training.model, forward) <= most
+    kept = size * kept_bytes(images[:2].clone(), training.model, forward)
+    # Of micro-batches the sums of a tree are kept, one a level: see `MicroBatches`.
+    gradients = sum(p.nbytes for p in training.model.parameters() if p.requires_grad)
+    sums = gradients * floor(log2(training.batches.size / size))
+    return kept <= ENOUGH and kept + sums <= SPARE * free_bytes()
 
 
 def kept_bytes(images: Tensor, model: nn.Module, forward: Forward) -> float:

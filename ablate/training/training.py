@@ -25,6 +25,7 @@ from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run
 from ablate.training.bfloat16 import round_weights
+from ablate.training.micro_batches import MicroBatches
 from ablate.training.model import Host, build
 from ablate.training.model.drop import StepKey
 from ablate.training.model.whole_model import seeded
@@ -103,6 +104,7 @@ class Training:
         elif memo is not None and isinstance(self.model, Host):
             self.model.fit((images for images, _ in self.shown(train)), memo)
         self.optimizer = make_optimizer(self.model, run.optim)
+        self._micro_batches = MicroBatches(self.model)
         self.average = Average(self.model, run.train.ema)
         self.epoch = self.batches.steps_per_epoch
         self.lengths = lengths(run.optim, run.train, self.epoch) if trains else Lengths(0, 0, 0)
@@ -150,6 +152,11 @@ class Training:
         """Which rows of a global batch each forward pass has."""
         size, micro = self.batches.size, self._at.micro_batch
         return [slice(first, first + micro) for first in range(0, size, micro)]
+
+    def summed(self) -> Iterator[slice]:
+        """Those rows, for a loop that takes the gradients of each: their sum is left."""
+        parts = self.micro_batches()
+        return self._micro_batches.over(parts, len(parts))
 
     def part(
         self, images: Tensor, target: Tensor, rows: slice, weights: Mapping[str, Tensor] = _NONE

@@ -101,7 +101,7 @@ class Task(Evaluation):
         """Take the gradients of the loss of a global batch, in micro-batches; that loss, float64
         (). `weights`: see `Training.part`."""
         losses, share = [], training.micro_batch / len(images)
-        for rows in training.micro_batches():
+        for rows in training.summed():
             loss = training.part(images, target, rows, weights)
             loss = loss if share == 1 else loss * share
             loss.backward()

@@ -90,7 +90,7 @@ class Contrastive(Task):
         loss = self.loss((both[0], both[1], towers.theta.exp()), target)
         loss.backward()
         seen = images if towers.learns_from_images else None
-        for rows in parts:
+        for rows in training.summed():
             again = training.outputs(seen, target, rows, weights)[:2]
             for side, embedded in zip(both, again, strict=True):
                 if embedded is not None and embedded.requires_grad and side.grad is not None:
