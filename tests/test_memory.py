@@ -47,7 +47,9 @@ def test_on_a_cpu_what_fits_is_computed(monkeypatch):
     spare = each / memory.SPARE
     assert chosen(100 * spare + 1) == 100
     assert chosen(100 * spare - 1) == 50
-    assert chosen(10 * spare + 1) == 10
+    gradients = sum(p.nbytes for p in training.model.parameters()) / memory.SPARE
+    assert chosen(10 * spare + 3 * gradients + 1) == 10  # three levels of a tree of ten
+    assert chosen(10 * spare + 2 * gradients) < 10
     assert chosen(1) == 1
     monkeypatch.setattr(memory, "ENOUGH", 24 * each)  # however much is free
     assert chosen(1e12) == 10  # 25 don't
