@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
 import pytest
 import tiny
 import torch
+from conftest import Shell
+from test_segment import WORDS, pair, png, write
 
+from ablate.shared.rundir import RunDir
 from ablate.shared.spec import ids_of, to_tree
 from ablate.training.calibrate import random_split
 from ablate.training.model.norm import BatchNorm
+from ablate.training.ranks import unequal
 from ablate.training.training import Training
 
 CPU = torch.device("cpu")
@@ -90,3 +100,230 @@ def test_running_statistics_are_taken_in_by_the_order_of_the_micro_batches(norm)
         torch.testing.assert_close(module.mean.double(), mean)
         if isinstance(module, BatchNorm):
             torch.testing.assert_close(module.var.double(), var)
+
+
+# --- Several processes ----------------------------------------------------------------------------
+
+PLACES = {"seconds", "images_per_s", "peak_bytes", "utilisation", "env_sha256", "ranks"}
+QUICK = ("data=digits", "recipe=quick", "model.depth=2", "train.steps=6", "seeds=1")
+SPLIT = ("train.micro_batch=16", "from.train.micro_batch=16", "from.train.steps=4")
+
+
+def answers(shell: Shell) -> dict[str, tuple]:
+    """What each run came to, but for times and places."""
+    found = {}
+    for folder in (shell.folder / "runs" / "runs").iterdir():
+        result = json.loads((folder / "result.json").read_text())
+        same = {key: value for key, value in result.items() if key not in PLACES}
+        found[folder.name] = json.dumps(same), (folder / "predictions.npy").read_bytes()
+    return found
+
+
+def on(ranks: int, folder: Path, *words: str) -> dict[str, tuple]:
+    shell = Shell(folder / str(ranks))
+    shell.folder.mkdir(parents=True)
+    shell("sweep", *words, f"launcher.cores_per_run={ranks}", "--quiet", "--yes")
+    for env in (shell.folder / "runs" / "runs").glob("*/result.json"):
+        assert json.loads(env.read_text())["ranks"] == ranks
+    return answers(shell)
+
+
+MIXED = ("augment.mixup=0.5", "augment.cutmix=0.5", "train.ema=0.9", "train.micro_batch=16")
+TASKS = {
+    "mixed": (*QUICK, *MIXED, "norm=layernorm,batchnorm,switchnorm"),
+    "augmented": (
+        *(*QUICK, "train.micro_batch=8", "stem=none,whiten", "augment.randaug=2"),
+        *("augment.style=timm", "augment.crop_area=0.3", "augment.erase=0.5", "augment.mixup=0.2"),
+        *("model.dropout=0.1", "model.drop_path=0.1", "eval.batch=100", "probe=[gradnorm,tokens]"),
+    ),
+    "fine-tuned": (*QUICK, *SPLIT, "stem=none,dpn", "optim.lr=0.001"),
+    "few-shot": (
+        *QUICK[:3],
+        *SPLIT[1:],
+        "seeds=1",
+        "task=fewshot",
+        "stem=none,dpn",
+        "eval.batch=50",
+    ),
+    "contrastive": (
+        *("table4", "--scale", "digits", "train.steps=4", "optim.warmup_steps=1", "seeds=1"),
+        *("from.train.steps=2", *SPLIT[:2]),
+    ),
+}
+
+
+LONGER = ("fine-tuned", "few-shot", "contrastive")  # for `make soak`
+
+
+@pytest.mark.parametrize(
+    "task", [pytest.param(t, marks=[pytest.mark.slow] * (t in LONGER)) for t in TASKS]
+)
+def test_two_and_four_ranks_have_the_bits_of_one(task, tmp_path):
+    """Results and predictions, byte for byte."""
+    alone = on(1, tmp_path, *TASKS[task])
+    assert len(alone) >= 2
+    for ranks in (2, 4) if task == "mixed" else (4,):
+        assert on(ranks, tmp_path, *TASKS[task]) == alone
+
+
+@pytest.mark.slow
+def test_segmentation_on_four_ranks_has_the_bits_of_one(tmp_path):
+    words = [word for word in WORDS if not word.startswith(("stem", "train.micro", "data.path"))]
+    pairs = [pair(60 + n, 80 - n) for n in range(20)]
+    write(tmp_path / "train.parquet", *([png(one[n]) for one in pairs] for n in (0, 1)))
+    words += [f"data.path={tmp_path}", "stem=none,dpn", "train.micro_batch=1", "train.steps=4"]
+    words += ["from.train.micro_batch=16", "seeds=1"]
+    assert on(1, tmp_path, *words) == on(4, tmp_path, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    {
+        ("train.micro_batch=null",): "2 ranks can't share the 1 micro-batches of a step",
+        ("train.batch=48", "train.micro_batch=16"): "a power of two of micro-batches",
+        ("norm=layernorm,powernorm", "train.micro_batch=16"): "powernorm reads in each micro-batch",
+        ("launcher.cores_per_run=3",): "launcher.cores_per_run: 3: expected one of 1, 2, 4, 8",
+        ("launcher=inline",): r"launcher.cores_per_run: is a setting of launcher=local",
+    }.items(),
+)
+def test_what_can_not_be_the_same_is_refused_with_its_reason(words, why, shell):
+    given = ("launcher.cores_per_run=2",) if "cores" not in words[0] else ()
+    stems = () if "norm" in words[0] else ("stem=none,dpn",)
+    assert why in shell("sweep", *QUICK, *stems, *given, *words, "--yes", code=2).err
+    assert not list((shell.folder / "runs").glob("runs/*"))
+
+
+def test_statistics_of_two_micro_batches_are_not_gathered_and_the_run_says_so(shell):
+    words = ("norm=batchnorm,layernorm", "train.micro_batch=32", "launcher.cores_per_run=2")
+    said = shell("sweep", *QUICK, *words, "--yes", code=1)
+    assert "changes as it is called" in said.err + said.out
+
+
+@pytest.mark.slow
+def test_an_automatic_micro_batch_leaves_eight_to_share(tmp_path):
+    words = (*QUICK, "stem=none,dpn", "train.micro_batch=auto")
+    two = on(2, tmp_path, *words)
+    assert {json.loads(result)["micro_batch"] for result, _ in two.values()} == {8}
+    assert on(8, tmp_path, *words) == two
+
+
+def test_unequal_ranks_are_named():
+    assert unequal([[1, 2], [1, 2]], 5) is None
+    assert unequal([[1, 2], [1, 3]], 5) == "ranks 0 and 1 of 2: weights differ at step 5"
+    three = [[1], [1], [7], [1]]
+    assert unequal(three, 5) == "rank 2 of 4: weights differ from the others' at step 5"
+
+
+# --- Deaths ---------------------------------------------------------------------------------------
+
+LONG = (*QUICK[:3], "stem=none,dpn", "train.micro_batch=16", "train.steps=500", "seeds=1")
+OFTEN = ("launcher.checkpoint_s=0.2", "launcher.attempts=9")
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory) -> dict[str, tuple]:
+    return on(1, tmp_path_factory.mktemp("calm"), *LONG)
+
+
+def children(shell: Shell) -> list[int]:
+    """The processes of ranks beyond the first, of a run with a checkpoint."""
+    for folder in (shell.folder / "runs").glob("runs/*"):
+        notes = RunDir(folder).lock.notes()
+        if RunDir(folder).checkpoints() and "ranks" in notes and RunDir(folder).lock.is_held():
+            return [int(pid) for pid in str(notes["ranks"]).split()]
+    return []
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def until(found, seconds: float = 60.0):
+    """What it finds, in the end."""
+    end = time.monotonic() + seconds
+    while not (value := found()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return value
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("number", "how"), [(signal.SIGKILL, "died (signal SIGKILL)"), (signal.SIGSTOP, "is stopped")]
+)
+def test_a_rank_that_dies_or_is_stopped_ends_the_attempt_named_and_it_goes_on(
+    number, how, shell, calm
+):
+    driver = shell.start("sweep", *LONG, *OFTEN, "launcher.cores_per_run=4", "--yes")
+    _, second, third = victims = until(lambda: children(shell))
+    os.kill(second, number)
+    began = time.monotonic()
+    until(lambda: all(map(gone, victims)), 20)
+    assert time.monotonic() - began < 15
+    done = shell.end(driver)
+    assert done.code == 0
+    assert f"rank 2 of 4 {how}" in done.out + done.err
+    assert answers(shell) == calm
+    assert gone(third)
+
+
+@pytest.mark.faults
+def test_ranks_die_with_the_first_and_its_run_goes_on_alone(shell, calm):
+    driver = shell.start("sweep", *LONG, *OFTEN, "launcher.cores_per_run=4", "--yes")
+    victims = until(lambda: children(shell))
+    first = Path(f"/proc/{victims[0]}/stat").read_text().rpartition(")")[2].split()[1]
+    driver.kill()
+    os.kill(int(first), signal.SIGKILL)
+    until(lambda: all(map(gone, victims)), 5)
+    driver.wait()
+    shell("sweep", *LONG, "--yes")
+    assert answers(shell) == calm
+
+
+@pytest.mark.faults
+def test_a_stop_is_the_first_ones_to_answer_and_another_number_goes_on(shell, calm):
+    driver = shell.start("sweep", *LONG, "launcher.cores_per_run=4", "--yes")
+    until(lambda: [*(shell.folder / "runs").glob("runs/*/metrics.jsonl")])
+    time.sleep(1)
+    driver.send_signal(signal.SIGTERM)
+    assert shell.end(driver).code != 0
+    assert [*(shell.folder / "runs").glob("runs/*/checkpoint-*")]
+    shell("sweep", *LONG, "launcher.cores_per_run=2", "--yes")
+    assert answers(shell) == calm
+
+
+UNEQUAL = """
+from ablate.training import ranks, training
+
+whole = training.Training.step
+
+def step(self):
+    whole(self)
+    if self.ranks.rank == 1 and self.steps == 277 and not TRIED.exists():
+        TRIED.touch()
+        next(self.model.parameters()).data.view(-1)[0] += 1e-3
+
+training.Training.step = step
+"""
+
+
+@pytest.mark.faults
+def test_ranks_that_are_made_unequal_end_the_attempt_named_and_the_table_is_the_calm_one(
+    shell, calm
+):
+    place = shell.folder / "site"
+    place.mkdir()
+    tried = f"from pathlib import Path\nTRIED = Path({str(shell.folder / 'tried')!r})\n"
+    (place / "unequal.py").write_text(tried + UNEQUAL)
+    (place / "sitecustomize.py").write_text(
+        "import sys\nif 'ablate.running.launchers.server' in sys.orig_argv: import unequal\n"
+    )
+    words = (*LONG, *OFTEN, "launcher.cores_per_run=4", "--yes")
+    done = shell.end(shell.start("sweep", *words, PYTHONPATH=str(place)))
+    assert done.code == 0
+    assert (shell.folder / "tried").exists()
+    assert "rank 1 of 4: weights differ from the others'" in done.out + done.err
+    assert answers(shell) == calm

@@ -9,7 +9,7 @@ Shapes: B images of a global batch, stored H x W, shown size x size, C channels;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -21,7 +21,14 @@ from ablate.data.augment import (
 )
 from ablate.data.draws import Draws
 from ablate.data.feed import Feed, Wanted
-from ablate.data.image_changes import ImageView, changes_of, erasing, in_blocks, normalise
+from ablate.data.image_changes import (
+    Change,
+    ImageView,
+    changes_of,
+    erasing,
+    in_blocks,
+    normalise,
+)
 from ablate.data.masked_crop import MaskedCuts
 from ablate.data.picture_crop import Cut, Cuts, pixels
 from ablate.data.splits import AnySplit, EncodedSplit, MaskedSplit, Split
@@ -59,6 +66,17 @@ def resident(split: AnySplit, device: torch.device) -> AnySplit:
     return split.to(device) if split.images.nbytes <= SHARE * free else split
 
 
+def _in_a_row(numbers: Iterable[int]) -> list[list[int]]:
+    """The numbers, cut where one is not the next of the one before it."""
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and parts[-1][-1] + 1 == number:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    return parts
+
+
 class Batches:
     """The global batches of a training: `batches.at(step)`.
 
@@ -77,8 +95,11 @@ class Batches:
         view: ImageView | None = None,
         ahead: bool = False,
         extra: Extra | None = None,
+        share: tuple[slice, Callable[[torch.Tensor], torch.Tensor]] | None = None,
     ) -> None:
-        """`extra`: what is done to the levels of a whole batch, uint8 to float32, at a step."""
+        """`extra`: what is done to the levels of a whole batch, uint8 to float32, at a step.
+        `share`: which rows of each global batch `at` gives, where others give the rest, and what
+        adds up a count of these over all rows."""
         if batch > len(split):
             raise UserError(
                 f"train.batch: {batch} is more than the {len(split)} training images; "
@@ -104,27 +125,56 @@ class Batches:
         fed = ahead or self._cut is not None
         self._feed = Feed(self._wanted, draws.device) if fed else None
         self._extra = extra
+        self.rows, self.over = share or (slice(0, batch), lambda count: count)
+        # Each image is mixed with the one before it in the batch, so that one is read, too.
+        self._mixes = bool(augment.mixup or augment.cutmix)
+        before = [(self.rows.start - 1) % batch] if self._mixes and not self._is_whole else []
+        self._places = torch.tensor([*before, *range(self.rows.start, self.rows.stop)])
+        read = range(batch) if extra else self._places.tolist()
+        self._read = [slice(part[0], part[-1] + 1) for part in _in_a_row(read)]
+
+    @property
+    def _is_whole(self) -> bool:
+        return self.rows == slice(0, self.size)
 
     def at(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """images float32 (B, size, size, C) as `view` says and labels int64 (B,) of step 0, 1...
-        Or masks int64 (B, size, size); then an image is 0 where it is padded."""
+        Or masks int64 (B, size, size); then an image is 0 where it is padded. Of a share of the
+        rows, which `mixed` takes: with the one before them."""
         rows = self._get(step)
         images = rows.images
         if has_masks(rows):
             return self._with_masks(rows, step)
-        made = changes_of(rows.aspects, self._augment, self._view, self._draws, step)
+        aspects = rows.aspects
+        if len(aspects) < self.size:  # what is drawn is drawn for all
+            aspects = aspects.new_ones(self.size)
+            aspects[torch.cat([torch.arange(part.start, part.stop) for part in self._read])] = (
+                rows.aspects
+            )
+        made = changes_of(aspects, self._augment, self._view, self._draws, step)
         if self._extra:  # it sees the whole batch
-            images, made = self._extra(in_blocks(images, made), self._draws, step), []
+            images, made = self._extra(self._through(images, made), self._draws, step), []
         made.append(lambda images, rows: normalise(images, self._view.input))
         if self._augment.erase:
-            made.append(erasing(len(images), self._augment.erase, self._draws, step))
-        return in_blocks(images, made), rows.labels
+            made.append(erasing(self.size, self._augment.erase, self._draws, step))
+        images, labels = self._through(images, made), rows.labels
+        if len(images) > len(self._places):
+            images, labels = (part[self._places.to(part.device)] for part in (images, labels))
+        return images, labels
+
+    def _through(self, images: torch.Tensor, made: Sequence[Change]) -> torch.Tensor:
+        """The images that were read, changed."""
+        parts = images.split([part.stop - part.start for part in self._read])
+        changed = [
+            in_blocks(some, made, part.start) for some, part in zip(parts, self._read, strict=True)
+        ]
+        return changed[0] if len(changed) == 1 else torch.cat(changed)
 
     def _with_masks(self, rows: Split, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         images = rows.images
         if self._augment.photometric:
-            uniform = self._draws.uniform("photometric", step, photometric.PHOTOMETRIC, len(images))
-            images = photometric.photometric(images, uniform)
+            uniform = self._draws.uniform("photometric", step, photometric.PHOTOMETRIC, self.size)
+            images = photometric.photometric(images, uniform[:, self.rows])
         values = normalise(images, self._view.input)
         return values.mul_(_within(rows.aspects, images.shape[1])[..., None]), rows.labels.long()
 
@@ -133,7 +183,8 @@ class Batches:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """mixup and cutmix of the global batch: images as they come, targets (B, classes)."""
         height, width = images.shape[1:3]
-        return mix.mix(images, targets, mix.kept(height, width, self._mixture(step, images)))
+        own = mix.kept(height, width, self._mixture(step, images))
+        return mix.mix(images, targets, own, self._is_whole)
 
     def _mixture(self, step: int, images: torch.Tensor) -> torch.Tensor:
         """float64 (5,), a `changes.Mixture` on the device, worked out on the host."""
@@ -157,7 +208,10 @@ class Batches:
 
     def _wanted(self, step: int) -> Wanted:
         rows = self._rows(step)
-        return self.split, rows, None if self._cut is None else self._cut(rows, step)
+        cut = None if self._cut is None else self._cut(rows, step)
+        if self._is_whole or self._extra:
+            return self.split, rows, cut
+        return self.split, rows[self._places], None if cut is None else cut.take(self._places)
 
     def _rows(self, step: int) -> torch.Tensor:
         """Which examples a step sees: with `repeats` r some B / r of them, one after the other and
@@ -175,14 +229,18 @@ class Batches:
 
 
 def evaluation_batches(
-    split: AnySplit, size: int, view: ImageView | None = None, device: torch.device | None = None
+    split: AnySplit,
+    size: int,
+    view: ImageView | None = None,
+    device: torch.device | None = None,
+    share: Callable[[int], slice] = slice,
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Every example once, in stored order, its centre: images float32 (<= size, H, W, C) as `view`
     says, and labels int64; the last batch may be smaller. With masks one image at a time, as large
-    as it is, and its mask uint8 (1, H, W)."""
+    as it is, and its mask uint8 (1, H, W). `share`: which of so many batches."""
     view = view or whole_square(split)
     if has_masks(split):
-        for row in range(len(split)):
+        for row in range(len(split))[share(len(split))]:
             if isinstance(split, MaskedSplit):
                 image, mask = pixels(split.picture(row)), torch.from_numpy(split.mask(row))
             else:  # random images, to tell what one takes
@@ -190,20 +248,23 @@ def evaluation_batches(
                 image, mask = split.images[row], split.labels[row]
             yield normalise(image[None].to(device), view.input), mask[None].to(device)
         return
+    firsts = range(0, len(split), size)
+    firsts = firsts[share(len(firsts))]
     if isinstance(split, Split) and split.device == (device or split.device):
-        firsts = range(0, len(split), size)
         parts: Iterator[Split] = (split.take(slice(n, n + size)) for n in firsts)
     else:
         cut = view.centre if isinstance(split, EncodedSplit) else None
-        parts = _fed(split, size, cut, device or split.device)
+        parts = _fed(split, firsts, cut, device or split.device)
         view = view if cut is None else view.done
     for rows in parts:
         yield normalise(view.centred(rows.images, rows.aspects), view.input), rows.labels
 
 
-def _fed(split: AnySplit, size: int, cut: Cut | None, device: torch.device) -> Iterator[Split]:
-    """All rows in order, on the device, each part fetched while the one before it is used."""
-    parts = torch.arange(len(split)).split(size)
+def _fed(split: AnySplit, firsts: range, cut: Cut | None, device: torch.device) -> Iterator[Split]:
+    """The rows from each of the `firsts` on, on the device, each part fetched while the one before
+    it is used."""
+    rows = torch.arange(len(split))
+    parts = [rows[first : first + firsts.step] for first in firsts]
     feed = Feed(lambda number: (split, parts[number], cut), device, len(parts))
     try:
         for number in range(len(parts)):

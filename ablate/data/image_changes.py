@@ -101,14 +101,14 @@ Change = Callable[[torch.Tensor, slice], torch.Tensor]  # of images, which are t
 AT_ONCE = 1 << 26
 
 
-def in_blocks(images: torch.Tensor, made: Sequence[Change]) -> torch.Tensor:
+def in_blocks(images: torch.Tensor, made: Sequence[Change], start: int = 0) -> torch.Tensor:
     """The images (B, ...) through all that is `made`, one change after the other, and no more than
     AT_ONCE values at a time: changes take many times the memory of what they give. The bits are the
-    same, as an image is changed by its own numbers alone."""
+    same, as an image is changed by its own numbers alone. `start`: the first one's row."""
 
     def through(images: torch.Tensor, rows: slice) -> torch.Tensor:
         for one in made:
-            images = one(images, rows)
+            images = one(images, slice(start + rows.start, start + rows.stop))
         return images
 
     block = max(1, AT_ONCE // max(1, images[0].numel()))

@@ -7,7 +7,7 @@ draws in the arguments.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -32,6 +32,10 @@ class MaskedCrops:
     drawn: Sequence[np.ndarray]
     size: int
     augment: Augment
+
+    def take(self, places: Tensor) -> MaskedCrops:
+        """Of some of the batch."""
+        return replace(self, drawn=[self.drawn[place] for place in places.tolist()])
 
     def show_both(
         self, place: int, picture: Image.Image, mask: np.ndarray

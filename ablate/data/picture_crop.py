@@ -7,7 +7,7 @@ drawn comes in the arguments, so nothing here hangs on who decodes or when.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -46,6 +46,10 @@ class Crops:
         ends = torch.stack([x, y, x + columns, y + rows], 1).int().tolist()
         return cls([tuple(box) for box in ends], size, style)
 
+    def take(self, places: Tensor) -> Crops:
+        """Of some of the batch."""
+        return replace(self, boxes=[self.boxes[place] for place in places.tolist()])
+
     def show(self, place: int, picture: Image.Image) -> np.ndarray:
         """uint8 (size, size, C) of the picture at this place of the batch."""
         part = picture.crop(self.boxes[place])
@@ -66,6 +70,10 @@ class Centre:
     share: float
     squeezed: bool
     style: Style
+
+    def take(self, places: Tensor) -> Centre:
+        """Of some of the batch: all are cut alike."""
+        return self
 
     def show(self, place: int, picture: Image.Image) -> np.ndarray:
         """uint8 (size, size, C)."""

@@ -16,8 +16,11 @@ from ablate.planning.cell import Cell, PlannedRun
 from ablate.planning.plan import Plan
 from ablate.running.answers import AnswerCache
 from ablate.running.launchers import Launcher
+from ablate.shared.build import build_run
+from ablate.shared.errors import UserError
 from ablate.shared.files import is_number
 from ablate.shared.own import is_own
+from ablate.shared.ranks import LEAST, check_ranks, divisors
 from ablate.shared.spec import LENGTHS, seeded
 from ablate.store.store import Store
 
@@ -64,13 +67,32 @@ def settle(plan: Plan, store: Store, launcher: Launcher) -> dict[tuple[str, str]
                 "cache": str(store.cache),
                 "device": slot.device,
                 "share": 1 / share,
+                "parts": LEAST if slot.ranks > 1 else 1,
             }
             decision = {**decision, **launcher.ask("settle", question)}
             decision["shapes"] = [*dict.fromkeys([*decision["shapes"], *new])]
             known = cache.add({name: decision})
         answer = {key: decision[key] for key in open_ if key in decision}
         decisions |= {(cell.row, cell.column): answer for cell in cells}
+    for cells in _columns(plan):
+        for cell in cells:
+            _check(cell, decisions.get((cell.row, cell.column), {}), slot.ranks)
     return decisions
+
+
+def _check(cell: Cell, settled: Mapping[str, Any], world: int) -> None:
+    """Raises UserError where several ranks can't have the cell's runs."""
+    if world > 1:
+        run = build_run(seeded(cell.spec, 0))
+        micro, batch = run.train.micro_batch, run.train.batch
+        if micro == "auto":
+            most = settled.get("micro_batch", batch // LEAST)
+            micro = next(size for size in divisors(batch) if size <= most)
+        try:
+            check_ranks(run, int(micro or batch), world)
+        except UserError as error:
+            where = " / ".join(filter(None, (cell.row, cell.column)))
+            raise UserError(f"{error} ({where})") from error
 
 
 def bring(store: Store, source: Store) -> None:

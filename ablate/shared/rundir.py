@@ -38,6 +38,7 @@ STOPPED = "stopped"  # asked to, checkpoint written
 DISK_FULL = "disk full"
 OOM = "oom"
 LOST = "device lost"
+RANK = "rank lost"  # of a run on several, which can't go on without it
 NO_DEVICE = "no device"  # it was gone, or never to be used: the run is not to blame
 ROTTEN = "data damaged"
 FAILED = "failed"  # an exception

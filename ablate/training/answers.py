@@ -238,11 +238,13 @@ def answer_deterministic(question: dict[str, Any], progress: Progress) -> dict[s
 
 def answer_settle(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """{"specs": trees, the baseline's first, "wants": [key], "known": decision of before, "cache",
-    "device", "share": of its memory} -> the decision: see `settle`."""
+    "device", "share": of its memory, "parts": micro-batches of a step at least} -> the decision:
+    see `settle`."""
     device = resume_check.set_up(question["device"])
     memory.limit(device, question["share"])
     runs = [build_run(tree) for tree in question["specs"]]
-    return settle(runs, question["wants"], question["known"], Path(question["cache"]), device)
+    known, cache, parts = question["known"], Path(question["cache"]), question["parts"]
+    return settle(runs, question["wants"], known, cache, device, parts)
 
 
 def answer_kernel(question: dict[str, Any], progress: Progress) -> dict[str, str | None]:

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ablate.shared.files import FULL, to_json, write_whole
 from ablate.shared.result import parse_result
@@ -25,6 +25,7 @@ from ablate.shared.rundir import (
     LOST,
     NO_DEVICE,
     OOM,
+    RANK,
     ROTTEN,
     STOPPED,
     RunDir,
@@ -33,7 +34,7 @@ from ablate.shared.signals import noted
 from ablate.training import faults
 
 EXIT_STOPPED, EXIT_FAILED, EXIT_ROTTEN = 76, 1, 73
-EXITS = {FAILED: EXIT_FAILED, OOM: 71, LOST: 72, NO_DEVICE: 77}
+EXITS = {FAILED: EXIT_FAILED, OOM: 71, LOST: 72, NO_DEVICE: 77, RANK: 78}
 
 
 class TrainingStopped(Exception):
@@ -42,6 +43,10 @@ class TrainingStopped(Exception):
 
 class Damaged(Exception):
     """What the run was trained on is not what was decoded: it begins again."""
+
+
+class RankLost(Exception):
+    """One of a run's ranks is gone, or has other weights than the others."""
 
 
 class Attempt:
@@ -154,15 +159,27 @@ def hold(
         except TrainingStopped:
             return _left(attempt, EXIT_STOPPED, STOPPED)
         except Exception as error:
-            code, reason = _why(error, options["device"])
+            code, reason = why(error, options["device"])
             return _left(attempt, code, reason, error, line(error))
         finally:
             rundir.lock.release()
 
 
-def _why(error: Exception, device: str) -> tuple[int, str]:
+def leave(attempt: Attempt, code: int, reason: str, line: str) -> NoReturn:
+    """End the process, whatever it is at: `line` says why."""
+    with suppress(OSError):
+        attempt.rundir.lock.note(exit=reason, error=line)
+    attempt.end(reason, error=line)
+    attempt.rundir.say(line)
+    os._exit(code)
+
+
+def why(error: Exception, device: str) -> tuple[int, str]:
+    """The exit code of a worker that leaves with this error, and its reason."""
     if isinstance(error, Damaged):
         return EXIT_ROTTEN, ROTTEN
+    if isinstance(error, RankLost):
+        return EXITS[RANK], RANK
     if isinstance(error, OSError) and error.errno in FULL:
         return EXIT_DISK_FULL, DISK_FULL
     reason = faults.whose(error, device)

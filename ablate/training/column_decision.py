@@ -30,10 +30,12 @@ def settle(
     known: Mapping[str, Any],
     cache: Path,
     device: torch.device,
+    parts: int = 1,
 ) -> dict[str, Any]:
     """{"micro_batch", "deterministic"}, as far as `wants` names them and the runs tell. `known`: a
     decision of before, which these runs join: no more images than that, and no determinism where
-    there is none. The first run is the baseline.
+    there is none. The first run is the baseline. `parts`: into so many micro-batches a batch is
+    split at least.
 
     A run that can't be tried tells nothing: it fails by itself when it is trained.
     """
@@ -46,7 +48,9 @@ def settle(
             with suppress(Exception):
                 sizes[_kept(run, device, found), run.train.batch] = run
         if sizes:
-            images = _images(sizes[max(sizes)], found, known.get("micro_batch"), cache, device)
+            run = sizes[max(sizes)]
+            most = min(known.get("micro_batch", run.train.batch), max(1, run.train.batch // parts))
+            images = _images(run, found, most, cache, device)
             found["micro_batch"] = images
         elif "micro_batch" in known:
             found["micro_batch"] = known["micro_batch"]
@@ -87,7 +91,7 @@ def _small(run: Run, device: torch.device, found: Mapping[str, Any]) -> Iterator
 
 
 def _images(
-    run: Run, found: Mapping[str, Any], at_most: int | None, cache: Path, device: torch.device
+    run: Run, found: Mapping[str, Any], at_most: int, cache: Path, device: torch.device
 ) -> int:
     """How many of its images fit at once, its data where they are when it is trained."""
     choose(run, device, found).use()

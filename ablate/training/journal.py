@@ -51,11 +51,6 @@ class Journal:
         self._checkpoint_at = time.monotonic() + checkpoint_s
         self._beat_at = 0.0
 
-    @property
-    def multiply_adds(self) -> int:
-        """Of an image's forward pass."""
-        return int(self._size["multiply_adds"])
-
     # --- On the way -----------------------------------------------------------------------------
 
     def watched(self) -> int | None:
@@ -110,6 +105,8 @@ class Journal:
     def checkpoint(self) -> None:
         """Write one; the next is due when writing has cost its share of the time."""
         before = time.monotonic()
+        self._training.ranks.tell("compare")
+        self._training.compare()
         save_checkpoint(self._rundir, self._training, self._metrics, self._kept)
         self._kept = self._training.steps
         took = time.monotonic() - before
@@ -146,8 +143,9 @@ class Journal:
     def finished(self, data: Mapping[str, AnySplit]) -> dict[str, Any]:
         """Test the model, once; write its weights and predictions."""
         training, total = self._training, self._training.steps
+        training.ranks.tell("test")
+        scores, predictions = training.evaluate(data["test"])
         with training.average.shown():
-            scores, predictions = training.measure(data["test"])
             weights_sha256 = save_weights(self._rundir, training.model)
             training.probes.end(data, training.measure)
         predictions_sha256 = _write(self._rundir.predictions, predictions)
@@ -184,6 +182,7 @@ class Journal:
 
     def tested(self, data: Data, split: AnySplit) -> dict[str, Any]:
         """Test the finished model on a set of `eval.also`, too; write the predictions."""
+        self._training.ranks.tell(f"test {data.name}")
         scores, predictions = self._training.evaluate(split, data)
         path = self._rundir.predictions_on(data.name)
         return {"test": scores, "predictions_sha256": _write(path, predictions)}

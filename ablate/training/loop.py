@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,18 @@ from ablate.data.source import share
 from ablate.data.splits import AnySplit, Cached
 from ablate.shared import decoded
 from ablate.shared.files import read_json
+from ablate.shared.ranks import LEAST, check_ranks
 from ablate.shared.rundir import RunDir
+from ablate.shared.sections import Data
 from ablate.shared.spec import Run
 from ablate.training.attempt import TrainingStopped
+from ablate.training.checkpoint import load_checkpoint
 from ablate.training.compiled import compile_step
 from ablate.training.journal import Journal
 from ablate.training.memory import micro_batch, part
+from ablate.training.model.count import describe
 from ablate.training.numerics import choose
+from ablate.training.ranks import ALONE, Ranks
 from ablate.training.starting_weights import start_of
 from ablate.training.training import Training
 
@@ -41,16 +46,26 @@ class Machine:
     beat: Callable[..., None]  # notes for whoever watches: step=, total=, phase=
     say: Callable[[str], None]  # a line for whoever reads the run's log
     settled: Mapping[str, Any] = field(default_factory=dict)  # see `settle`
+    ranks: Ranks = ALONE  # which of them this is; all but the first follow its word
+
+    def follower(self, ranks: Ranks, device: torch.device) -> Machine:
+        """Another rank's: nobody watches it."""
+        return replace(self, ranks=ranks, device=device, beat=_silent, say=_silent)
+
+
+def _silent(*words: Any, **notes: Any) -> None:
+    """Say nothing."""
 
 
 def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
-    """Train `run`, from its newest checkpoint if it has one; returns what `result.json` holds.
+    """Train `run`, from its newest checkpoint if it has one; returns what `result.json` holds. A
+    rank that follows another returns nothing of use, and writes nothing.
 
     Writes checkpoints, `metrics.jsonl`, `predictions.npy` and what probes measure. Raises
     TrainingStopped when asked to stop, UserError where the data does not fit the spec, OSError
     where the disk is full.
     """
-    device, beat, say = machine.device, machine.beat, machine.say
+    device, beat, say, ranks = machine.device, machine.beat, machine.say, machine.ranks
     choose(run, device, machine.settled).use()
 
     # --- Data -----------------------------------------------------------------------------------
@@ -68,19 +83,32 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
 
     # --- Task, model, optimiser -----------------------------------------------------------------
     memo = machine.cache / f"{run.data.fingerprint}.{ImageView.of(run).name}"
-    training = Training(run, data["train"], device, beat, memo, start_of(run, rundir))
+    start = start_of(run, rundir)
+    training = Training(run, data["train"], device, beat, memo, start, ranks)
     total, every = training.lengths.total, run.eval.every * training.epoch
 
     # --- Resume ---------------------------------------------------------------------------------
-    journal = Journal(training, rundir, cached.sha256, machine.checkpoint_s, beat, say)
+    if ranks.rank:
+        load_checkpoint(rundir, training)
+    else:
+        journal = Journal(training, rundir, cached.sha256, machine.checkpoint_s, beat, say)
     if total and not training.micro_batch:
         beat(phase="memory")
         decided = machine.settled.get("micro_batch")
         batch = run.train.batch
+        if ranks.world > 1 and not decided:  # each would find its own
+            decided = max(1, batch // LEAST)
         training.micro_batch = part(batch, decided) if decided else micro_batch(training)
     if total:
+        check_ranks(run, training.micro_batch, ranks.world)
         execution = machine.settled.get("execution")
-        compile_step(training, journal.multiply_adds, machine.cache, beat, say, execution)
+        multiply_adds = int(describe(run)["multiply_adds"])
+        compile_step(training, multiply_adds, machine.cache, beat, say, execution)
+    training.compare()
+    shown = {name: (data[name], run.data) for name in ("validation", "test")}
+    shown |= {f"test {other.name}": (also[other.name], other) for other in run.eval.also}
+    if ranks.rank:
+        return _follow(training, shown)
 
     # --- Train loop -----------------------------------------------------------------------------
     if total:
@@ -89,6 +117,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     while training.steps < total:
         if (enough := journal.watched()) is not None:
             return journal.pruned(enough)
+        ranks.tell("step")
         training.step()
         step = training.steps
         measure = step % every == 0 or step == total
@@ -98,6 +127,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
                 return journal.diverged(bad)
         if measure:
             beat(step=step, total=total, phase="validation")
+            ranks.tell("validation")
             scores, _ = training.evaluate(data["validation"])
             if not journal.measured(scores):
                 return journal.diverged(step - 1)
@@ -110,6 +140,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
 
     if not total:  # a task that trains nothing: what the run starts from is measured
         beat(step=0, total=0, phase="validation")
+        ranks.tell("validation")
         scores, _ = training.evaluate(data["validation"])
         if not journal.measured(scores):
             return journal.diverged(0)
@@ -121,6 +152,18 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         tested = told[other.name] | journal.tested(other, also[other.name])
         result.setdefault("also", {})[other.name] = tested
     return result
+
+
+def _follow(training: Training, shown: Mapping[str, tuple[AnySplit, Data]]) -> dict[str, Any]:
+    """Do what rank 0 says is next, until it ends this process."""
+    while True:
+        match training.ranks.hear():
+            case "step":
+                training.step()
+            case "compare":
+                training.compare()
+            case name:
+                training.evaluate(*shown[name])
 
 
 def _also(
@@ -138,8 +181,9 @@ def _also(
         else:  # texts ask for the classes of any set that names them
             check_names(other, cached.class_names)
         found = decoded.facts(read_json(cached.folder / decoded.META))
-        if shared := shared_images(train, split, lambda row: machine.beat(images=row)):
-            found["shared"] = {"test": [shared, len(split)]}
+        if not machine.ranks.rank:  # the first alone tells of it
+            shared = shared_images(train, split, lambda row: machine.beat(images=row))
+            found |= {"shared": {"test": [shared, len(split)]}} if shared else {}
         sets[other.name] = split
         told[other.name] = {"data_sha256": cached.sha256, **found}
     return sets, told

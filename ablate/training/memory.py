@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import floor, log2
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from ablate.shared.ranks import divisors
 from ablate.shared.rundir import OOM
 from ablate.training import faults
 from ablate.training.training import Training
@@ -46,15 +47,6 @@ def micro_batch(training: Training, at_most: int | None = None) -> int:
     batch = training.run.train.batch
     *larger, one = (size for size in divisors(batch) if size <= (at_most or batch))
     return next((size for size in larger if fits(size, training)), one)
-
-
-def divisors(batch: int) -> Iterator[int]:
-    """The batch, then each time the largest divisor of it that is at most half the one before."""
-    size = batch
-    while size > 1:
-        yield size
-        size = next(part for part in range(size // 2, 0, -1) if batch % part == 0)
-    yield 1
 
 
 def _tried(size: int, training: Training) -> bool:

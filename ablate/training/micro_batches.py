@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as _TorchBatchNorm
 
+from ablate.shared.errors import UserError
 from ablate.training.model.norm import BatchNorm, SwitchNorm
+from ablate.training.ranks import Ranks
 
 Gradients = list[Tensor | None]
 IN_ORDER = 4  # micro-batches from which on statistics are taken in behind all of them
@@ -16,20 +19,25 @@ IN_ORDER = 4  # micro-batches from which on statistics are taken in behind all o
 class MicroBatches:
     """Of a model: `for rows in micro_batches.over(parts)` leaves the sum of their gradients."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, model: nn.Module, ranks: Ranks) -> None:
+        self._model, self._ranks = model, ranks
+        self._there: list[bool] = []  # is there a gradient, by parameter?
         self._parameters = [*model.parameters()]
         self._statistics: Statistics | None = None
 
     def over(self, parts: Iterable[slice], whole: int) -> Iterator[slice]:
-        """The parts, of `whole` in all: the loop's body takes the gradients of each. Their sum is a
-        balanced binary tree, depth first, so that the logarithm of their number is kept; beside a
-        power of two what is left over is added from the right. Gradients that are there before
-        are added in the end."""
+        """This rank's parts, of `whole` in all: the loop's body takes the gradients of each. The
+        sum of all is a balanced binary tree, depth first, so that the logarithm of their number is
+        kept; beside a power of two what is left over is added from the right. Gradients that are
+        there before, which each rank has, are added in the end."""
+        fresh = self._ranks.world > 1 and not self._there
+        buffers = (
+            {name: buffer.clone() for name, buffer in self._model.named_buffers()} if fresh else {}
+        )
         if whole >= IN_ORDER and self._statistics is None:
             self._statistics = Statistics(self._model)
         if self._statistics is not None:
-            self._statistics.begin()
+            self._statistics.begin(whole)
         before, sums = self._take(), list[tuple[int, Gradients]]()
         for part in parts:
             yield part
@@ -42,10 +50,47 @@ class MicroBatches:
         _, sum = sums.pop()
         while sums:
             sum = added(sums.pop()[1], sum)
+        if self._ranks.world > 1:
+            sum = self._across(sum)
         for parameter, gradient in zip(self._parameters, added(sum, before), strict=True):
             parameter.grad = gradient
         if self._statistics is not None:
-            self._statistics.end()
+            self._statistics.end(self._ranks)
+        self._check(buffers)
+
+    def _across(self, gradients: Gradients) -> Gradients:
+        """The sum over the ranks, in tensors as autograd makes them. Raises UserError where not
+        all ranks have a gradient for the same parameters."""
+        there = [gradient is not None for gradient in gradients]
+        if not self._there:
+            self._there = there
+            same = all(other == there for other in self._ranks.gathered([there]))
+        else:
+            same = there == self._there
+        if not same:
+            raise UserError(
+                "model: a parameter has a gradient in some micro-batches alone; give one rank"
+            )
+        vector = torch.cat([gradient.flatten() for gradient in gradients if gradient is not None])
+        sizes = [p.numel() if has else 0 for p, has in zip(self._parameters, there, strict=True)]
+        parts = self._ranks.summed(vector).split(sizes)
+        return [
+            torch.empty_like(p).copy_(part.view(p.shape)) if has else None
+            for p, part, has in zip(self._parameters, parts, there, strict=True)
+        ]
+
+    def _check(self, before: Mapping[str, Tensor]) -> None:
+        """Raises UserError where a forward pass has moved a buffer that is not gathered."""
+        known = {id(b) for b in self._statistics.moving} if self._statistics is not None else set()
+        now = dict(self._model.named_buffers())
+        for name, old in before.items():
+            if id(now[name]) not in known and not torch.equal(now[name], old):
+                part = self._model.get_submodule(name.rpartition(".")[0])
+                raise UserError(
+                    f"model: {type(part).__name__} ({name}) changes as it is called, and ranks "
+                    f"can gather batch norms' statistics alone, of {IN_ORDER} micro-batches or "
+                    f"more; give one rank"
+                )
 
     def _take(self) -> Gradients:
         """The gradients that are there now, and are no more."""
@@ -79,14 +124,23 @@ class Statistics:
             # From now on a forward pass leaves what it saw itself.
             module.momentum = 0.0 if isinstance(module, SwitchNorm) else 1.0  # type: ignore[assignment]
         self._moving: list[Tensor] = []
+        self._counts: list[tuple[Tensor, Tensor]] = []  # torch's own, and what they come to
         self._before = self._shares = torch.empty(0)
         self._seen: list[Tensor] = []
 
-    def begin(self) -> None:
-        """A step begins."""
+    @property
+    def moving(self) -> list[Tensor]:
+        """All buffers that are brought to the same on all ranks."""
+        return [*self._moving, *(count for count, _ in self._counts)]
+
+    def begin(self, whole: int) -> None:
+        """A step of so many micro-batches begins."""
         trained = [(share, some) for module, share, some in self._each if module.training]
         self._moving = [buffer for _, some in trained for buffer in some]
         self._seen = []
+        torchs = (m for m, *_ in self._each if m.training and isinstance(m, _TorchBatchNorm))
+        counts = [m.num_batches_tracked for m in torchs if m.num_batches_tracked is not None]
+        self._counts = [(count, count + whole) for count in counts]
         if self._moving:
             shares = [torch.full_like(each, share) for share, some in trained for each in some]
             self._shares, self._before = torch.cat(shares), torch.cat(self._moving)
@@ -96,12 +150,14 @@ class Statistics:
         if self._moving:
             self._seen.append(torch.cat(self._moving))
 
-    def end(self) -> None:
-        """Take them in: r <- r + share (seen - r) for each."""
+    def end(self, ranks: Ranks) -> None:
+        """Take them in, of all ranks: r <- r + share (seen - r) for each."""
+        for count, total in self._counts:
+            count.copy_(total)
         if not self._moving:
             return
         running = self._before
-        for seen in self._seen:
+        for seen in ranks.gather(torch.stack(self._seen)):
             running = torch.lerp(running, seen, self._shares)
         sizes = [len(buffer) for buffer in self._moving]
         for buffer, value in zip(self._moving, running.split(sizes), strict=True):
@@ -114,7 +170,7 @@ def _running(module: nn.Module) -> tuple[float, list[Tensor]] | None:
         return module.momentum, [module.mean, module.var]
     if isinstance(module, SwitchNorm):
         return 1 - module.momentum, [module.mean, module.var]
-    if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
+    if isinstance(module, _TorchBatchNorm) and module.running_mean is not None:
         assert module.running_var is not None
         if module.momentum is not None:  # else a mean over all steps, which torch counts itself
             return module.momentum, [module.running_mean, module.running_var]

@@ -24,6 +24,7 @@ from ablate.data.splits import AnySplit
 from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run
+from ablate.training.attempt import RankLost
 from ablate.training.bfloat16 import round_weights
 from ablate.training.micro_batches import MicroBatches
 from ablate.training.model import Host, build
@@ -32,6 +33,7 @@ from ablate.training.model.whole_model import seeded
 from ablate.training.optim import Average, make_optimizer, restore, tensors_of
 from ablate.training.own_augment import Augmentations
 from ablate.training.probes import Probes
+from ablate.training.ranks import ALONE, Ranks, unequal
 from ablate.training.schedule import Lengths, learning_rate, lengths, own_factor
 from ablate.training.starting_weights import begin
 from ablate.training.task import Evaluation, Predictor, make_task
@@ -42,6 +44,7 @@ DTYPES = {
     "bf16": torch.bfloat16,
     "fp64": torch.float64,
 }
+COMPARED = 50  # steps between looks at the weights of all ranks
 LOSSES = 64  # steps after which they are looked at, at the latest
 _NONE: Mapping[str, Tensor] = MappingProxyType({})
 
@@ -74,13 +77,16 @@ class Training:
         beat: Callable[..., None] = lambda **notes: None,
         memo: Path | None = None,
         start: Mapping[str, Tensor] | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         """`beat`: told of every batch that is evaluated. `memo`: see `Host.fit`; None: what is
         measured before the first step is left as it was initialised. `start`: weights to start
-        from, see `starting_weights`; None: those of the run's seed.
+        from, see `starting_weights`; None: those of the run's seed. `ranks`: with whom its steps
+        are shared; all of them call `step`, `evaluate` and `compare` alike.
 
         Raises UserError where the data does not fit the spec, or the model can't be built.
         """
+        self.ranks = ranks
         self.run, self.device, self.dtype = run, device, DTYPES[run.train.precision]
         self.weights = torch.float64 if self.dtype == torch.float64 else torch.float32
         self.task = make_task(run)
@@ -93,7 +99,10 @@ class Training:
         self._masks = StepKey(draws, batch, self.weights)
         ahead = train.device.type != device.type
         extra = Augmentations(run.augment)
-        self.batches = Batches(train, batch, run.augment, draws, self._view, ahead, extra)
+        rows, over = ranks.share(batch), lambda count: ranks.gather(count[None]).sum()
+        self.batches = Batches(
+            train, batch, run.augment, draws, self._view, ahead, extra, (rows, over)
+        )
 
         # --- Model, optimiser, lengths in steps -------------------------------------------------
         self.model = build(run, device).to(self.weights)
@@ -104,7 +113,7 @@ class Training:
         elif memo is not None and isinstance(self.model, Host):
             self.model.fit((images for images, _ in self.shown(train)), memo)
         self.optimizer = make_optimizer(self.model, run.optim)
-        self._micro_batches = MicroBatches(self.model)
+        self._micro_batches = MicroBatches(self.model, ranks)
         self.average = Average(self.model, run.train.ema)
         self.epoch = self.batches.steps_per_epoch
         self.lengths = lengths(run.optim, run.train, self.epoch) if trains else Lengths(0, 0, 0)
@@ -122,7 +131,7 @@ class Training:
 
     def step(self) -> None:
         """One step of the optimiser, on a global batch. Waits for no device, but where an optimiser
-        of torch.optim's does (adafactor)."""
+        of torch.optim's does (adafactor), and with other ranks as they are compared."""
         images, target = self.inputs()
         self.rate = learning_rate(self.run.optim, self._at.step, self.lengths, self._factor)
         self.optimizer.set_rate(self.rate)
@@ -133,6 +142,8 @@ class Training:
         self.probes.gradients(self._at.step)
         self.update()
         self._at.step += 1
+        if self._at.step % COMPARED == 0:
+            self.compare()
         self._unseen += 1
         if self._unseen == LOSSES:
             self._look()
@@ -145,18 +156,28 @@ class Training:
         self.average.update()
 
     def inputs(self) -> tuple[Tensor, Tensor]:
-        """What the next step is shown, and its target: the global batch."""
+        """What the next step is shown, and its target: this rank's rows of the global batch."""
         return self.task.inputs(self.batches, self._at.step, self.weights)
 
     def micro_batches(self) -> list[slice]:
-        """Which rows of a global batch each forward pass has."""
+        """Which rows of a global batch each forward pass of this rank has."""
         size, micro = self.batches.size, self._at.micro_batch
-        return [slice(first, first + micro) for first in range(0, size, micro)]
+        parts = [slice(first, first + micro) for first in range(0, size, micro)]
+        return parts[self.ranks.share(len(parts))]
 
     def summed(self) -> Iterator[slice]:
-        """Those rows, for a loop that takes the gradients of each: their sum is left."""
-        parts = self.micro_batches()
-        return self._micro_batches.over(parts, len(parts))
+        """Those rows, for a loop that takes the gradients of each: their sum, over all ranks, is
+        left."""
+        whole = self.batches.size // self._at.micro_batch
+        return self._micro_batches.over(self.micro_batches(), whole)
+
+    def compare(self) -> None:
+        """Raises RankLost where ranks have other weights than others. Waits for the device."""
+        if self.ranks.world == 1:
+            return
+        digest = torch.stack([_bits(tensor) for tensor in self._held().values()])
+        if (line := unequal(self.ranks.gather(digest[None]).tolist(), self._at.step)) is not None:
+            raise RankLost(line)
 
     def part(
         self, images: Tensor, target: Tensor, rows: slice, weights: Mapping[str, Tensor] = _NONE
@@ -164,7 +185,8 @@ class Training:
         """The loss of a micro-batch, the `rows` of a global one, with its graph. `weights`: in the
         place of the model's own, see `round_weights`."""
         with self._keyed(rows):
-            return self._loss(images[rows], target[rows], dict(weights))
+            here = self._here(rows)
+            return self._loss(images[here], target[here], dict(weights))
 
     def outputs(
         self, images: Tensor | None, target: Tensor, rows: slice, weights: Mapping[str, Tensor]
@@ -172,8 +194,15 @@ class Training:
         """What the model makes of a micro-batch, with its graph; see `part`. Without `images`, what
         it makes of the target alone."""
         with self._keyed(rows):
-            shown = None if images is None else images[rows]
-            return self._outputs(shown, target[rows], dict(weights))
+            here = self._here(rows)
+            shown = None if images is None else images[here]
+            return self._outputs(shown, target[here], dict(weights))
+
+    def _here(self, rows: slice) -> slice:
+        """Where these rows of the global batch stand among those of this rank."""
+        if not (first := self.batches.rows.start):
+            return rows
+        return slice(rows.start - first, rows.stop - first)
 
     def _keyed(self, rows: slice) -> AbstractContextManager[None]:
         """Inside, masks are those of these rows of this step."""
@@ -270,24 +299,32 @@ class Training:
     ) -> tuple[dict[str, float], np.ndarray]:
         """(metrics, predictions) of a whole split, by the weights that are measured, in the run's
         arithmetic. Nothing of the training moves. `data`: its set, where that isn't the run's."""
+        self.compare()
         with self.average.shown():
-            return self.measure(split, data=data)
+            return self.measure(split, data=data, ranks=self.ranks)
 
     def measure(
-        self, split: AnySplit, task: Evaluation | None = None, data: Data | None = None
+        self,
+        split: AnySplit,
+        task: Evaluation | None = None,
+        data: Data | None = None,
+        ranks: Ranks = ALONE,
     ) -> tuple[dict[str, float], np.ndarray]:
-        """`evaluate`, by the weights that the model has; by another task than its own."""
-        predict = Predictor(self, split, data or self.run.data)
+        """`evaluate`, by the weights that the model has; by another task than its own; of one rank
+        alone where nobody else does."""
+        predict = Predictor(self, split, data or self.run.data, ranks)
         self.model.eval()
         try:
             with torch.inference_mode(), self._drawn("evaluation"):
-                return (task or self.task).evaluate(predict, self.shown(split))
+                return (task or self.task).evaluate(predict, self.shown(split, ranks))
         finally:
             self.model.train()
 
-    def shown(self, split: AnySplit) -> Iterator[tuple[Tensor, Tensor]]:
-        """Its batches for evaluation, with signs of life: a long evaluation is no hanging."""
-        batches = evaluation_batches(split, self.run.eval.batch, self._view, self.device)
+    def shown(self, split: AnySplit, ranks: Ranks = ALONE) -> Iterator[tuple[Tensor, Tensor]]:
+        """A rank's share of its batches for evaluation, with signs of life: a long evaluation is no
+        hanging."""
+        size, share = self.run.eval.batch, ranks.share
+        batches = evaluation_batches(split, size, self._view, self.device, share)
         for number, batch in enumerate(batches):
             self._beat(batches=number)
             yield batch
@@ -336,6 +373,13 @@ class Training:
             | {f"ema.{name}": tensor for name, tensor in self.average.weights.items()}
             | {f"probe.{name}": tensor for name, tensor in self.probes.kept().items()}
         )
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """int64 (): the sum of its numbers' bits, or of whole numbers."""
+    flat = tensor.detach().contiguous().flatten()
+    kinds = {torch.float32: torch.int32, torch.float64: torch.int64}
+    return flat.view(kinds.get(flat.dtype, flat.dtype)).sum(dtype=torch.int64)
 
 
 def arithmetic(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:

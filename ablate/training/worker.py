@@ -10,8 +10,9 @@ import gc
 import math
 import platform
 import time
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,25 @@ from ablate.data.picture import Broken
 from ablate.shared import choices, decoded
 from ablate.shared.build import build_run
 from ablate.shared.files import read_json
-from ablate.shared.rundir import CHECK, RunDir
+from ablate.shared.rundir import CHECK, RANK, RunDir
 from ablate.shared.spec import Run
-from ablate.training import memory
+from ablate.training import faults, memory
 from ablate.training.answers import answer as answer
 from ablate.training.attempt import (
+    EXITS,
     Attempt,
     Damaged,
     TrainingStopped,
     code_digest,
     hold,
+    leave,
+    why,
 )
 from ablate.training.loop import Machine, train
 from ablate.training.numerics import choose, device_of
 from ablate.training.own import work as own_work
 from ablate.training.plugin import digests, own_folders
+from ablate.training.ranks import Children, Loss, Ranks
 from ablate.training.starting_weights import start_sha256
 
 CHECK_S, CHECK_SHARE = 2.0, 0.02  # for a look at the data at a run's end, or of its time, if more
@@ -66,16 +71,61 @@ def _train(
     rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: Callable[[], bool]
 ) -> None:
     torch.set_num_threads(options["threads"])
+    run, world = build_run(rundir.read_spec()), options.get("ranks", 1)
+    machine = Machine(
+        device=_device(options, 0),
+        cache=Path(options["cache"]),
+        checkpoint_s=options["checkpoint_s"],
+        stopping=stopping,
+        beat=rundir.lock.note,
+        say=rundir.say,
+        settled=options.get("settled") or {},
+    )
+    if world == 1:
+        return _lead(run, rundir, attempt, options, machine)
+
+    def follow(ranks: Ranks) -> None:
+        device = _device(options, ranks.rank)
+        memory.limit(device, options.get("share", 1.0))
+        train(run, rundir, machine.follower(ranks, device))
+
+    def explain(error: Exception) -> Loss:
+        return Loss(*why(error, options["device"]), faults.line(error))
+
+    children = Children(
+        world,
+        partial(_device, options),
+        follow,
+        lambda loss: leave(attempt, *loss),
+        explain,
+        Loss(EXITS[RANK], RANK, ""),
+    )
+    try:
+        rundir.lock.note(ranks=" ".join(map(str, children.pids)))
+        _lead(run, rundir, attempt, options, replace(machine, ranks=children.ranks))
+    finally:
+        children.end()
+
+
+def _device(options: Mapping[str, Any], rank: int) -> torch.device:
+    """Of a rank: those that the worker sees, in their order."""
     device = device_of(options["device"])
-    run = build_run(rundir.read_spec())
+    return device if device.type == "cpu" else torch.device(device.type, rank)
+
+
+def _lead(
+    run: Run, rundir: RunDir, attempt: Attempt, options: dict[str, Any], machine: Machine
+) -> None:
+    """Train it, as the only rank or the first of several."""
+    device, settled, world = machine.device, machine.settled, machine.ranks.world
     if rundir.distrust.exists():
         rundir.drop_checkpoints()
-    settled = options.get("settled") or {}
     memory.limit(device, options.get("share", 1.0))
     numerics = asdict(choose(run, device, settled))
     attempt.begin(
         options,
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        ranks=world,
         threads=torch.get_num_threads(),
         packages=PACKAGES,
         digest=DIGEST,
@@ -96,15 +146,7 @@ def _train(
             notes |= {"from_step": notes["step"], "from_at": time.time()}
         rundir.lock.note(**notes)
 
-    machine = Machine(
-        device=device,
-        cache=Path(options["cache"]),
-        checkpoint_s=options["checkpoint_s"],
-        stopping=stopping,
-        beat=beat,
-        say=rundir.say,
-        settled=settled,
-    )
+    machine = replace(machine, beat=beat)
     home = machine.cache / run.data.fingerprint
     opened = decoded.stamp(home)
     try:
@@ -138,6 +180,7 @@ def _where(run: Run, rundir: RunDir, attempt: Attempt, cache: Path) -> dict[str,
         "fingerprint": run.data.fingerprint,
         "start_sha256": start_sha256(run, rundir),
         "device": attempt.facts["device"],
+        "ranks": attempt.facts["ranks"],
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         **decoded.facts(read_json(cache / run.data.fingerprint / decoded.META)),

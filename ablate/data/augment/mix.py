@@ -82,9 +82,14 @@ def kept(height: int, width: int, mixture: Tensor) -> Tensor:
     return mixture[0] * (1 - (rows[0, :, None] & columns[0]).to(mixture.dtype))
 
 
-def mix(images: Tensor, targets: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-    """float (B, H, W, C) and targets (B, classes), each with its partner's, `own` (H, W) kept."""
+def mix(images: Tensor, targets: Tensor, own: Tensor, whole: bool = True) -> tuple[Tensor, Tensor]:
+    """float (B, H, W, C) and targets (B, classes), each with its partner's, `own` (H, W) kept. Of a
+    part of a batch (not `whole`) the first is a partner alone."""
     share = own.mean().to(targets.dtype)
     own = own.to(images.dtype).repeat_interleave(images.shape[3], 1)
-    mixed = torch.lerp(lines(images.roll(1, 0)), lines(images), own).view(images.shape)
-    return mixed, torch.lerp(targets.roll(1, 0), targets, share)
+    if whole:
+        partners, others = images.roll(1, 0), targets.roll(1, 0)
+    else:
+        (partners, images), (others, targets) = ((x[:-1], x[1:]) for x in (images, targets))
+    mixed = torch.lerp(lines(partners), lines(images), own).view(images.shape)
+    return mixed, torch.lerp(others, targets, share)

@@ -28,6 +28,7 @@ class Slot:
     place: str
     device: str  # cpu | cuda
     visible: str | None = None  # CUDA_VISIBLE_DEVICES of the worker
+    ranks: int = 1  # processes of its run, each with a device of its own
 
     @property
     def environment(self) -> dict[str, str]:
@@ -135,6 +136,7 @@ def worker_options(
         "share": 1 / settings.get("runs_per_gpu", 1),
         "slot": slot.name,
         "device": slot.device,
+        "ranks": slot.ranks,
         "threads": 1 if slot.device == "cpu" else 4,
         "cache": str(cache),
         "checkpoint_s": settings["checkpoint_s"],

@@ -13,6 +13,8 @@ from typing import Any
 from ablate.running.gpus import Gpu, find
 from ablate.running.launchers import Progress, Slot, Tree, silent, worker_options
 from ablate.running.launchers.fork import ForkServer
+from ablate.shared.errors import UserError
+from ablate.shared.ranks import WORLDS
 from ablate.shared.rundir import RunDir
 from ablate.store.liveness import HostLock
 
@@ -53,7 +55,7 @@ class Local(Here):
         """`tied`: workers stop when this process dies."""
         self._settings, self._cache = settings, cache
         self.devices = find(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES"))
-        self.slots = slots(self.devices.gpus, settings["runs_per_gpu"])
+        self.slots = slots(self.devices.gpus, settings["runs_per_gpu"], settings["cores_per_run"])
         self._server = ForkServer(environment(self.slots), self._died, tied)
         self._children: set[str] = set()
         self._lost: set[str] = set()  # whose server died, not told yet
@@ -133,11 +135,18 @@ def unfit(server: ForkServer, slots: Sequence[Slot]) -> dict[str, str]:
     return {name: line for name, line in why.items() if line}
 
 
-def slots(gpus: Sequence[Gpu], runs_per_gpu: int) -> list[Slot]:
-    """Make `runs_per_gpu` slots on each GPU, or one on each core: never more threads than cores."""
+def slots(gpus: Sequence[Gpu], runs_per_gpu: int, cores_per_run: int = 1) -> list[Slot]:
+    """Make `runs_per_gpu` slots on each GPU, or one on each core: never more threads than cores,
+    but for one run of more ranks than that. Raises UserError for ranks of CPUs beside a GPU."""
+    if cores_per_run not in WORLDS or (gpus and cores_per_run > 1):
+        known = ", ".join(map(str, WORLDS))
+        raise UserError(
+            f"launcher.cores_per_run: {cores_per_run}: expected one of {known}"
+            + "; more than one needs launcher.devices=cpu" * bool(gpus)
+        )
     if not gpus:
-        cores = len(os.sched_getaffinity(0))
-        return [Slot(f"cpu:{core}", "cpu", "cpu") for core in range(cores)]
+        cores = max(1, len(os.sched_getaffinity(0)) // cores_per_run)
+        return [Slot(f"cpu:{core}", "cpu", "cpu", ranks=cores_per_run) for core in range(cores)]
     return [
         Slot(
             f"gpu:{gpu.index}" + (f".{place}" if runs_per_gpu > 1 else ""),

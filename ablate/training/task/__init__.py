@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor, dtype
 
 from ablate.data.batches import Batches
@@ -17,6 +18,7 @@ from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run
 from ablate.training.model.whole_model import features
+from ablate.training.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:  # it imports this
     from ablate.training.training import Training
@@ -32,6 +34,7 @@ class Predictor:
     training: Training
     split: AnySplit
     data: Data
+    ranks: Ranks = ALONE  # who measures it, each some of its batches
 
     def __call__(self, images: Tensor) -> Tensor:
         """(B, H, W, C) -> the model's outputs."""
@@ -68,8 +71,9 @@ class Evaluation(Protocol):
         """The declared metrics of a split, raw, and what `predictions.npy` keeps of its examples,
         of which alone `TaskChoice.score` makes the same metrics.
 
-        batches: (images, labels), each example once, in stored order. predict(images): the model's
-        outputs.
+        batches: (images, labels), each example once, in stored order; of several ranks each has
+        some, in a row, and `predict.ranks.gathered` all that they make of them. predict(images):
+        the model's outputs.
         """
 
 
@@ -100,13 +104,14 @@ class Task(Evaluation):
     ) -> Tensor:
         """Take the gradients of the loss of a global batch, in micro-batches; that loss, float64
         (). `weights`: see `Training.part`."""
-        losses, share = [], training.micro_batch / len(images)
+        losses, share = [], training.micro_batch / training.batches.size
         for rows in training.summed():
             loss = training.part(images, target, rows, weights)
             loss = loss if share == 1 else loss * share
             loss.backward()
             losses.append(loss.detach().double())
-        return sum(losses[1:], losses[0])
+        whole = training.ranks.gather(torch.stack(losses)).unbind()
+        return sum(whole[1:], whole[0])
 
     def prior_loss(self, train: AnySplit) -> float | None:
         """The training loss of the best prediction that looks at no input; None: nobody knows it.

@@ -5,7 +5,7 @@ Shapes: B examples, C classes. Losses are in nats.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -16,7 +16,8 @@ from ablate.data.batches import Batches
 from ablate.data.splits import AnySplit
 from ablate.shared.metrics.classify import score
 from ablate.shared.spec import Run
-from ablate.training.task import Task
+from ablate.training.ranks import ALONE, Ranks
+from ablate.training.task import Predictor, Task
 from ablate.training.task.own_loss import ROWS, alike, least_constant, own_loss
 
 # What predictions.npy holds for each test example, in the test set's order. The loss is in full:
@@ -73,12 +74,13 @@ class Classify(Task):
 
     def evaluate(
         self,
-        predict: Callable[[torch.Tensor], torch.Tensor],
+        predict: Predictor,
         batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
     ) -> tuple[dict[str, float], np.ndarray]:
         """Metrics and predictions of a whole split: see `evaluate`. With a loss by import path the
         measured loss is the cross-entropy."""
-        return evaluate(((predict(images), labels) for images, labels in batches), self._kind)
+        outputs = ((predict(images), labels) for images, labels in batches)
+        return evaluate(outputs, self._kind, predict.ranks)
 
 
 def targets(
@@ -141,9 +143,12 @@ def prior_loss(
 
 
 def evaluate(
-    batches: Iterable[tuple[torch.Tensor, torch.Tensor]], kind: Loss = "softmax"
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    kind: Loss = "softmax",
+    ranks: Ranks = ALONE,
 ) -> tuple[dict[str, float], np.ndarray]:
-    """Metrics and per-example predictions from batches of (logits (B, C), labels int64 (B,)).
+    """Metrics and per-example predictions from batches of (logits (B, C), labels int64 (B,)), each
+    rank's of its own.
 
     Metrics: n, loss (of `kind`, mean, unsmoothed, in float64), top1 and, from 10 classes, top5 as
     fractions. Predictions: an array of PREDICTION: the class with the largest logit, the rank of
@@ -167,5 +172,5 @@ def evaluate(
         said = wide.softmax(1) if kind == "softmax" else wide.sigmoid()
         rows["confidence"] = said.amax(1).cpu().numpy()
         parts.append(rows)
-    table = np.concatenate(parts)
-    return score(table, classes), table
+    table = np.concatenate(ranks.gathered(parts))
+    return score(table, max(ranks.gathered([classes]))), table

@@ -80,13 +80,14 @@ class Contrastive(Task):
         """See `Task`. The loss compares all pairs of the batch. So, in micro-batches, all are
         embedded without a graph, the loss is taken of these, and then each micro-batch is embedded
         again for the slope of the loss there. Gao et al. 2021 (arXiv 2101.06983, GradCache)."""
-        if training.micro_batch == len(images):
+        if training.micro_batch == training.batches.size:
             return super().backward(training, images, target, weights)
         towers, parts = training.model, training.micro_batches()
         assert isinstance(towers, Towers)
         with torch.no_grad():
             each = [training.outputs(images, target, rows, weights)[:2] for rows in parts]
-        both = [torch.cat(side).requires_grad_() for side in zip(*each, strict=True)]
+        sides = (training.ranks.gather(torch.cat(side)) for side in zip(*each, strict=True))
+        both = [side.requires_grad_() for side in sides]
         loss = self.loss((both[0], both[1], towers.theta.exp()), target)
         loss.backward()
         seen = images if towers.learns_from_images else None
@@ -136,7 +137,7 @@ class Contrastive(Task):
             part["floor"] = floors(alike.reshape(-1)[host])
             part["twin"] = twin[host]
             parts.append(part)
-        predictions = np.concatenate(parts)
+        predictions = np.concatenate(predict.ranks.gathered(parts))
         return score(predictions, len(classes)), predictions
 
     def notes(self, train: AnySplit) -> dict[str, str]:

@@ -41,8 +41,11 @@ class FewShot(Task):
         shots = [[rows[draw(labels[rows], k, seed)] for seed in SEEDS] for k in SHOTS]
         used = np.unique(np.concatenate([drawn for draws in shots for drawn in draws]))
         known = _features(predict, used)
-        parts = [(predict.features(images).double(), label.cpu()) for images, label in batches]
-        features, answers = torch.cat([part for part, _ in parts]), [label for _, label in parts]
+        parts = predict.ranks.gathered(
+            [(predict.features(images).double().cpu(), label.cpu()) for images, label in batches]
+        )
+        features = torch.cat([part for part, _ in parts]).to(predict.training.device)
+        answers = [label for _, label in parts]
 
         kind = np.min_scalar_type(self._classes - 1)
         table = np.empty(
@@ -60,11 +63,11 @@ class FewShot(Task):
 
 def _features(predict: Predictor, rows: np.ndarray) -> Tensor:
     """(rows, D), float64, of these rows of the training split."""
-    found = []
-    for part in torch.from_numpy(rows).split(AT_ONCE):
+    found, parts = [], torch.from_numpy(rows).split(AT_ONCE)
+    for part in parts[predict.ranks.share(len(parts))]:
         split = predict.train.take(part.to(predict.train.device))
-        found += [predict.features(images).double() for images, _ in predict.shown(split)]
-    return torch.cat(found)
+        found += [predict.features(images).double().cpu() for images, _ in predict.shown(split)]
+    return torch.cat(predict.ranks.gathered(found)).to(predict.training.device)
 
 
 def pool(rows: int, classes: int) -> np.ndarray:

@@ -18,7 +18,7 @@ from ablate.data.splits import AnySplit
 from ablate.shared.masks import NO_CLASS
 from ablate.shared.metrics.segment import score
 from ablate.shared.spec import Run
-from ablate.training.task import Task
+from ablate.training.task import Predictor, Task
 
 ROWS = 64  # of an image whose classes are told at once
 
@@ -89,7 +89,7 @@ class Segment(Task):
         """Images, and int64 (B, 1 + S S): how many pixels of the global batch have a class, and
         each pixel's. The first lets a micro-batch know its share of the mean."""
         images, masks = batches.at(step)
-        counted = (masks != NO_CLASS).sum().expand(len(masks), 1)
+        counted = batches.over((masks != NO_CLASS).sum()).expand(len(masks), 1)
         return images.to(dtype), torch.cat([counted, masks.flatten(1)], 1)
 
     def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
@@ -112,17 +112,19 @@ class Segment(Task):
         return float(torch.special.entr(share).sum())
 
     def evaluate(
-        self, predict: Callable[[Tensor], Tensor], batches: Iterable[tuple[Tensor, Tensor]]
+        self, predict: Predictor, batches: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[dict[str, float], np.ndarray]:
         """Metrics and predictions of a whole split: `label`, `said` and `same` of each image, int32
         (K,), see `score`. batches: (image (1, H, W, C), mask (1, H, W)), whatever H and W are."""
         parts = []
         for image, mask in batches:  # nothing of an image outlives its turn
-            parts.append(self._counts(self._windows.logits(predict, image), mask[0]))
+            counts = self._counts(self._windows.logits(predict, image), mask[0])
+            parts.append(counts.cpu().numpy())
+        parts = predict.ranks.gathered(parts)
         kind = [(name, "<i4", (self._classes,)) for name in ("label", "said", "same")]
         table = np.empty(len(parts), kind)
         for place, name in enumerate(("label", "said", "same")):
-            table[name] = torch.stack([part[place] for part in parts]).cpu().numpy()
+            table[name] = np.stack([part[place] for part in parts])
         return score(table, self._classes), table
 
     def _counts(self, logits: Tensor, mask: Tensor) -> Tensor:

@@ -1,0 +1,285 @@
+"""One training on several ranks: processes that share the work of each step and keep the same
+weights, to the last bit those of one.
+
+Rank 0 is the worker: it holds the lock, writes, and says what is next; the others are its children,
+follow its word and die with it. What ranks compute hangs on no other: micro-batches, batches that
+are evaluated. What they add up is added in one order, whoever has which part (see `summed`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import signal
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, NoReturn, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ablate.training.attempt import RankLost
+
+LONGEST = timedelta(days=30)  # who waits for a rank that lives waits for its host to kill it
+WORD = 256  # bytes of rank 0's word
+LOOK_S = 0.2  # between looks at the ranks
+STOPPED_S = 3.0  # that a rank may be stopped before it counts as lost
+PATIENCE_S = 30.0  # for the one that watches to say which rank broke a connection
+DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """What one of the ranks knows of them. This one is alone: nothing is shared, nobody asked."""
+
+    rank, world = 0, 1
+
+    def share(self, number: int) -> slice:
+        """Which of so many things in a row are this rank's."""
+        return slice(self.rank * number // self.world, (self.rank + 1) * number // self.world)
+
+    def gather(self, part: Tensor) -> Tensor:
+        """All ranks' parts, equally many rows of each, in the order of the ranks."""
+        return part
+
+    def gathered(self, parts: list[T]) -> list[T]:
+        """All ranks' parts, in the order of the ranks."""
+        return parts
+
+    def summed(self, vector: Tensor) -> Tensor:
+        """The sum over the ranks, in a balanced binary tree."""
+        return vector
+
+    def tell(self, word: str) -> None:
+        """As rank 0, say to the others what is next."""
+
+    def hear(self) -> str:
+        """Wait for that word."""
+        raise NotImplementedError
+
+
+ALONE = Ranks()
+
+
+class Group(Ranks):
+    """One of several. Tensors that they exchange are on their own devices."""
+
+    def __init__(self, rank: int, world: int, meeting: Path, device: torch.device) -> None:
+        """`meeting`: a file that all of them name. Returns once all are there."""
+        self.rank, self.world = rank, world
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are on this host
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        dist.init_process_group(
+            backend,
+            store=dist.FileStore(str(meeting), world),
+            rank=rank,
+            world_size=world,
+            timeout=LONGEST,
+        )
+        # Words go between hosts' processes: no device waits for them.
+        self._hosts = dist.group.WORLD if backend == "gloo" else dist.new_group(backend="gloo")
+
+    def gather(self, part: Tensor) -> Tensor:
+        whole = part.new_empty(self.world * len(part), *part.shape[1:])
+        with told():
+            dist.all_gather_into_tensor(whole, part.contiguous())
+        return whole
+
+    def gathered(self, parts: list[T]) -> list[T]:
+        each: list[list[T]] = [[] for _ in range(self.world)]
+        with told():
+            dist.all_gather_object(each, parts, group=self._hosts)
+        return [part for of_rank in each for part in of_rank]
+
+    def summed(self, vector: Tensor) -> Tensor:
+        """Each rank adds up a slice, of all ranks in their order; then all have all slices. So the
+        volume is that of a ring, and the order is fixed, which an all_reduce leaves open."""
+        size = len(vector)
+        padded = torch.nn.functional.pad(vector, (0, -size % self.world))
+        mine = torch.empty_like(padded)
+        with told():
+            dist.all_to_all_single(mine, padded)
+        parts = list(mine.view(self.world, -1))
+        while len(parts) > 1:
+            parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
+        return self.gather(parts[0])[:size]
+
+    def tell(self, word: str) -> None:
+        self._broadcast(torch.frombuffer(bytearray(word.encode().ljust(WORD)), dtype=torch.uint8))
+
+    def hear(self) -> str:
+        said = torch.empty(WORD, dtype=torch.uint8)
+        self._broadcast(said)
+        return said.numpy().tobytes().decode().strip()
+
+    def _broadcast(self, said: Tensor) -> None:
+        with told():
+            dist.broadcast(said, 0, group=self._hosts)
+
+
+@contextlib.contextmanager
+def told() -> Iterator[None]:
+    """A connection that breaks has a reason elsewhere: whoever watches ends this process, with it.
+    Only where nobody does, the error itself is all that is known."""
+    try:
+        yield
+    except RuntimeError:
+        time.sleep(PATIENCE_S)
+        raise
+
+
+# --- Processes ------------------------------------------------------------------------------------
+
+
+class Loss(NamedTuple):
+    """How a rank was lost: why a worker would have left so, its exit code, and a line."""
+
+    code: int
+    reason: str
+    line: str
+
+
+class Children:
+    """Rank 0's view of the others: processes forked of it, before it starts a device or a thread.
+
+    `live(group)`: what such a process does; `lost(loss)` is called, in a thread, when one of them
+    ends before its time or is stopped: it does not return. `explain`: of an error, that loss.
+    """
+
+    def __init__(
+        self,
+        world: int,
+        device: Callable[[int], torch.device],
+        live: Callable[[Ranks], None],
+        lost: Callable[[Loss], NoReturn],
+        explain: Callable[[Exception], Loss],
+        gone: Loss,
+    ) -> None:
+        """`device`: of a rank; `gone`: the loss of one that says nothing, its line a rank's end."""
+        self._world, self._lost, self._gone, self._over = world, lost, gone, False
+        self._folder = tempfile.TemporaryDirectory(prefix="ablate-ranks-")
+        meeting = Path(self._folder.name, "meeting")
+        self._pids: dict[int, int] = {}
+        self._words: dict[int, int] = {}  # by rank: where its last words are read
+        for rank in range(1, world):
+            read, write = os.pipe()
+            parent, pid = os.getpid(), os.fork()
+            if not pid:
+                _live(parent, write, explain, partial(_join, live, rank, world, meeting, device))
+            os.close(write)
+            self._pids[rank], self._words[rank] = pid, read
+        threading.Thread(target=self._watch, daemon=True).start()
+        self.ranks: Ranks = Group(0, world, meeting, device(0)) if world > 1 else ALONE
+
+    @property
+    def pids(self) -> list[int]:
+        """Their processes, in the order of the ranks."""
+        return [*self._pids.values()]
+
+    def end(self) -> None:
+        """They are needed no more."""
+        self._over = True
+        for pid in self._pids.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        if self._world > 1:
+            dist.destroy_process_group()
+        self._folder.cleanup()
+
+    def _watch(self) -> None:
+        stopped = dict.fromkeys(self._pids, 0.0)
+        while not self._over:
+            for rank, pid in self._pids.items():
+                with contextlib.suppress(ChildProcessError):
+                    ended, status = os.waitpid(pid, os.WNOHANG)
+                    if ended and not self._over:
+                        self._lost(self._last_words(rank, os.waitstatus_to_exitcode(status)))
+                stopped[rank] = stopped[rank] + LOOK_S if _is_stopped(pid) else 0.0
+                if stopped[rank] > STOPPED_S and not self._over:
+                    self._lost(self._named(rank, "is stopped (SIGSTOP)"))
+            time.sleep(LOOK_S)
+
+    def _last_words(self, rank: int, code: int) -> Loss:
+        words = os.read(self._words[rank], 1 << 16)
+        if words:
+            said = Loss(*json.loads(words))
+            return said._replace(line=f"rank {rank} of {self._world}: {said.line}")
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return self._named(rank, f"died ({how})")
+
+    def _named(self, rank: int, how: str) -> Loss:
+        return self._gone._replace(line=f"rank {rank} of {self._world} {how}")
+
+
+def _join(
+    live: Callable[[Ranks], None],
+    rank: int,
+    world: int,
+    meeting: Path,
+    device: Callable[[int], torch.device],
+) -> None:
+    live(Group(rank, world, meeting, device(rank)))
+
+
+def _live(
+    parent: int,
+    words: int,
+    explain: Callable[[Exception], Loss],
+    live: Callable[[], None],
+) -> NoReturn:
+    """Be a rank, in a process that was just forked: with no lock of its parent's, deaf to who asks
+    that to stop, and dead when it dies."""
+    code = 1
+    try:
+        ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(code)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        words = os.dup2(words, 3)
+        os.closerange(4, 1024)
+        live()
+        code = 0
+    except RankLost:  # rank 0 knows, too
+        time.sleep(PATIENCE_S)
+    except Exception as error:
+        traceback.print_exc()
+        os.write(words, json.dumps(explain(error)).encode())
+    finally:
+        os._exit(code)
+
+
+def _is_stopped(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    return False
+
+
+def unequal(digests: Sequence[Sequence[int]], step: int) -> str | None:
+    """Which ranks' weights differ from the others', in words; None: none. By rank, numbers that
+    are equal where the weights are."""
+    kinds: dict[tuple[int, ...], list[int]] = {}
+    for rank, digest in enumerate(digests):
+        kinds.setdefault(tuple(digest), []).append(rank)
+    if len(kinds) == 1:
+        return None
+    if len(digests) == 2:
+        return f"ranks 0 and 1 of 2: weights differ at step {step}"
+    most = max(kinds.values(), key=len)
+    few = [rank for rank in range(len(digests)) if rank not in most]
+    who = f"rank{'s' * (len(few) > 1)} {' and '.join(map(str, few))} of {len(digests)}"
+    return f"{who}: weights differ from the others' at step {step}"
