@@ -55,7 +55,9 @@ class Local(Here):
         """`tied`: workers stop when this process dies."""
         self._settings, self._cache = settings, cache
         self.devices = find(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES"))
-        self.slots = slots(self.devices.gpus, settings["runs_per_gpu"], settings["cores_per_run"])
+        self.slots = slots(
+            self.devices.gpus, settings["runs_per_gpu"], settings.get("cores_per_run", 1)
+        )
         self._server = ForkServer(environment(self.slots), self._died, tied)
         self._children: set[str] = set()
         self._lost: set[str] = set()  # whose server died, not told yet
