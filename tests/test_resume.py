@@ -180,7 +180,7 @@ def test_an_automatic_micro_batch_is_kept_when_memory_changes(tmp_path, cache, m
     run = digits(**{"train.micro_batch": "auto", "train.epochs": 2})
     whole = go(run, tmp_path / "whole", cache)
     assert whole["micro_batch"] == 64
-    monkeypatch.setattr(memory, "free_bytes", lambda: 200_000)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 400_000)
     straight = go(run, tmp_path / "a", cache)
     assert 1 < straight["micro_batch"] < 64
     assert go(run, tmp_path / "b", cache, stop_at=7) is None

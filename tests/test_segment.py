@@ -44,6 +44,7 @@ from ablate.training import journal
 from ablate.training.calibrate import random_split
 from ablate.training.loop import Machine, train
 from ablate.training.model import Segmenter, build
+from ablate.training.ranks import ALONE
 from ablate.training.schedule import Lengths, learning_rate
 from ablate.training.starting_weights import begin, check_shapes
 from ablate.training.task.segment import Segment, Windows
@@ -62,6 +63,7 @@ def painted(classes: int) -> Any:
     def predict(images: Tensor) -> Tensor:
         return F.one_hot(images[..., 0].long(), classes).permute(0, 3, 1, 2).float()
 
+    predict.ranks = ALONE  # type: ignore[attr-defined]
     return predict
 
 
@@ -196,6 +198,7 @@ def test_evaluation_holds_one_picture_and_a_few_windows_at_a_time() -> None:
         shown.append((len(alive), len(images)))
         return painted(CLASSES)(images)
 
+    predict.ranks = ALONE  # type: ignore[attr-defined]
     Segment(run(**{"eval.batch": 4, "eval.stride": 20})).evaluate(predict, pictures())
     windows = 4 * 7  # 0 20 40 52 by 0 20 40 60 80 100 102
     assert [number for number, _ in shown] == sorted(number for number, _ in shown)
@@ -271,6 +274,8 @@ def test_the_loss_is_a_mean_over_the_pixels_of_the_batch_however_it_is_split() -
     task = Segment(run(**{"train.batch": 8}))
 
     class Given:
+        over = staticmethod(lambda count: count)
+
         def at(self, step: int) -> tuple[Tensor, Tensor]:
             return torch.zeros(8, 6, 6, 3), masks
 

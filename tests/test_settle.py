@@ -143,7 +143,7 @@ def test_the_heaviest_decides_and_one_that_breaks_does_not(monkeypatch, digits, 
     ]
     each = {d: training._kept(run, CPU, {}) for d, run in zip(depths, runs, strict=True)}
     assert each[1] < each[2] < each[3]
-    monkeypatch.setattr(memory, "free_bytes", lambda: 20 * each[3] / memory.SPARE)
+    monkeypatch.setattr(memory, "free_bytes", lambda: 30 * each[3] / memory.SPARE)
 
     def found(some, **known):
         return training.settle(some, ["micro_batch"], known, tmp_path, CPU)

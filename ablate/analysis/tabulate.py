@@ -50,9 +50,9 @@ from ablate.analysis.table import (
     Against,
     Cost,
     Entry,
+    Kendall,
     Note,
     Other,
-    Ranks,
     Resolution,
     Sizes,
     Table,
@@ -302,7 +302,7 @@ def _population(
     return found
 
 
-def _ranks(plan: Plan, entries: Sequence[Entry]) -> Ranks | None:
+def _ranks(plan: Plan, entries: Sequence[Entry]) -> Kendall | None:
     """Do our gains rank the rows of a column as the published ones do?"""
     from ablate.analysis import stats
 
@@ -315,7 +315,7 @@ def _ranks(plan: Plan, entries: Sequence[Entry]) -> Ranks | None:
         if ours is not None and theirs is not None:
             pairs.append((ours, theirs))
     found = stats.kendall(*zip(*pairs, strict=True)) if pairs else None
-    return Ranks(found.tau, found.p, found.n) if found else None
+    return Kendall(found.tau, found.p, found.n) if found else None
 
 
 def _entry(
