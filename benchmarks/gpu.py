@@ -228,7 +228,7 @@ def forecast(tiny: bool) -> Lines:
 
 
 def several(tiny: bool) -> Lines:
-    """The same sweep on 1, 2, 4 and 8 GPUs, one run on each."""
+    """The same sweep on 1, 2, 4 and 8 GPUs, one run on each; then each run on all of them: bits."""
     here = len(find("auto", os.environ.get("CUDA_VISIBLE_DEVICES")).gpus) if GPU else 0
     if here < 2:
         yield f"not done: {here} GPUs here"
@@ -240,6 +240,19 @@ def several(tiny: bool) -> Lines:
             words = ["stem=none,dpn", f"seeds={1 if tiny else 8}", f"launcher.devices={devices}"]
             yield from ablate(folder, "sweep", *SWEEP, *words, "--yes", "--quiet")
             yield f"{number} GPUs: {time.perf_counter() - began:.0f} s"
+    alone = None
+    for number in (n for n in (1, 2, 4, 8) if n <= here):
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.perf_counter()
+            words = ["stem=none,dpn", "seeds=1", f"launcher.gpus_per_run={number}"]
+            words += ["train.micro_batch=8", "train.deterministic=true"]
+            yield from ablate(folder, "sweep", *SWEEP, *words, "--yes", "--quiet")
+            took = time.perf_counter() - began
+            files = sorted(Path(folder).glob("runs/runs/*/predictions.npy"))
+            bits = [path.read_bytes() for path in files]
+            alone = alone or bits
+            same = "the bits of one" if bits == alone else "OTHER BITS than one"
+            yield f"{number} GPUs a run: {took:.0f} s, {same}"
 
 
 PARTS: dict[str, Callable[[bool], Lines]] = {

@@ -219,6 +219,7 @@ def test_a_launcher_has_settings_of_its_own_beside_the_drivers() -> None:
         **common,
         "devices": "auto",
         "runs_per_gpu": 1,
+        "gpus_per_run": 1,
         "cores_per_run": 1,
     }
     inline = composer.launcher({"launcher": "inline"})
@@ -228,7 +229,8 @@ def test_a_launcher_has_settings_of_its_own_beside_the_drivers() -> None:
         "name: local\nruns_per_gpu: 2\ndevices: [0, 2]\n"
     )
     mine = Composer(STORE).launcher({"launcher": "two", "launcher.attempts": 9})
-    own = {"attempts": 9, "runs_per_gpu": 2, "cores_per_run": 1, "devices": "0,2"}
+    ranks = {"gpus_per_run": 1, "cores_per_run": 1}
+    own = {"attempts": 9, "runs_per_gpu": 2, "devices": "0,2", **ranks}
     assert mine == {"name": "local", **common, **own}
 
 

@@ -189,6 +189,24 @@ def test_runs_that_share_a_gpu_are_slots_of_one_place(nvidia, tmp_path):
     assert (options["device"], options["slot"]) == ("cuda", "gpu:5.0")
 
 
+def test_a_run_on_several_gpus_has_a_group_of_them(nvidia, tmp_path):
+    pairs = launchers.make(settings("local", gpus_per_run=2, devices="0,1,2,3,4"), tmp_path)
+    assert [slot.name for slot in pairs.slots] == ["gpu:0+1", "gpu:2+3"]
+    assert pairs.slots[1].visible == f"{UUID['2']},{UUID['3']}"
+    options = launchers.worker_options(pairs.slots[0], settings("local"), tmp_path)
+    assert (options["device"], options["ranks"]) == ("cuda", 2)
+    for given, why in {
+        ("gpus_per_run", 3): r"^launcher.gpus_per_run: 3: expected one of 1, 2, 4, 8$",
+        ("gpus_per_run", 4): r"^launcher.gpus_per_run: 4, and 2 GPUs are used here$",
+        ("cores_per_run", 2): r"^launcher.cores_per_run: needs launcher.devices=cpu",
+    }.items():
+        with pytest.raises(UserError, match=why):
+            launchers.make(settings("local", devices="0,1", **dict([given])), tmp_path)
+    both = {"gpus_per_run": 2, "runs_per_gpu": 2}
+    with pytest.raises(UserError, match=r"leave runs_per_gpu out$"):
+        launchers.make(settings("local", devices="0,1", **both), tmp_path)
+
+
 def test_inline_takes_one_device(nvidia, tmp_path, monkeypatch):
     assert launchers.make(settings("inline"), tmp_path).slots == [Slot("inline", "cpu", "cpu")]
     (slot,) = launchers.make(settings("inline", devices="6:1"), tmp_path).slots

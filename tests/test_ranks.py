@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import nvidia
 import pytest
 import tiny
 import torch
@@ -205,6 +206,20 @@ def test_an_automatic_micro_batch_leaves_eight_to_share(tmp_path):
     two = on(2, tmp_path, *words)
     assert {json.loads(result)["micro_batch"] for result, _ in two.values()} == {8}
     assert on(8, tmp_path, *words) == two
+
+
+def test_a_group_of_gpus_is_handed_to_the_ranks_of_a_run(shell, tmp_path, monkeypatch):
+    """GPUs and CUDA are a stand-in, by the same code over gloo: nothing here is said of NCCL."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    machine = nvidia.Machine(tmp_path / "machine")
+    machine.has([nvidia.gpu(0), nvidia.gpu(1)])
+    words = (*QUICK, "stem=none,dpn", "train.micro_batch=16", "--yes")
+    given = ("launcher.gpus_per_run=2", "launcher.attempts=1")
+    assert shell.end(shell.start("sweep", *words, *given, **machine.stand_in)).code == 0
+    pair = ",".join(nvidia.gpu(n)["uuid"] for n in (0, 1))
+    assert {visible for what, visible, _ in machine.touched() if what == "run"} == {pair}
+    found, alone = answers(shell), on(1, tmp_path / "alone", *words[:-1], "launcher.devices=cpu")
+    assert {key: value[1] for key, value in found.items()} == {k: v[1] for k, v in alone.items()}
 
 
 def test_unequal_ranks_are_named():

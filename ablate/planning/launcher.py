@@ -21,6 +21,9 @@ LAUNCHERS: dict[str, Choice] = {
         {
             "devices": Param(str, "auto", "auto: all GPUs; cpu; or GPUs by index or UUID: 0,2"),
             "runs_per_gpu": Param(int, 1, "runs that share a GPU", above=0),
+            "gpus_per_run": Param(
+                int, 1, "GPUs of a run, 1, 2, 4 or 8: the bits of one, if deterministic", above=0
+            ),
             "cores_per_run": Param(
                 int, 1, "on CPUs: ranks of a run, 1, 2, 4 or 8, to the bits of one", above=0
             ),

@@ -55,9 +55,8 @@ class Local(Here):
         """`tied`: workers stop when this process dies."""
         self._settings, self._cache = settings, cache
         self.devices = find(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES"))
-        self.slots = slots(
-            self.devices.gpus, settings["runs_per_gpu"], settings.get("cores_per_run", 1)
-        )
+        per_run = settings.get("gpus_per_run", 1), settings.get("cores_per_run", 1)
+        self.slots = slots(self.devices.gpus, settings["runs_per_gpu"], *per_run)
         self._server = ForkServer(environment(self.slots), self._died, tied)
         self._children: set[str] = set()
         self._lost: set[str] = set()  # whose server died, not told yet
@@ -137,25 +136,40 @@ def unfit(server: ForkServer, slots: Sequence[Slot]) -> dict[str, str]:
     return {name: line for name, line in why.items() if line}
 
 
-def slots(gpus: Sequence[Gpu], runs_per_gpu: int, cores_per_run: int = 1) -> list[Slot]:
-    """Make `runs_per_gpu` slots on each GPU, or one on each core: never more threads than cores,
-    but for one run of more ranks than that. Raises UserError for ranks of CPUs beside a GPU."""
-    if cores_per_run not in WORLDS or (gpus and cores_per_run > 1):
-        known = ", ".join(map(str, WORLDS))
-        raise UserError(
-            f"launcher.cores_per_run: {cores_per_run}: expected one of {known}"
-            + "; more than one needs launcher.devices=cpu" * bool(gpus)
-        )
+def slots(
+    gpus: Sequence[Gpu], runs_per_gpu: int, gpus_per_run: int = 1, cores_per_run: int = 1
+) -> list[Slot]:
+    """Make `runs_per_gpu` slots on each GPU, or one on each group of so many GPUs, or of cores:
+    never more threads than cores, but for one run of more ranks than that. Raises UserError for
+    numbers that can't be had here."""
+    _check_ranks(len(gpus), runs_per_gpu, gpus_per_run, cores_per_run)
     if not gpus:
         cores = max(1, len(os.sched_getaffinity(0)) // cores_per_run)
         return [Slot(f"cpu:{core}", "cpu", "cpu", ranks=cores_per_run) for core in range(cores)]
+    whole = range(0, len(gpus) - gpus_per_run + 1, gpus_per_run)
+    groups = [gpus[first : first + gpus_per_run] for first in whole]
+    names = ["gpu:" + "+".join(gpu.index for gpu in group) for group in groups]
     return [
         Slot(
-            f"gpu:{gpu.index}" + (f".{place}" if runs_per_gpu > 1 else ""),
-            f"gpu:{gpu.index}",
+            name + (f".{place}" if runs_per_gpu > 1 else ""),
+            name,
             "cuda",
-            gpu.uuid,
+            ",".join(gpu.uuid for gpu in group),
+            gpus_per_run,
         )
         for place in range(runs_per_gpu)
-        for gpu in gpus
+        for name, group in zip(names, groups, strict=True)
     ]
+
+
+def _check_ranks(gpus: int, runs_per_gpu: int, gpus_per_run: int, cores_per_run: int) -> None:
+    for key, number in {"gpus_per_run": gpus_per_run, "cores_per_run": cores_per_run}.items():
+        if number not in WORLDS:
+            known = ", ".join(map(str, WORLDS))
+            raise UserError(f"launcher.{key}: {number}: expected one of {known}")
+    if gpus and cores_per_run > 1:
+        raise UserError("launcher.cores_per_run: needs launcher.devices=cpu, for there are GPUs")
+    if gpus_per_run > max(gpus, 1):
+        raise UserError(f"launcher.gpus_per_run: {gpus_per_run}, and {gpus} GPUs are used here")
+    if gpus_per_run > 1 and runs_per_gpu > 1:
+        raise UserError("launcher.gpus_per_run: a run has its GPUs alone; leave runs_per_gpu out")
