@@ -157,7 +157,7 @@ class Statistics:
         if not self._moving:
             return
         running = self._before
-        for seen in ranks.gather(torch.stack(self._seen)):
+        for seen in ranks.gather_each(self._seen):
             running = torch.lerp(running, seen, self._shares)
         sizes = [len(buffer) for buffer in self._moving]
         for buffer, value in zip(self._moving, running.split(sizes), strict=True):

@@ -52,6 +52,10 @@ class Ranks:
         """All ranks' parts, equally many rows of each, in the order of the ranks."""
         return part
 
+    def gather_each(self, parts: list[Tensor]) -> list[Tensor]:
+        """`gather` of tensors of one shape, equally many of each rank."""
+        return parts
+
     def gathered(self, parts: list[T]) -> list[T]:
         """All ranks' parts, in the order of the ranks."""
         return parts
@@ -96,6 +100,9 @@ class Group(Ranks):
         with told():
             dist.all_gather_into_tensor(whole, part.contiguous())
         return whole
+
+    def gather_each(self, parts: list[Tensor]) -> list[Tensor]:
+        return list(self.gather(torch.stack(parts)))
 
     def gathered(self, parts: list[T]) -> list[T]:
         each: list[list[T]] = [[] for _ in range(self.world)]

@@ -99,7 +99,7 @@ class Training:
         self._masks = StepKey(draws, batch, self.weights)
         ahead = train.device.type != device.type
         extra = Augmentations(run.augment)
-        rows, over = ranks.share(batch), lambda count: ranks.gather(count[None]).sum()
+        rows, over = ranks.share(batch), lambda count: ranks.summed(count[None])[0]
         self.batches = Batches(
             train, batch, run.augment, draws, self._view, ahead, extra, (rows, over)
         )

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor, dtype
 
 from ablate.data.batches import Batches
@@ -110,7 +109,7 @@ class Task(Evaluation):
             loss = loss if share == 1 else loss * share
             loss.backward()
             losses.append(loss.detach().double())
-        whole = training.ranks.gather(torch.stack(losses)).unbind()
+        whole = training.ranks.gather_each(losses)
         return sum(whole[1:], whole[0])
 
     def prior_loss(self, train: AnySplit) -> float | None:
