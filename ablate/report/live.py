@@ -21,11 +21,6 @@ PLAIN_EVERY_S = 30.0
 DRAWN_EVERY_S = 0.5
 
 
-def begin(text: str) -> None:
-    """Announce work that is silent for a while, on standard error: pipes read standard output."""
-    print(text, file=sys.stderr, flush=True)
-
-
 class Clock:
     """Estimates the time left from the progress and the time of this drive."""
 
