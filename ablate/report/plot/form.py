@@ -205,6 +205,10 @@ class Ink:
         """... and for lines."""
         return {"color": self.colour, "linestyle": self.dashes, **more}
 
+    def band(self) -> dict[str, Any]:
+        """... and of `Axes.fill_between`."""
+        return {"color": self.colour, "alpha": 0.18, "linewidth": 0}
+
 
 def inks(plan: Plan, styles: Mapping[str, str] | None = None) -> dict[str, Ink]:
     """Choose the style of each row by its place in the plan, whichever rows are drawn. The baseline
