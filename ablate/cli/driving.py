@@ -273,8 +273,7 @@ def _check_options(
 
 def stop(
     sweep: Annotated[
-        str | None,
-        argument("NAME", "Sweep to stop (default: the sweep that is being driven)."),
+        str | None, argument("NAME", "Sweep to stop (default: the sweep that is being driven).")
     ] = None,
     timeout: Annotated[
         float,

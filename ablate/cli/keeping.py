@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli import completing
-from ablate.cli.options import (
-    RUNS,
-    Format,
-    Scale,
-    StoreDir,
-    TextFormat,
-    argument,
-    flag,
-    option,
-)
+from ablate.cli.options import RUNS, Format, Scale, StoreDir, TextFormat, argument, flag, option
 from ablate.cli.printing import ask_for, print_json
 from ablate.cli.selection import Selection
 from ablate.report.gate import begin
@@ -60,10 +51,7 @@ def doctor(
     ] = False,
     constraints: Annotated[
         bool,
-        flag(
-            "--constraints",
-            "Print the file for `pip install -c` that keeps what is installed.",
-        ),
+        flag("--constraints", "Print the file for `pip install -c` that keeps what is installed."),
     ] = False,
     format: TextFormat = Format.text,
     store: StoreDir = RUNS,
@@ -422,8 +410,7 @@ def import_(
         str | None, option("COLUMN", "Column whose values become columns of the table.")
     ] = None,
     seed: Annotated[
-        str | None,
-        option("COLUMN", "Column of seeds, if runs of a seed share what it decides."),
+        str | None, option("COLUMN", "Column of seeds, if runs of a seed share what it decides.")
     ] = None,
     baseline: Annotated[str | None, option("ROW", "Baseline (default: the first variant).")] = None,
     predictions: Annotated[

@@ -27,8 +27,7 @@ HABITS = {
 HABITUAL = ("ablate", "sweep", "plan", "config")  # commands where it is meant so
 VERBS = {  # commands of other tools: what is here
     **dict.fromkeys(
-        ("train", "resume", "start", "fit"),
-        "`ablate sweep` trains, and goes on where it stopped",
+        ("train", "resume", "start", "fit"), "`ablate sweep` trains, and goes on where it stopped"
     ),
     "init": "`ablate new sweep NAME` writes a sweep file",
     **dict.fromkeys(

@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PLACE = ("sweep", "row", "column", "seed", "id")
-TOLD = (
-    *("step", "train_loss", "collapsed", "seconds", "device"),
-    *("parameters", "multiply_adds"),
-)
+TOLD = (*("step", "train_loss", "collapsed", "seconds", "device"), *("parameters", "multiply_adds"))
 
 
 VALUES = (

@@ -56,11 +56,7 @@ STYLES = {
             "ytick.labelsize": "small",
         },
     ),
-    "slides": Style(
-        True,
-        False,
-        {"font.size": 15, "lines.linewidth": 2.2, "lines.markersize": 7},
-    ),
+    "slides": Style(True, False, {"font.size": 15, "lines.linewidth": 2.2, "lines.markersize": 7}),
 }
 
 
