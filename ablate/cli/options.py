@@ -31,20 +31,17 @@ def argument(metavar: str | None, help: str, complete: Callable[..., Any] | None
     return typer.Argument(metavar=metavar, help=help, autocompletion=complete)
 
 
-def number(text: str) -> float:
-    """The value of an option that is a number."""
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"expected a number, got {text!r}") from None
+def _parser(kind: type[Any], what: str) -> Callable[[str], Any]:
+    def parse(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:
+            raise typer.BadParameter(f"expected {what}, got {text!r}") from None
+
+    return parse
 
 
-def whole(text: str) -> int:
-    """The value of an option that is a whole number."""
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"expected a whole number, got {text!r}") from None
+number, whole = _parser(float, "a number"), _parser(int, "a whole number")  # values of options
 
 
 class Format(StrEnum):
