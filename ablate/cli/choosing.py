@@ -19,7 +19,7 @@ from ablate.cli.options import (
     option,
 )
 from ablate.cli.printing import print_json
-from ablate.cli.selection import Selection
+from ablate.cli.selection import Selection, store_at
 from ablate.report.gate import begin
 
 
@@ -128,9 +128,8 @@ def prepare(
     from ablate.report.live import view
     from ablate.running.launchers.decode import check, remarks
     from ablate.running.launchers.fork import ForkServer
-    from ablate.store.store import Store
 
-    place = Store(store)
+    place = store_at(store)
     spec, notes = resolve_data(name, words or [], store)
     for note in notes:
         print(f"note: {note}")

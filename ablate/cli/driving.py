@@ -9,13 +9,14 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ablate.cli.options import RUNS, Format, StoreDir, TextFormat, argument, flag, number, option
 from ablate.cli.printing import TableView, ask_for, print_json, print_table
-from ablate.cli.selection import Selection
+from ablate.cli.selection import Selection, changing, reading, store_at
 from ablate.report.gate import begin
 from ablate.shared.errors import Failure, UserError, unknown
 
@@ -60,12 +61,11 @@ def sweep(
     from ablate.running.disk import await_room
     from ablate.running.loggers import check_installed
     from ablate.running.observers import Observers
-    from ablate.store.store import Store
 
     again = [status for status in retry.split(",") if status]
     check_retry(again)
     with _silence() if quiet else contextlib.nullcontext():
-        store = Store(selection.store)
+        store = store_at(selection.store)
         beside = aside(selection.beside)
         check_installed([*beside.loggers])
         check_name(selection.words, store)
@@ -143,7 +143,6 @@ def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) ->
     from ablate.analysis.headline import headline
     from ablate.api.training import check_outcome
     from ablate.store.find import left_out
-    from ablate.store.ledger import Ledger
 
     plan, progress = outcome.plan, outcome.progress
     if outcome.signal is not None:
@@ -151,7 +150,7 @@ def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) ->
         print(f"stopped after {done}; the same command goes on")
         raise typer.Exit(128 + outcome.signal)
     if not quiet:  # a table that nobody sees would be a look
-        with Ledger.reading(store) as ledger:
+        with reading(store.root) as (_, ledger):
             shown = left_out(plan, ledger)
         table = print_table(shown, store, TableView())
         if line := headline(table):
@@ -214,9 +213,8 @@ def plan(
     from ablate.running.estimate import costs
     from ablate.running.preflight import in_use
     from ablate.running.rehearse import rehearsed
-    from ablate.store.store import Store
 
-    store = Store(selection.store)
+    store = store_at(selection.store)
     if (imported := imported_plan(store, selection.words)) is not None:
         plan, settings = imported
     else:
@@ -288,13 +286,11 @@ def stop(
 ) -> None:
     """Stop a sweep from another shell. Workers write checkpoints first; a second stop ends them."""
     from ablate.running import driver_lock
-    from ablate.store.ledger import Ledger
     from ablate.store.progress import driver_of, observe
-    from ablate.store.store import Store
 
     if not timeout > 0:
         raise UserError(f"--timeout: must be more than 0 seconds, got {timeout:g}")
-    place = Store(store)
+    place = store_at(store)
     if driver_of(place) is not None:
         begin("stopping: workers write their checkpoints")
     stopped = driver_lock.stop(place, sweep, begin, timeout)
@@ -303,7 +299,7 @@ def stop(
     elif (plan := place.read_plan(stopped)) is None:  # it had planned nothing yet
         print(f"stopped {stopped}")
     else:
-        with Ledger.reading(place) as ledger:
+        with reading(store) as (_, ledger):
             progress = observe(plan, list(plan.runs()), place, ledger)
         done = f"{progress.done} of {progress.total}"
         print(f"stopped {stopped} after {done}; the same `ablate sweep` goes on")
@@ -339,8 +335,6 @@ def run(
     """Skip, cancel, prefer or delete single runs of a sweep, also while it is driven."""
     from ablate.running.orders import ask, check
     from ablate.store.find import find_run
-    from ablate.store.ledger import Ledger
-    from ablate.store.store import Store
 
     orders = {"skip": skip, "cancel": cancel, "first": first, "undo": undo, "delete": delete}
     given = [order for order, is_given in orders.items() if is_given]
@@ -353,13 +347,12 @@ def run(
     if yes and not delete:
         raise UserError("--yes: needs --delete")
     [order] = given
-    place = Store(store)
-    with Ledger.reading(place) as ledger:
+    with reading(store) as (place, ledger):
         named = {find_run(place, ledger, text): text for text in runs}
         if order != "delete":
             check(place, ledger, order, named)
     if delete:
-        _delete(place, named, yes)
+        _delete(store, named, yes)
         return
     try:
         ask(place, order, list(named), begin)
@@ -367,7 +360,7 @@ def run(
         begin("the order stays: whoever drives the store next obeys it")
         raise typer.Exit(130) from None
     status_after, line = DONE[order]
-    with Ledger.reading(place) as ledger:
+    with reading(store) as (_, ledger):
         states = ledger.states(named)
     for one, text in named.items():
         status = states[one].status
@@ -376,14 +369,12 @@ def run(
         print(line.format(text, place.command("run", text, "--undo")))
 
 
-def _delete(store: Store, runs: dict[str, str], yes: bool) -> None:
+def _delete(folder: Path, runs: dict[str, str], yes: bool) -> None:
     from rich.filesize import decimal
 
-    from ablate.running.driver_lock import alone
     from ablate.store.gc import remove_run, run_folder
-    from ablate.store.ledger import Ledger
 
-    with alone(store, "run"), Ledger.driving(store) as ledger:
+    with changing(folder, "run") as (store, ledger):
         items = {run: run_folder(store, ledger, run, text) for run, text in runs.items()}
         states = ledger.states(runs)
         for run, item in items.items():

@@ -15,7 +15,7 @@ import typer
 from ablate.cli import completing
 from ablate.cli.options import RUNS, Format, Scale, StoreDir, TextFormat, argument, flag, option
 from ablate.cli.printing import ask_for, print_json
-from ablate.cli.selection import Selection
+from ablate.cli.selection import Selection, changing, reading, store_at
 from ablate.report.gate import begin
 from ablate.report.text import counted
 from ablate.shared.errors import Failure, UserError, printable
@@ -66,14 +66,13 @@ def doctor(
     from ablate.running import launchers
     from ablate.running.launchers.fork import ForkServer
     from ablate.running.launchers.local import environment, unfit
-    from ablate.store.store import Store
 
     if constraints:
         if words or scale or statistics or repair:
             raise UserError("--constraints: prints a file's path; leave other words out")
         print(write_constraints())
         return
-    place = Store(store)
+    place = store_at(store)
     repaired: list[str] = []
     tell = show if format is Format.text else list
     if repair:
@@ -112,7 +111,6 @@ def _repair(store: Store) -> list[str]:
     from collections import Counter
 
     from ablate.running.driver_lock import alone
-    from ablate.store.ledger import Ledger
     from ablate.store.repair import repair
 
     if not store.root.is_dir():
@@ -121,7 +119,7 @@ def _repair(store: Store) -> list[str]:
         )
     with alone(store, "doctor --repair"):
         done = repair(store)
-    with Ledger.reading(store) as ledger:
+    with reading(store.root) as (_, ledger):
         sweeps, states = ledger.sweeps(), ledger.states()
     lines = [] if done.aside is None else [f"the old ledger is kept as {done.aside}"]
     counts = Counter(state.status for state in states.values())
@@ -172,14 +170,13 @@ def verify(
     """
     from ablate.audit.bundle import Bundle
     from ablate.audit.verify import verify as check
-    from ablate.store.store import Store
 
     if rerun is not None:
         if selection.has_options:
             raise UserError(
                 "--rerun: takes NAME, RUN and launcher.KEY=VALUE; leave other options out"
             )
-        _rerun(Store(selection.store), rerun, selection.words, trust, format)
+        _rerun(selection.store, rerun, selection.words, trust, format)
         return
     bundle = Bundle(Path(selection.words[0])) if len(selection.words) == 1 else None
     if bundle is not None and (bundle.is_one or bundle.manifest.is_file()):
@@ -219,7 +216,7 @@ def _show_verified(verified: Verified, format: Format, name: str, of: str = "") 
         print(f"verified: {counts}{of}, nothing wrong")
 
 
-def _rerun(store: Store, text: str, words: list[str], trust: bool, format: Format) -> None:
+def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: Format) -> None:
     """Train a run once more, and print the differences. Raises Failure for any difference,
     UserError for a run that can only be read, or whose command came from elsewhere.
 
@@ -235,15 +232,14 @@ def _rerun(store: Store, text: str, words: list[str], trust: bool, format: Forma
     from ablate.shared.imported import is_imported
     from ablate.shared.own import name_of
     from ablate.store.find import driven, find_run, planned_as, sweeps
-    from ablate.store.ledger import Ledger
     from ablate.store.progress import SweepProgress, Worker
 
-    composer = Composer(store.root)
+    composer = Composer(folder)
     name, words = (words[0], words[1:]) if words and "=" not in words[0] else (None, words)
     chosen, others = split_launcher(once(parse(word, composer.groups) for word in words))
     if others:
         raise UserError(f"--rerun: takes launcher.KEY=VALUE only; leave {next(iter(others))}= out")
-    with Ledger.reading(store) as ledger:
+    with reading(folder) as (store, ledger):
         if name is not None:
             driven(store, ledger, sweeps(store, ledger), name)
         of = planned_as(store, ledger, find_run(store, ledger, text, name))
@@ -266,8 +262,8 @@ def _rerun(store: Store, text: str, words: list[str], trust: bool, format: Forma
                 quiet.enter_context(contextlib.redirect_stdout(sys.stderr))
             watching = quiet.enter_context(view())
 
-            def show(slot: Slot, folder: RunDir, notes: Mapping[str, Any]) -> None:
-                watching.show(SweepProgress(sweep, 1, {}, [Worker(run, slot.name, notes, folder)]))
+            def show(slot: Slot, place: RunDir, notes: Mapping[str, Any]) -> None:
+                watching.show(SweepProgress(sweep, 1, {}, [Worker(run, slot.name, notes, place)]))
 
             decode([run.cell.spec], store.root, watching, launcher.ask)
             machine, lines = rerun(store, run, launcher, show)
@@ -303,16 +299,12 @@ def gc(
     """Remove runs, decoded data and leftovers that no sweep refers to. Asks first."""
     from rich.filesize import decimal
 
-    from ablate.running.driver_lock import alone
     from ablate.store.gc import collect, kept, links, rubbish, summary, with_foreign
-    from ablate.store.ledger import Ledger
-    from ablate.store.store import Store
 
     forget = list(dict.fromkeys(sweeps or []))
-    place = Store(store)
-    with Ledger.reading(place):
+    with reading(store):
         pass  # there is a store
-    with alone(place, "gc"), Ledger.driving(place) as ledger:
+    with changing(store, "gc") as (place, ledger):
         plans, known = kept(place, ledger, forget), ledger.sweeps()
         items = rubbish(place, ledger, plans)
         for path in links(place):
@@ -344,10 +336,7 @@ def merge(
     from ablate.audit.bundle import Bundle
     from ablate.audit.merge import merge as bring
     from ablate.audit.source import read_source
-    from ablate.running.driver_lock import alone
     from ablate.shared.files import make_folder
-    from ablate.store.ledger import Ledger
-    from ablate.store.store import Store
 
     if Bundle(store).is_one:
         raise UserError(f"{store}: is a bundle, which nothing is added to; name a store")
@@ -355,10 +344,9 @@ def merge(
         if source.resolve() == store.resolve():
             raise UserError(f"{source}: is the store itself; name another one")
     read = [read_source(source) for source in sources]
-    place = Store(store)
-    make_folder(place.root)
+    make_folder(store)
     begin(f"checking the runs of {', '.join(map(str, sources))}")
-    with alone(place, "merge"), Ledger.driving(place) as ledger:
+    with changing(store, "merge") as (place, ledger):
         done = bring(place, ledger, read)
     if format is Format.json:
         print_json({"store": str(store), "sources": [dataclasses.asdict(one) for one in done]})
@@ -429,7 +417,6 @@ def import_(
     """
     from ablate.audit.importing import Declared, import_alone
     from ablate.audit.sheet import read_sheet
-    from ablate.store.store import Store
 
     options = {"--as": name, "--row": row, "--column": column, "--seed": seed}
     options |= {"--baseline": baseline, "--predictions": predictions, "--result": result}
@@ -440,7 +427,7 @@ def import_(
         *(row, metric, column, seed, baseline, predictions, result),
         words=["import", str(source), *(str(part) for pair in words for part in pair)],
     )
-    done = import_alone(Store(store), read_sheet(source, result), declared)
+    done = import_alone(store_at(store), read_sheet(source, result), declared)
     if format is Format.json:
         print_json({"store": str(store), "source": str(source), **dataclasses.asdict(done)})
         return

@@ -37,7 +37,7 @@ from ablate.cli.printing import (
     read_table,
     write_out,
 )
-from ablate.cli.selection import Selection, planned
+from ablate.cli.selection import Selection, planned, reading, store_at
 from ablate.report.gate import begin
 from ablate.shared.errors import NotThere, UserError, unknown
 
@@ -97,12 +97,11 @@ def watch(
     """
     from ablate.report.watch.answers import StoreAnswers, SweepAnswers
     from ablate.report.watch.server import WatchServer
-    from ablate.store.store import Store
 
     if not 0 <= port <= MAX_PORT:
         raise UserError(f"--port: expected a port from 1 to {MAX_PORT}, got {port}")
     with _until_interrupted():
-        store = Store(selection.store)
+        store = store_at(selection.store)
         plan = _awaited(selection)
         named = selection.words or selection.has_options
         answers = SweepAnswers(plan, store) if named else StoreAnswers(store)
@@ -146,16 +145,13 @@ def show(
     from ablate.report.logs import follow_log, print_log
     from ablate.report.show import compare_runs, describe_run
     from ablate.store.find import find_run
-    from ablate.store.ledger import Ledger
-    from ablate.store.store import Store
 
     log_option = "--follow" if follow else "--log" if log else ""
     if log_option and format is not Format.text:
         raise UserError(f"--format {format}: {log_option} prints text alone; give one of them")
     if log_option and against is not None:
         raise UserError(f"--against: compares runs, and {log_option} prints one log; leave one out")
-    place = Store(store)
-    with Ledger.reading(place) as ledger:
+    with reading(store) as (place, ledger):
         runs = [find_run(place, ledger, name) for name in (run, against) if name is not None]
         if follow:
             with _until_interrupted():
@@ -190,8 +186,6 @@ def table(
     """
     from ablate.analysis.published import SHOW, WHERE, read_published
     from ablate.report.formats import check_show
-    from ablate.store.ledger import Ledger
-    from ablate.store.store import Store
 
     view.check()
     first = selection.words[0] if selection.words else ""
@@ -215,8 +209,7 @@ def table(
             begin(f"recomputing {plan.name} from {bundle}")
         print_table(plan, exported, view, exported.recompute(plan, events))
     else:
-        store = Store(selection.store)
-        with Ledger.reading(store) as ledger:
+        with reading(selection.store) as (store, ledger):
             two = paired(store, ledger, selection, view)
             plans = [planned(store, ledger, one, read=True) for one in two or [selection]]
         if two:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from ablate.cli.options import argument, flag, option
 from ablate.cli.printing import check_out, write_out
-from ablate.cli.selection import Selection, planned
+from ablate.cli.selection import Selection, planned, reading
 from ablate.report.gate import begin
 from ablate.shared.errors import UserError, unknown
-
-if TYPE_CHECKING:
-    from ablate.store.store import Store
 
 
 def report(
@@ -64,22 +61,19 @@ def export(
     """Write a sweep as a folder from which a reviewer recomputes it: `ablate table --from DIR`."""
     from ablate.audit.export import check_folder
     from ablate.audit.export import export as write_bundle
-    from ablate.store.ledger import Ledger
     from ablate.store.record import histories
-    from ablate.store.store import Store
 
     if anonymous and with_diff:
         raise UserError(
             "--with-diff: a diff may name its author; leave out --with-diff or --anonymous"
         )
-    store = Store(selection.store)
     if weights is not None:
         if selection.words:
             raise UserError(f"--weights: takes a run, so leave out {selection.words[0]}")
-        _export_weights(store, weights, names, folder)
+        _export_weights(selection.store, weights, names, folder)
         return
     check_folder(folder)
-    with Ledger.reading(store) as ledger:
+    with reading(selection.store) as (store, ledger):
         if not selection.words and str(folder) in ledger.sweeps():
             raise UserError(
                 f"{folder}: is a sweep; name a new folder, too: ablate export {folder} DIR"
@@ -91,16 +85,15 @@ def export(
     print(f"wrote {folder}; `ablate table --from {folder}` makes its table again")
 
 
-def _export_weights(store: Store, run: str, names: str, file: Path) -> None:
+def _export_weights(folder: Path, run: str, names: str, file: Path) -> None:
     from ablate.audit.weights import NAMES, export_weights
     from ablate.running.launchers.fork import ForkServer
     from ablate.store.find import find_run
-    from ablate.store.ledger import Ledger
 
     chosen = next((name for name in NAMES if name == names), None)
     if chosen is None:
         raise unknown("--names", names, NAMES)
-    with Ledger.reading(store) as ledger:
+    with reading(folder) as (store, ledger):
         run_id = find_run(store, ledger, run)
     with ForkServer() as server:
         export_weights(store, run_id, file, chosen, server.ask)

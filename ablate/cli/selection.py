@@ -6,6 +6,7 @@ import contextlib
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ablate.cli import completing
@@ -19,6 +20,34 @@ if TYPE_CHECKING:
     from ablate.planning.recall import Recall
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
+
+
+def store_at(folder: Path) -> Store:
+    """The store in a folder, which is loaded late."""
+    from ablate.store.store import Store
+
+    return Store(folder)
+
+
+@contextlib.contextmanager
+def reading(folder: Path) -> Iterator[tuple[Store, Ledger]]:
+    """A store and its ledger, for a command that looks. Raises UserError where there is none."""
+    from ablate.store.ledger import Ledger
+
+    store = store_at(folder)
+    with Ledger.reading(store) as ledger:
+        yield store, ledger
+
+
+@contextlib.contextmanager
+def changing(folder: Path, command: str) -> Iterator[tuple[Store, Ledger]]:
+    """The same for a command that changes them. Raises Failure where another process does."""
+    from ablate.running.driver_lock import alone
+    from ablate.store.ledger import Ledger
+
+    store = store_at(folder)
+    with alone(store, command), Ledger.driving(store) as ledger:
+        yield store, ledger
 
 
 @dataclass(frozen=True)
@@ -87,11 +116,7 @@ class Selection:
         self, read: bool = False, sealed: bool = True
     ) -> Iterator[tuple[Store, Ledger, Plan]]:
         """The store, its ledger, which stays open, and the driven plan: see `planned`."""
-        from ablate.store.ledger import Ledger
-        from ablate.store.store import Store
-
-        store = Store(self.store)
-        with Ledger.reading(store) as ledger:
+        with reading(self.store) as (store, ledger):
             yield store, ledger, planned(store, ledger, self, read, sealed)
 
 

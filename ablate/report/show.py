@@ -16,8 +16,7 @@ from typing import Any
 from ablate.analysis import imports
 from ablate.analysis.captions import parent_words
 from ablate.planning.cell import PlannedRun
-from ablate.report.status import speed
-from ablate.report.text import duration, sparkline
+from ablate.report.text import duration, sparkline, speed
 from ablate.shared.files import is_number
 from ablate.shared.metrics import DEFAULT, TASKS, TaskChoice
 from ablate.shared.result import FINAL

@@ -24,8 +24,8 @@ from ablate.planning.plan import Plan
 from ablate.planning.sweep_file import edit_notes
 from ablate.report.gate import console
 from ablate.report.live import Clock, counts_line
-from ablate.report.text import counted, duration
-from ablate.report.workers import GrowingMetrics, rate, standing_cell, workers_table
+from ablate.report.text import counted, duration, speed
+from ablate.report.workers import GrowingMetrics, standing_cell, workers_table
 from ablate.running import gpus
 from ablate.shared.result import FINAL
 from ablate.store import looks
@@ -156,18 +156,6 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
         *edit_notes(plan, store.command),
     ):
         print(line)
-
-
-def speed(notes: Mapping[str, Any]) -> str:
-    """ " 12/40, 8.5 steps/s, 3 s left" of a worker's notes, as far as they tell."""
-    match notes:
-        case {"step": int(step), "total": int(total)}:
-            text = f" {step}/{total}"
-        case _:
-            return ""
-    if per_s := rate(notes):
-        text += f", {per_s:.3g} steps/s, {duration((total - step) / per_s)} left"
-    return text
 
 
 def show_grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from rich.text import Text
 from ablate.analysis.course import GOES_ON
 from ablate.planning.cell import PlannedRun
 from ablate.planning.design import Standing
-from ablate.report.text import ASCII_BARS, BARS, duration, sparkline
+from ablate.report.text import ASCII_BARS, BARS, duration, rate, sparkline
 from ablate.shared.files import is_number
 from ablate.shared.metrics import Metric
 from ablate.shared.rundir import RunDir, parse_lines
@@ -116,15 +115,6 @@ def _step(notes: Mapping[str, Any]) -> str:
         case _:
             return str(phase)
     return text if phase in ("train", "validation") else f"{phase} {text}"
-
-
-def rate(notes: Mapping[str, Any]) -> float | None:
-    """Steps a second since its worker began; None while nobody can know."""
-    match notes:
-        case {"step": int(step), "from_step": int(begin), "from_at": float(at)}:
-            if step > begin and time.time() > at:
-                return (step - begin) / (time.time() - at)
-    return None
 
 
 def _left(notes: Mapping[str, Any]) -> str:
