@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import nvidia
 import process_engine
 import pytest
 from launcher_contract import BesideContract, end, settings, until
@@ -150,6 +151,63 @@ def test_a_limit_as_sbatch_reads_it(said, limit):
 def test_a_limit_without_time_to_train_is_refused():
     with pytest.raises(UserError, match=r"launcher.time: 1 is not more than launcher.grace_s=90"):
         slurm._parameters(settings("slurm", time="1"), "name")
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch) -> nvidia.Machine:
+    """Of all jobs; GPUs and CUDA are a stand-in."""
+    made = nvidia.Machine(tmp_path / "machine")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    for name, value in made.stand_in.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+PAIRS = settings("slurm", gpus=4, gpus_per_run=2, jobs=3, nodes=2)
+
+
+def test_groups_of_a_jobs_gpus_are_its_slots(tmp_path, machine):
+    machine.has([nvidia.gpu(n) for n in range(5)])
+    (tmp_path / "runs" / "cache").mkdir(parents=True)
+    made, engine = process_engine.launcher(PAIRS, tmp_path / "runs")
+    assert made.most == 2 * 2 * 3  # of jobs, nodes and pairs
+    names = [slot.name.partition("/")[2] for slot in offered(made).slots]
+    assert names == ["gpu:0+1", "gpu:2+3"]
+    made.free()
+    assert [job.wait(60) for job in engine.jobs.values()] == [0]
+
+
+def test_a_node_with_fewer_gpus_than_a_run_takes_is_not_used(tmp_path, machine):
+    machine.has([nvidia.gpu(0)])
+    (tmp_path / "runs" / "cache").mkdir(parents=True)
+    made, engine = process_engine.launcher(PAIRS, tmp_path / "runs")
+    said: list[str] = []
+
+    def is_said() -> bool:
+        made.poll(0.1)
+        said.extend(made.offer(1, ()))
+        return bool(said)
+
+    until(is_said)
+    assert said[0] == "host0: not used: launcher.gpus_per_run: 2, and 1 GPUs are used here"
+    assert not made.slots
+    made.free()
+    assert [job.wait(60) for job in engine.jobs.values()] == [0]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"gpus": 2, "gpus_per_run": 4}, r"4, and a node's job has 2 GPUs \(launcher.gpus\)$"),
+        ({"gpus": 0, "gpus_per_run": 2}, "2, and runs train on CPUs$"),
+        ({"devices": "cpu", "gpus": 2, "gpus_per_run": 2}, "2, and runs train on CPUs$"),
+        ({"gpus": 8, "gpus_per_run": 3}, "3: expected one of 1, 2, 4, 8$"),
+        ({"gpus": 2, "gpus_per_run": 2, "runs_per_gpu": 2}, "a run has its GPUs alone; "),
+    ],
+)
+def test_groups_that_no_node_can_have_are_refused(given, why, tmp_path):
+    with pytest.raises(UserError, match=f"^launcher.gpus_per_run: {why}"):
+        process_engine.launcher(settings("slurm", **given), tmp_path)
 
 
 def test_settings_become_sbatchs_own():

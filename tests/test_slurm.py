@@ -7,6 +7,7 @@ because their norm sleeps, not because they compute.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import shutil
@@ -19,11 +20,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import nvidia
 import pytest
 import slurm_cluster
 from conftest import Shell, wait_for
 from slurm_cluster import SlurmCluster
 from test_command import TRAIN, attempts, declare, expected, results
+from test_ranks import QUICK, answers, on
 
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import read_object, token_of
@@ -195,6 +198,25 @@ def test_a_sweep_is_byte_for_byte_the_local_one_with_data_on_the_nodes(
     (shared,) = (shell.folder / "runs" / "cache").glob("*/meta.json")
     (copied,) = (tmp_path / "node").glob("*/meta.json")
     assert copied.read_bytes() == shared.read_bytes()
+
+
+def test_runs_on_pairs_of_a_nodes_gpus_have_the_bits_of_one(shell, cluster, tmp_path, monkeypatch):
+    """GPUs and CUDA are a stand-in; Slurm hands out two of each node."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    machine = nvidia.Machine(tmp_path / "machine")
+    machine.has([nvidia.gpu(0), nvidia.gpu(1)])
+    words = (*QUICK[:-1], "stem=none,dpn", "train.micro_batch=16", "seeds=2")
+    given = ("launcher=slurm", "launcher.gpus=2", "launcher.cpus=1", "launcher.jobs=3")
+    given = (*given, "launcher.time=10", "launcher.gpus_per_run=2", "--yes")
+    environment = {**cluster.environment, **machine.stand_in}
+    done = shell.end(shell.start("sweep", *words, *given, **environment), timeout=400)
+    assert done.code == 0, done.out + done.err
+    pair = ",".join(nvidia.gpu(n)["uuid"] for n in (0, 1))
+    assert [visible for what, visible, _ in machine.touched() if what == "run"] == [pair] * 4
+    found, alone = answers(shell), on(1, tmp_path / "alone", *words)
+    assert {key: value[1] for key, value in found.items()} == {k: v[1] for k, v in alone.items()}
+    ran = (shell.folder / "runs" / "runs").glob("*/result.json")
+    assert [json.loads(path.read_text())["ranks"] for path in ran] == [2] * 4
 
 
 def test_programs_are_stopped_killed_and_resumed_as_here(shell, cluster, monkeypatch):

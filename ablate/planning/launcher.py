@@ -13,6 +13,12 @@ from ablate.shared.errors import UserError, unknown
 from ablate.shared.packages import installing
 from ablate.shared.schema import Param, check_keys, settings_of
 
+GPUS = {  # of launchers that group them
+    "runs_per_gpu": Param(int, 1, "runs that share a GPU", above=0),
+    "gpus_per_run": Param(
+        int, 1, "GPUs of a run, 1, 2, 4 or 8: the bits of one, if deterministic", above=0
+    ),
+}
 LAUNCHERS: dict[str, Choice] = {
     "local": Choice(
         "trains one run on each GPU; without a GPU, one on each CPU core",
@@ -20,10 +26,7 @@ LAUNCHERS: dict[str, Choice] = {
         "ablate.running.launchers.local:Local",
         {
             "devices": Param(str, "auto", "auto: all GPUs; cpu; or GPUs by index or UUID: 0,2"),
-            "runs_per_gpu": Param(int, 1, "runs that share a GPU", above=0),
-            "gpus_per_run": Param(
-                int, 1, "GPUs of a run, 1, 2, 4 or 8: the bits of one, if deterministic", above=0
-            ),
+            **GPUS,
             "cores_per_run": Param(
                 int, 1, "on CPUs: ranks of a run, 1, 2, 4 or 8, to the bits of one", above=0
             ),
@@ -60,7 +63,7 @@ LAUNCHERS: dict[str, Choice] = {
                 int, 90, "seconds before the limit, or at preemption, for checkpoints", above=0
             ),
             "devices": Param(str, "auto", "auto: the GPUs of the job; cpu"),
-            "runs_per_gpu": Param(int, 1, "runs that share a GPU", above=0),
+            **GPUS,
             "cache": Param(str, "", "folder of the node: data is copied there once"),
         },
     ),

@@ -142,7 +142,10 @@ def slots(
     """Make `runs_per_gpu` slots on each GPU, or one on each group of so many GPUs, or of cores:
     never more threads than cores, but for one run of more ranks than that. Raises UserError for
     numbers that can't be had here."""
-    _check_ranks(len(gpus), runs_per_gpu, gpus_per_run, cores_per_run)
+    if gpus and cores_per_run > 1:
+        raise UserError("launcher.cores_per_run: needs launcher.devices=cpu, for there are GPUs")
+    check_groups(runs_per_gpu, gpus_per_run, len(gpus), f"{len(gpus)} GPUs are used here")
+    _check_world("cores_per_run", cores_per_run)
     if not gpus:
         cores = max(1, len(os.sched_getaffinity(0)) // cores_per_run)
         return [Slot(f"cpu:{core}", "cpu", "cpu", ranks=cores_per_run) for core in range(cores)]
@@ -162,14 +165,16 @@ def slots(
     ]
 
 
-def _check_ranks(gpus: int, runs_per_gpu: int, gpus_per_run: int, cores_per_run: int) -> None:
-    for key, number in {"gpus_per_run": gpus_per_run, "cores_per_run": cores_per_run}.items():
-        if number not in WORLDS:
-            known = ", ".join(map(str, WORLDS))
-            raise UserError(f"launcher.{key}: {number}: expected one of {known}")
-    if gpus and cores_per_run > 1:
-        raise UserError("launcher.cores_per_run: needs launcher.devices=cpu, for there are GPUs")
+def check_groups(runs_per_gpu: int, gpus_per_run: int, gpus: int, there: str) -> None:
+    """Raises UserError where GPUs can't be grouped so; `there`: how many there are, in words."""
+    _check_world("gpus_per_run", gpus_per_run)
     if gpus_per_run > max(gpus, 1):
-        raise UserError(f"launcher.gpus_per_run: {gpus_per_run}, and {gpus} GPUs are used here")
+        raise UserError(f"launcher.gpus_per_run: {gpus_per_run}, and {there}")
     if gpus_per_run > 1 and runs_per_gpu > 1:
         raise UserError("launcher.gpus_per_run: a run has its GPUs alone; leave runs_per_gpu out")
+
+
+def _check_world(key: str, number: int) -> None:
+    if number not in WORLDS:
+        known = ", ".join(map(str, WORLDS))
+        raise UserError(f"launcher.{key}: {number}: expected one of {known}")

@@ -23,6 +23,7 @@ from typing import Any
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import Local
 from ablate.shared import decoded
+from ablate.shared.errors import UserError
 from ablate.shared.files import FULL, make_folder
 from ablate.shared.lock import Lock
 from ablate.shared.rundir import ATTEMPTS, EXIT_AWAY, EXIT_TAKEN, RunDir
@@ -76,7 +77,7 @@ class _Pilot:
         self.short_at = now + left_s - short_s
 
     def work(self, heard: list[int]) -> None:
-        self.local = Local(self.settings, self.cache.path, tied=True)
+        self.local = self._local()
         self.folder.create()
         try:
             self._find_slots()
@@ -90,11 +91,20 @@ class _Pilot:
         finally:
             self.local.free()
 
+    def _local(self) -> Local:
+        """The launcher of this host. A node with fewer GPUs than a run takes is not used."""
+        try:
+            return Local(self.settings, self.cache.path, tied=True)
+        except UserError as error:
+            self.remarks = [f"{self.host}: not used: {error}"]
+            return Local({**self.settings, "gpus_per_run": 1}, self.cache.path, tied=True)
+
     def _find_slots(self) -> None:
         host, name = self.host, self.folder.id
         slots, wanted = list(self.local.slots), self.settings["gpus"]
         if wanted and self.settings["devices"] != "cpu" and slots[0].device == "cpu":
             self.remarks = [f"{host}: not used: no GPU is seen there", *self.local.devices.remarks]
+        if self.remarks:
             return
         if slots[0].device == "cpu":
             slots = slots[: self.settings["cpus"]]

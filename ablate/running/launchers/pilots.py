@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from ablate.running.gpus import GpuSet
 from ablate.running.launchers import Progress, Slot, Tree, silent
 from ablate.running.launchers.fork import ForkServer
-from ablate.running.launchers.local import CPU
+from ablate.running.launchers.local import CPU, check_groups
 from ablate.shared.errors import Failure
 from ablate.shared.files import FULL, make_folder
 from ablate.shared.rundir import EXIT_AWAY, RunDir
@@ -69,6 +69,9 @@ class PilotLauncher:
 
     def __init__(self, settings: Tree, cache: Path, engine: Callable[[str], Engine]) -> None:
         """`engine`: makes it, for the token of the store."""
+        gpus = settings["gpus"] if settings["devices"] != "cpu" else 0
+        there = f"a node's job has {gpus} GPUs (launcher.gpus)" if gpus else "runs train on CPUs"
+        check_groups(settings["runs_per_gpu"], settings["gpus_per_run"], gpus, there)
         self.slots: Sequence[Slot] = ()
         self._settings, self._root, self._engine = settings, cache.parent.absolute(), engine
         self._all = Pilots(self._root / "pilots")
@@ -95,8 +98,8 @@ class PilotLauncher:
     def _a_job(self) -> int:
         """Slots of one job."""
         own = self._settings
-        of_a_node = own["gpus"] * own["runs_per_gpu"] if self.device == "cuda" else own["cpus"]
-        return int(own["nodes"] * of_a_node)
+        groups = own["gpus"] // own["gpus_per_run"] * own["runs_per_gpu"]
+        return int(own["nodes"] * (groups if self.device == "cuda" else own["cpus"]))
 
     def warm(self) -> None:
         self._server.warm()
