@@ -61,7 +61,7 @@ def render(
     if format not in FORMATS:
         raise unknown("--format", format, FORMATS)
     made = sheet(table, show, transpose, min(width, WIDTHS.get(format, width)), wide)
-    return set_sheet(made, format, width, floated, table.complete)
+    return _set(made, format, width, floated, table.complete)
 
 
 def render_pair(
@@ -79,22 +79,16 @@ def render_pair(
     if format not in FORMATS or format == "json":
         raise unknown("--format", format, FORMATS)
     complete = all(table.complete for table in pair.tables)
-    return set_sheet(beside(pair, show), format, width, floated, complete)
+    return _set(beside(pair, show), format, width, floated, complete)
 
 
-def set_sheet(
-    made: PrintedTable,
-    format: str,
-    width: int = WIDTH,
-    floated: LatexFloat = FLOAT,
-    complete: bool = True,
-) -> Any:
-    """Set what is laid out in one of the formats for readers."""
-    if format == TEX and floated.caption is not None:
-        made = dataclasses.replace(made, title=floated.caption + UNFINISHED * (not complete))
-    made = _printable(made)
+def _set(made: PrintedTable, format: str, width: int, floated: LatexFloat, complete: bool) -> Any:
     if format == TEX:
-        return latex.latex(made, floated)
+        if floated.caption is not None:
+            title = floated.caption + UNFINISHED * (not complete)
+            made = dataclasses.replace(made, title=title)
+        return latex.latex(_printable(made), floated)
+    made = _printable(made)
     return SET[format](split(made, width) if format == "rich" else made)
 
 
