@@ -71,3 +71,200 @@ def test_registers(shell):
     table = shell(*command("docs/placements.md", "sweep model.registers"), *BUDGET).out
     size = check_gain(shell, table, "4", "0")
     assert size["4"] - size["0"] == 4 * 32
+
+
+# --- A task, a design and a format, from files outside the package ----------------------------
+
+TASK = '''
+"""Which half of the classes an image is of, as the control half knows it."""
+
+from ablate.shared.metrics.metric import Metric, TaskChoice
+
+
+def score(table, classes):
+    hits = int((table["said"] == table["label"]).sum())
+    return {"n": len(table), "half": hits / len(table)}
+
+
+TASK = TaskChoice(
+    line="which half of the classes an image is of",
+    path="ablate_tasks._halves:Halves",
+    metrics=(
+        Metric(
+            *("half", "accuracy of halves", "halves", "%", "points", 100.0, 2),
+            lambda classes: 0.5,
+            most=100.0,
+            is_share=True,
+        ),
+    ),
+    score=score,
+    outputs=lambda classes: 1,
+    prior="the shares of the halves",
+    keeps="said, label",
+)
+'''
+TRAINED = '''
+"""Which half of the classes an image is of: a logistic regression of the model's output."""
+
+import numpy as np
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from ablate.training.task import Task
+from ablate_tasks.halves import score
+
+
+class Halves(Task):
+    def __init__(self, run):
+        self.classes = run.data.classes
+
+    def inputs(self, batches, step, dtype):
+        images, labels = batches.at(step)
+        return images.to(dtype), (2 * labels >= self.classes).to(dtype)
+
+    def loss(self, outputs, target):
+        return binary_cross_entropy_with_logits(outputs.float()[:, 0], target.float())
+
+    def prior_loss(self, train):
+        share = (2 * train.labels >= self.classes).double().mean()
+        return float(-torch.xlogy(share, share) - torch.xlogy(1 - share, 1 - share))
+
+    def evaluate(self, predict, batches):
+        parts = []
+        for images, labels in batches:
+            part = np.empty(len(labels), [("said", "?"), ("label", "?")])
+            part["said"] = (predict(images)[:, 0] > 0).cpu()
+            part["label"] = (2 * labels >= self.classes).cpu()
+            parts.append(part)
+        table = np.concatenate(parts)
+        return score(table, self.classes), table
+'''
+DESIGN = '''
+"""A replication: seeds that no earlier sweep has had, from `first` on."""
+
+from dataclasses import dataclass, replace
+
+from ablate.planning.design import Fixed
+from ablate.shared.errors import UserError
+
+
+@dataclass(frozen=True)
+class Fresh(Fixed):
+    first: int = 0
+    count: int = 3
+
+    @classmethod
+    def declared(cls, raw, place):
+        return cls(**raw)
+
+    @classmethod
+    def of_tree(cls, tree):
+        return cls(**tree["fresh"])
+
+    def tree(self):
+        return {"fresh": {"first": self.first, "count": self.count}}
+
+    def under(self, sweep, words, margin):
+        if "seeds" in words:
+            raise UserError("seeds: fresh gives them out; leave one of them away")
+        seeds = range(self.first, self.first + self.count)
+        return replace(sweep, seeds=tuple(seeds))
+
+
+DESIGN = Fresh
+'''
+FORMAT = '''
+"""Org mode: what readers see, in pipes."""
+
+from ablate.report.formats.grid import TableFormat
+
+
+def org(made):
+    lines = [f"#+CAPTION: {made.heading}"]
+    for grid in made.grids:
+        for cells in (grid.headings, *(line.cells for line in grid.lines)):
+            lines.append(f"| {' | '.join(cell.text for cell in cells)} |")
+    return "\\n".join(lines) + "\\n"
+
+
+FORMAT = TableFormat(org, "org")
+'''
+SWEEP = """
+title: Again, with other seeds
+base: {task: halves, recipe: quick, data: digits, model: mu/4, train.steps: 3}
+fresh: {first: 100, count: 2}
+variants: [plain: {}, dpn: {stem: dpn}]
+"""
+
+
+@pytest.fixture(scope="module")
+def added(tmp_path_factory):
+    """A folder for Python's path with a task of two files, a design and a format of one each."""
+    folder = tmp_path_factory.mktemp("added")
+    for file, text in {
+        "ablate_tasks/halves.py": TASK,
+        "ablate_tasks/_halves.py": TRAINED,
+        "ablate_designs/fresh.py": DESIGN,
+        "ablate_formats/org.py": FORMAT,
+    }.items():
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_text(text)
+    return folder
+
+
+def test_a_task_of_two_files_and_a_design_and_a_format_of_one(shell, added):
+    (shell.folder / "sweeps").mkdir()
+    (shell.folder / "sweeps" / "again.yaml").write_text(SWEEP)
+    done = shell.several(
+        ["sweep", "again", "launcher.devices=cpu"],  # workers are processes of their own
+        ["table", "again", "--format", "org"],
+        ["status", "again", "--format", "json"],
+        ["verify"],
+        ["export", "again", "bundle"],
+        ["verify", "bundle"],
+        ["list", "metrics"],
+        ["sweep", "again", "seeds=3"],
+        PYTHONPATH=str(added),
+    )
+    swept, table, status, verified, exported, checked, listed, refused = done
+    assert [command.code for command in done[:-1]] == [0] * 7, done
+    text = table.out.splitlines()
+    assert text[0].startswith("#+CAPTION: Again, with other seeds. Trained on digits")
+    assert [line.split("|")[1].strip() for line in text[1:]] == ["variant", "plain", "dpn"]
+    assert "half %" in text[1]
+    runs = [*(shell.folder / "runs").rglob("run.json")]
+    seeds = [json.loads(run.read_text())["spec"]["seed"] for run in runs]
+    assert sorted(seeds) == [100, 100, 101, 101]
+    assert (shell.folder / "bundle" / "table.org").read_text() == table.out
+    assert "half" in listed.out
+    assert (refused.code, refused.err.strip()) == (
+        2,
+        "ablate: seeds: fresh gives them out; leave one of them away",
+    )
+    # Where nobody knows the format, the bundle's own file of it is held to the manifest alone.
+    (added / "ablate_formats" / "org.py").rename(added / "org.py")
+    [without] = shell.several(["verify", "bundle"], PYTHONPATH=str(added))
+    (added / "org.py").rename(added / "ablate_formats" / "org.py")
+    assert without.code == 0, without
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "why"),
+    [
+        ("ablate_tasks/classify.py", "", "ablate has a classify of its own; rename the file"),
+        ("ablate_tasks/other.py", "import nowhere", "No module named 'nowhere'"),
+        ("ablate_designs/other.py", "DESIGN = 3", "DESIGN: expected type, got 3"),
+        ("ablate_formats/other.py", "", "has no attribute 'FORMAT'"),
+    ],
+)
+def test_what_cannot_be_added_is_told_in_a_line(shell, tmp_path, file, text, why):
+    (tmp_path / "path" / file).parent.mkdir(parents=True)
+    (tmp_path / "path" / file).write_text(text)
+    [done] = shell.several(
+        ["sweep", "stem=none,dpn", "train.steps=1", "seeds=1", "launcher=inline"],
+        PYTHONPATH=str(tmp_path / "path"),
+    )
+    assert done.code == 2
+    assert done.err.startswith(f"ablate: {file}: ")
+    assert why in done.err
+    assert len(done.err.splitlines()) == 1

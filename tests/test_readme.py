@@ -18,7 +18,6 @@ from ablate.shared import choices
 TEXT = PAGES[README]
 LAUNCHERS = "ablate/planning/launcher.py"
 CHOICES, CLASSIFY = "ablate/shared/choices.py", "ablate/shared/metrics/classify.py"
-TASKS = "ablate/shared/metrics/__init__.py"
 TABLES = {  # where entries go: the file, and the line that a new one is put behind
     "NORMS": (CHOICES, "NORMS: dict[str, Choice] = {\n"),
     "STEMS": (CHOICES, "STEMS: dict[str, Choice] = {\n"),
@@ -28,9 +27,7 @@ TABLES = {  # where entries go: the file, and the line that a new one is put beh
         '        Metric(*("loss", "test loss", "loss", "", "nats", 1.0, 4), math.log, sign=-1),\n',
     ),
     "score": (CLASSIFY, '        found[name] = int((table["rank"] < rank).sum()) / number\n'),
-    "IMPORTS": (TASKS, "from ablate.shared.metrics.metric import Metric, TaskChoice, threshold\n"),
     "LAUNCHERS": (LAUNCHERS, "LAUNCHERS: dict[str, Choice] = {\n"),
-    "TASKS": (TASKS, '    "contrastive": CONTRASTIVE,\n}\n'),
 }
 
 
@@ -107,8 +104,9 @@ def followed(home: Path) -> Path:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / name, home / name, ignore=ignored)
     for name, text in blocks("file").items():
-        if name.startswith("ablate/"):
+        if name.startswith("ablate"):
             assert not (home / name).exists(), f"{name}: the page makes it anew"
+            (home / name).parent.mkdir(exist_ok=True)
             (home / name).write_text(text)
     for table, text in blocks("entry").items():
         file, line = TABLES[table]

@@ -13,11 +13,11 @@ from ablate.analysis import captions
 from ablate.analysis.own import functions, measure
 from ablate.analysis.scores import Results
 from ablate.audit.bundle import Bundle, is_regular, sha256_of
-from ablate.audit.export import EXTENSIONS, RAW, computing_versions, derived_files
+from ablate.audit.export import RAW, computing_versions, derived_files
 from ablate.audit.verify import Verified, remake
 from ablate.planning.own_metric import read
 from ablate.planning.plan import Plan
-from ablate.report.formats import FORMATS
+from ablate.report.formats import ENDINGS, OURS
 from ablate.shared.errors import Failure
 from ablate.shared.files import read_json
 from ablate.shared.source import file_of
@@ -59,6 +59,9 @@ def check(bundle: Bundle) -> Verified:
         _own(plan, bundle, results, found)
         makers = {key: environment[key] for key in ("bundle", "ablate", "made_with")}
         made = derived_files(bundle, plan, told, results, bundle, makers)
+        for ending, format in ENDINGS.items():  # of one that was added here, later
+            if format not in OURS and not (bundle.root / f"table.{ending}").exists():
+                del made[f"table.{ending}"]
     except Exception as error:  # whatever comes of reading what somebody else wrote
         first = str(error).partition("\n")[0]
         found.findings.append(
@@ -131,7 +134,7 @@ def _unlike(bundle: Bundle) -> Iterator[tuple[str, str]]:
 
 def _made_names(bundle: Bundle) -> set[str]:
     """List the places of derived files, whether they exist or not."""
-    tables = {f"table.{EXTENSIONS.get(format, format)}" for format in FORMATS if format != "rich"}
+    tables = {f"table.{ending}" for ending in ENDINGS}
     figures = {name for name in bundle.names() if name.startswith("figures/")}
     return tables | figures | {"runs.csv", "curves.parquet", "report.html", "README.txt"}
 

@@ -26,7 +26,7 @@ from ablate.analysis.scores import Results
 from ablate.planning.cell import Cell
 from ablate.planning.design import Imported
 from ablate.planning.plan import Plan
-from ablate.report.formats import FORMATS, render
+from ablate.report.formats import ENDINGS, render
 from ablate.report.formats.tidy import inert
 from ablate.report.frames import curves_frame, measured_records, runs_frame
 from ablate.report.page import render_page
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     import pandas as pd
 from ablate.audit.bundle import ANONYMOUS, Bundle, placeless_own
 
-EXTENSIONS = {"latex": "tex"}  # of a table's format; else its name
 COMPUTES = ("numpy", "scipy", "pandas", "pyarrow", "matplotlib")  # a table, a curve, a figure
 # What is left of an attempt and of an event in an anonymous bundle.
 ATTEMPT = {
@@ -217,11 +216,7 @@ def derived_files(
     drawn = figures(plan, table, bundle.rundir)
     title, version = table.heading, makers["ablate"]
     texts = {
-        **{
-            f"table.{EXTENSIONS.get(format, format)}": render(table, format)
-            for format in FORMATS
-            if format != "rich"
-        },
+        **{f"table.{ending}": render(table, format) for ending, format in ENDINGS.items()},
         **{f"figures/{name}.svg": svg for name, svg in drawn.items()},
         "runs.csv": _csv(runs_frame(plan, runs, trials=True)),
         "report.html": render_page(plan, table, runs, reading.looks, drawn),

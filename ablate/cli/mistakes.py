@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 import sys
-from enum import StrEnum
 from typing import Any
 
 import typer
@@ -40,13 +39,13 @@ VERBS = {  # commands of other tools: what is here
 }
 
 
-def one_of(*choices: StrEnum) -> dict[str, Any]:
+def one_of(*choices: str) -> dict[str, Any]:
     """What an option with these choices is declared with."""
 
-    def parse(text: str) -> StrEnum:
+    def parse(text: str) -> str:
         if text not in choices:
             raise typer.BadParameter(expected(text, choices))
-        return type(choices[0])(text)
+        return choices[choices.index(text)]
 
     return {
         **{"parser": parse, "metavar": "|".join(choices)},

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli.mistakes import one_of
+from ablate.shared import extensions
 from ablate.shared.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -37,12 +38,12 @@ class Format(StrEnum):
     json = "json"
 
 
-def _of(*formats: Format) -> Any:
+def _of(*formats: str) -> Any:
     """An option that takes one of these; the first is the default."""
     return typer.Option("--format", **one_of(*formats), help="Output format.")
 
 
-def _read(*formats: Format) -> Any:
+def _read(*formats: str) -> Any:
     help = "Output format (default: rich on a terminal, md elsewhere)."
     return typer.Option("--format", **one_of(*formats), help=help)
 
@@ -74,8 +75,11 @@ class TableView:
         str | None, typer.Option(metavar="gain", help="Order of the rows: the best gain first.")
     ] = None
     format: Annotated[
-        Format | None,
-        _read(Format.rich, Format.md, Format.latex, Format.html, Format.csv, Format.json),
+        str | None,
+        _read(
+            *(Format.rich, Format.md, Format.latex, Format.html, Format.csv, Format.json),
+            *extensions.names("ablate_formats"),
+        ),
     ] = None
     show: Annotated[
         str | None,
@@ -164,9 +168,7 @@ def _finite(tree: Any) -> Any:
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
-def print_set(
-    format: Format | None, texts: Callable[[Format], str], rich: Callable[[int], Any]
-) -> None:
+def print_set(format: str | None, texts: Callable[[str], str], rich: Callable[[int], Any]) -> None:
     """Print for readers: `texts` makes every format but rich, `rich` takes the width in characters.
 
     `format` None is rich on a terminal, Markdown elsewhere.

@@ -2,6 +2,7 @@
 
 `Fixed` and `Looks` answer the same questions. A plan, its table, its ledger and its messages ask
 its design, and none asks which one it is. `analysis.course` judges by the numbers of its looks.
+`ablate_designs/NAME.py` brings another, a subclass of one of them, for sweep files with `NAME:`.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Tune
+from ablate.shared import extensions
 from ablate.shared.errors import UserError
-from ablate.shared.schema import Key, read, value_of
+from ablate.shared.schema import Key, check_keys, read, value_of
 from ablate.shared.spec import ids_of
 
 if TYPE_CHECKING:  # which have a design
@@ -25,6 +27,7 @@ FEWEST = 5  # at the first look: with fewer, a noisy baseline or two noisy rows 
 APART = 2  # seeds between looks, at least: one has no spread
 DEFAULT = (5, 8, 12)
 USUAL = (*DEFAULT, 20, 30)  # looks of --until
+UNTIL_FORM = "{looks: [5, 8, 12], margin: 0.5}"
 # By row and column: at how many seeds the newest look at it was, and what the look said.
 Standing = Mapping[str, Mapping[str, tuple[int, str]]]
 
@@ -46,8 +49,18 @@ class Fixed:
     trains: ClassVar[bool] = True  # can its runs be trained here?
 
     def tree(self) -> dict[str, Any]:
-        """What a plan's file has of it."""
+        """What a plan's file has of it, under the key of `DESIGNS`."""
         return {}
+
+    @classmethod
+    def of_tree(cls, tree: Mapping[str, Any]) -> Self:
+        """That which has this `tree`."""
+        return cls()
+
+    @classmethod
+    def declared(cls, raw: Any, place: str) -> Self:
+        """What a sweep file says under the key of `DESIGNS`. Raises UserError."""
+        raise NotImplementedError
 
     def of_look(self) -> dict[str, Any]:
         """What the analysis of a look has of it."""
@@ -159,6 +172,22 @@ class Looks:
         return {"until": self.at, **first}
 
     of_look = tree
+
+    @classmethod
+    def of_tree(cls, tree: Mapping[str, Any]) -> Self:
+        return cls(tuple(tree["until"]), first_seed=tree.get("first_seed", 0))
+
+    @classmethod
+    def declared(cls, raw: Any, place: str) -> Self:
+        """Its margin and spread are `analysis.margin` and `.spread` of a sweep with looks."""
+        if not isinstance(raw, dict):
+            raise UserError(f"{place}: expected {UNTIL_FORM}, got {raw!r}")
+        check_keys(place, raw, ("looks", "first_seed", "margin", "spread"))
+        looks = checked_looks(raw["looks"], f"{place}.looks") if "looks" in raw else DEFAULT
+        first = value_of(cls, "first_seed", raw.get("first_seed", 0), f"{place}.first_seed")
+        said = {key: raw[key] for key in ("margin", "spread") if key in raw}
+        said = {key: value_of(Analysis, key, of, f"{place}.{key}") for key, of in said.items()}
+        return cls(looks, said, first_seed=first)
 
     def reach(self, seeds: Sequence[int]) -> Sequence[int]:
         return self._seeds(self.at[-1])
@@ -284,6 +313,11 @@ class Imported(Fixed):
     def tree(self) -> dict[str, Any]:
         return {"imported": {"seeded": self.seeded, "sources": self.sources}}
 
+    @classmethod
+    def of_tree(cls, tree: Mapping[str, Any]) -> Self:
+        said = tree["imported"]
+        return cls(bool(said["seeded"]), tuple(read(x, SheetSource, "") for x in said["sources"]))
+
     def of_look(self) -> dict[str, Any]:
         return {}
 
@@ -298,17 +332,15 @@ class Imported(Fixed):
 
 
 Design = Fixed | Looks
+DESIGNS: dict[str, type[Design]] = {"until": Looks}  # by the key of a sweep file, and of plans
 
 
 def design_of(tree: Mapping[str, Any]) -> Design:
     """The design that a plan's file has."""
-    if "imported" in tree:
-        said = tree["imported"]
-        sources = (read(one, SheetSource, "") for one in said["sources"])
-        return Imported(bool(said["seeded"]), tuple(sources))
-    if "until" not in tree:
-        return Fixed()
-    return Looks(tuple(tree["until"]), first_seed=tree.get("first_seed", 0))
+    for key, kind in (("imported", Imported), *DESIGNS.items()):
+        if key in tree:
+            return kind.of_tree(tree)
+    return Fixed()
 
 
 # --- What is declared ---------------------------------------------------------------------------
@@ -393,3 +425,6 @@ def with_seeds(plan: Plan, counts: Mapping[tuple[str, str], int]) -> Plan:
         return plan
     most = max(len(plan.planned(cell)) for cell in cells)
     return replace(plan, cells=tuple(cells), seeds=tuple(range(first, first + most)))
+
+
+extensions.extend(DESIGNS, "ablate_designs", type)

@@ -11,6 +11,7 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Row, Tune
 from ablate.planning.compose import Composer, placed
 from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, show_settings
+from ablate.planning.design import DESIGNS
 from ablate.planning.overrides import show
 from ablate.planning.plan import Plan
 from ablate.planning.recall import Recall, check_crossed, recall_crossed, recall_seeds
@@ -79,7 +80,7 @@ def plan(
         sweep = from_file(place, content, line, composer.groups)
         check_crossed(line, sweep, before, composer, name, own=options.name is None)
         levels = content, content.get("scales", {}).get(scale, {})
-        by_default = not any(key in level for level in levels for key in ("seeds", "until"))
+        by_default = not any(key in level for level in levels for key in ("seeds", *DESIGNS))
     found = recall_seeds(sweep, line, before, by_default)
     made = expand(found.sweep, composer, name, found.words)
     kept = (f"{word.text}, as last time" for word in again)

@@ -23,7 +23,6 @@ from ablate.planning.declaration import (
     colon,
     combinations,
     distinct,
-    field_readers,
     fill_label,
     key_at,
     label_at,
@@ -40,7 +39,7 @@ from ablate.planning.declaration import (
     show_settings,
     text_at,
 )
-from ablate.planning.design import DEFAULT, Design, Fixed, Looks, checked_looks
+from ablate.planning.design import DESIGNS, Design, Fixed
 from ablate.planning.layers import SettingsLayer
 from ablate.planning.overrides import once, parse, show
 from ablate.planning.parents import check_once
@@ -64,14 +63,13 @@ if TYPE_CHECKING:
 
 KEYS = (
     *("title", "base", "from", "across", "variants", "baseline", "seeds"),
-    *("until", "overrides", "exclude", "scales", "paper", "groups", "analysis", "tune"),
+    *(*DESIGNS, "overrides", "exclude", "scales", "paper", "groups", "analysis", "tune"),
 )
 SCALE_KEYS = (
-    *("title", "base", "from", "across", "seeds", "until", "overrides", "tune"),
+    *("title", "base", "from", "across", "seeds", *DESIGNS, "overrides", "tune"),
     *("analysis", "paper", "groups"),
 )
 GENERATORS = ("product", "zip", "each")
-UNTIL_FORM = "{looks: [5, 8, 12], margin: 0.5}"
 
 
 def load(path: Path) -> tuple[str, dict[str, Any]]:
@@ -202,15 +200,17 @@ class _Levels:
                     yield SettingsLayer(f"{where}{key}", level[key])
 
     def design(self) -> Design:
-        """Seeds of a scale replace `until`, and it replaces them."""
+        """Seeds of a scale replace a design such as `until`, and it replaces them."""
         found: Design = Fixed()
         for where, level in self.levels.items():
-            if "until" in level and "seeds" in level:
+            keys = [key for key in (*DESIGNS, "seeds") if key in level]
+            if len(keys) > 1:
                 raise UserError(
-                    f"{where}until: stands without seeds, which its looks give out; remove one"
+                    f"{where}{keys[0]}: stands without {keys[1]}: it says which seeds there are; "
+                    f"remove one"
                 )
-            if "until" in level or "seeds" in level:
-                found = level.get("until", Fixed())
+            if keys:
+                found = Fixed() if keys == ["seeds"] else level[keys[0]]
         return found
 
     def tune(self, line: CommandLine, design: Design) -> Tune | None:
@@ -233,18 +233,6 @@ class _Levels:
         [section] = declared
         seeds, *_ = design.at or (len(parts.get("seeds", range(DEFAULT_SEEDS))),)
         return tuning(section, self.merged(section), words[section], place, seeds, design)
-
-
-def looks_at(raw: Any, place: str) -> Looks:
-    """Read `until:`. Its margin and spread are `analysis.margin` and `.spread` of a sweep with
-    looks."""
-    readers = {
-        "looks": checked_looks,
-        **field_readers(Looks, "first_seed"),
-        **field_readers(Analysis, "margin", "spread"),
-    }
-    said = parts_at(raw, place, readers, UNTIL_FORM)
-    return Looks(said.pop("looks", DEFAULT), said, first_seed=said.pop("first_seed", 0))
 
 
 def _from_at(raw: Any, place: str) -> dict[str, Any]:
@@ -276,7 +264,7 @@ class _Reader:
             "from": _from_at,
             "across": lambda raw, place: distinct(self.axes(raw, place), "columns", place),
             "seeds": seeds,
-            "until": looks_at,
+            **{key: design.declared for key, design in DESIGNS.items()},
             "overrides": lambda raw, place: tuple(self.overrides(raw, place)),
             "tune": _tune_at,
             "analysis": analysis,

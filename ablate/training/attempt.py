@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ablate.shared import extensions
 from ablate.shared.files import FULL, to_json, write_whole
 from ablate.shared.result import parse_result
 from ablate.shared.rundir import (
@@ -217,11 +218,13 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
 
 
 def code_digest(package: Path) -> str:
-    """What code trains: a hash of the three folders that a worker loads."""
+    """What code trains: a hash of the three folders that a worker loads, and of added tasks."""
     text = hashlib.sha256()
     for folder in ("data", "shared", "training"):
         for file in sorted((package / folder).rglob("*.py")):
             text.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())
+    for file in extensions.files("ablate_tasks"):
+        text.update(file.name.encode() + b"\0" + file.read_bytes())
     return text.hexdigest()[:16]
 
 

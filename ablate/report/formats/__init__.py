@@ -2,7 +2,7 @@
 
 `rich`, `md`, `latex` and `html` show the same words, laid out by `layout`; `csv` is tidy, one
 number a row, and `json` is the whole `Table`: numbers there are exact (the shortest text that reads
-back as the same float).
+back as the same float). `ablate_formats/NAME.py` adds one that shows the words, too.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import partial
 from typing import Any
 
 from ablate.analysis.table import Table
 from ablate.report.formats import html, latex, markdown, terminal, tidy
-from ablate.report.formats.grid import PrintedTable, split
+from ablate.report.formats.grid import WIDTH, PrintedTable, TableFormat, split
 from ablate.report.formats.latex import LatexFloat as LatexFloat
 from ablate.report.formats.layout import UNFINISHED, beside, sheet
 from ablate.report.formats.parts import DEFAULT as DEFAULT
@@ -22,21 +23,25 @@ from ablate.report.formats.parts import SHOW as SHOW
 from ablate.report.formats.parts import check_show as check_show
 from ablate.report.formats.tidy import CSV_FIELDS as CSV_FIELDS
 from ablate.report.pair import SweepPair
+from ablate.shared import extensions
 from ablate.shared.errors import printable, unknown
 
-WIDTH = 100  # characters that side-by-side columns may take
-WIDTHS = {"latex": 80}
 FLOAT = LatexFloat()
 PAIRED = ("gain", "ci", "n", "verdict")  # of two sweeps side by side
 
-SET: dict[str, Callable[[PrintedTable], Any]] = {
-    "rich": terminal.rich,
-    "md": markdown.markdown,
-    "html": html.html,
-}
 TEX = "latex"
+SET = {
+    "rich": TableFormat(terminal.rich, ending=""),
+    "md": TableFormat(markdown.markdown, "md"),
+    TEX: TableFormat(partial(latex.latex, floated=FLOAT), "tex", width=80),
+    "html": TableFormat(html.html, "html"),
+}
 WHOLE: dict[str, Callable[[Table], str]] = {"csv": tidy.csv, "json": tidy.json}
-FORMATS = ("rich", "md", TEX, "html", *WHOLE)
+OURS = (*SET, *WHOLE)
+extensions.extend(SET, "ablate_formats", TableFormat)
+FORMATS = (*SET, *WHOLE)
+# Of the files that a table is kept in: the format of each ending.
+ENDINGS = {of.ending: name for name, of in SET.items() if of.ending} | {n: n for n in WHOLE}
 
 
 def render(
@@ -60,7 +65,7 @@ def render(
         return WHOLE[format](table)
     if format not in FORMATS:
         raise unknown("--format", format, FORMATS)
-    made = sheet(table, show, transpose, min(width, WIDTHS.get(format, width)), wide)
+    made = sheet(table, show, transpose, min(width, SET[format].width), wide)
     return _set(made, format, width, floated, table.complete)
 
 
@@ -89,7 +94,7 @@ def _set(made: PrintedTable, format: str, width: int, floated: LatexFloat, compl
             made = dataclasses.replace(made, title=title)
         return latex.latex(_printable(made), floated)
     made = _printable(made)
-    return SET[format](split(made, width) if format == "rich" else made)
+    return SET[format].text(split(made, width) if format == "rich" else made)
 
 
 def _printable(part: Any) -> Any:

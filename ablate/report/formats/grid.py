@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ablate.analysis.table import headed
+
+WIDTH = 100  # characters that side-by-side columns may take
 
 
 @dataclass(frozen=True)
@@ -127,3 +130,13 @@ def _part(grid: Grid, which: Sequence[int], width: int) -> Grid:
         for cell, size in zip(part.headings, part.widths, strict=True)
     )
     return dataclasses.replace(part, narrow=sum(least) > width)
+
+
+@dataclass(frozen=True)
+class TableFormat:
+    """How readers see a table: its text, the ending of its file ("": it has none), and how many
+    characters side-by-side columns may take."""
+
+    text: Callable[[PrintedTable], Any]
+    ending: str
+    width: int = WIDTH

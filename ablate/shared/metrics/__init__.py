@@ -1,11 +1,13 @@
 """What is measured, as data: every task by its name, and the metrics that each declares.
 
-Both halves import this package. A task is one entry here and the class that it names; a run says
-its task in `spec.Run.task`. Nothing else in the package knows a metric by its name.
+Both halves import this package. A task is one entry here, or a module of `ablate_tasks`, and the
+class that it names; a run says its task in `spec.Run.task`. Nothing else in the package knows a
+metric by its name.
 """
 
 from __future__ import annotations
 
+from ablate.shared import extensions
 from ablate.shared.metrics.classify import CLASSIFY
 from ablate.shared.metrics.contrastive import CONTRASTIVE
 from ablate.shared.metrics.fewshot import FEWSHOT
@@ -21,3 +23,4 @@ TASKS: dict[str, TaskChoice] = {
     "segment": SEGMENT,
     "contrastive": CONTRASTIVE,
 }
+extensions.extend(TASKS, "ablate_tasks", TaskChoice)
