@@ -1,5 +1,5 @@
-"""The house: one noun, one owner; files and functions that can be read in one sitting; and what the
-digest of the training code is a hash of."""
+"""The house: one noun, one owner; files and functions that can be read in one sitting; budgets of
+nouns and lines; and what the digest of the training code is a hash of."""
 
 import ast
 import shutil
@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from glossary import OWNERS
 
 from ablate.training import worker
 
 PACKAGE = REPOSITORY / "ablate"
 LONGEST_FILE, LONGEST_FUNCTION = 600, 100
+MOST_NOUNS, MOST_LINES = 25, 41_400  # of code; what it grows by has to go elsewhere
 TABLES = {"shared/choices.py"}  # of data
 
 
@@ -54,6 +56,14 @@ def test_a_function_fits_on_a_screen(trees):
         and node.end_lineno - node.lineno >= LONGEST_FUNCTION
     }
     assert long == set()
+
+
+def test_a_stranger_has_few_nouns_to_learn_and_so_many_lines_at_most(files, monkeypatch):
+    monkeypatch.syspath_prepend(REPOSITORY / "benchmarks")
+    import house
+
+    assert len(OWNERS) <= MOST_NOUNS
+    assert sum(map(house.code_lines, files.values())) <= MOST_LINES
 
 
 @pytest.fixture

@@ -226,7 +226,7 @@ def test_a_task_of_two_files_and_a_design_and_a_format_of_one(shell, added):
         ["sweep", "again", "seeds=3"],
         PYTHONPATH=str(added),
     )
-    swept, table, status, verified, exported, checked, listed, refused = done
+    _, table, *_, listed, refused = done
     assert [command.code for command in done[:-1]] == [0] * 7, done
     text = table.out.splitlines()
     assert text[0].startswith("#+CAPTION: Again, with other seeds. Trained on digits")
