@@ -1,5 +1,5 @@
-"""Computes the blocks below the columns of a table: averages over columns and groups of them,
-contrasts between columns, and the placement grid as a design of two factors."""
+"""Computes blocks below the columns of a table: averages over columns and groups of them, and
+contrasts between columns."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.judging import gain_alpha, hide_empty, is_partial, verdict_of
 from ablate.analysis.scores import Scores, by_replicate
-from ablate.planning.cell import Cell, Column, wide_places
+from ablate.planning.cell import Column, wide_places
 from ablate.planning.plan import Plan
 from ablate.store.past_looks import PastLooks
 
 if TYPE_CHECKING:  # numpy, which `--help` does without
     from ablate.analysis.stats import Estimate, Exact, Method, RowGain
     from ablate.analysis.stats.estimate import Bools, Floats
-
-
-PLACEMENTS = ("pre", "post", "pre+post")
-READINGS = {"residual": "LN after the addition", "branch": "LN on the branch"}
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ def p_values(gain: RowGain | None, fisher: Exact | None = None) -> PValues:
 @dataclass(frozen=True)
 class SummaryLine:
     """One line of a block: a row or an effect. `column`: its column or its group of columns, "" for
-    all columns."""
+    all columns; `part`: what is told of a change, "" of a row."""
 
     label: str
     column: str
@@ -54,16 +50,22 @@ class SummaryLine:
     p_values: PValues
     sampled: Estimate | None = None  # the average, if columns were a sample of those to come
     columns: tuple[str, ...] = ()  # that the average is over
+    part: str = ""
+
+    @property
+    def told(self) -> str:
+        """The label; of a change told in several parts "dpn alone"."""
+        return f"{self.label} {self.part}".rstrip()
 
     def mean_alone(self) -> SummaryLine:
         gain = dataclasses.replace(self.gain, low=None, high=None, sd=None)
-        return SummaryLine(self.label, self.column, gain, None, PValues(), columns=self.columns)
+        return dataclasses.replace(self, gain=gain, verdict=None, p_values=PValues(), sampled=None)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """One block. `kind`: average, group (averages over groups of columns), contrast or
-    placement."""
+    """One block. `kind`: of rows average, group (averages over groups of columns) or contrast; of
+    effects change, pair, shapley or placement, see `ablate.analysis.effects`."""
 
     kind: str
     name: str
@@ -71,6 +73,11 @@ class Summary:
     note: str
     contrasts: int
     lines: tuple[SummaryLine, ...]
+
+    @property
+    def of_rows(self) -> bool:
+        """Are its lines rows of the table?"""
+        return self.kind in ("average", "group", "contrast")
 
     def without_intervals(self) -> Summary:
         """The block of a table of which runs are missing: means, and no more."""
@@ -152,20 +159,24 @@ class Arrays:
         gain: RowGain,
         given: bool,
         margin: bool = True,
+        words: tuple[str, str] | None = None,
+        fewest: int | None = None,
         **more: Any,
     ) -> SummaryLine:
-        """Make a line. `given`: it may have a verdict; `margin`: with the margin."""
+        """Make a line. `given`: it may have a verdict; `margin`: with the margin; `words`,
+        `fewest`: see `verdict_of`."""
         metric, limit = self.plan.metric, self.plan.analysis.margin if margin else None
-        word = verdict_of(gain.gain, limit, self.judge and given, metric.neutral)
+        word = verdict_of(
+            gain.gain, limit, self.judge and given, metric.neutral, words=words, fewest=fewest
+        )
         return SummaryLine(
             label, column, hide_empty(gain.gain, metric), word, p_values(gain), **more
         )
 
 
 def blocks(arrays: Arrays) -> tuple[Summary, ...]:
-    """Compute the contrasts and the placement grids that the sweep has rows and columns for."""
-    found = [*_contrasts(arrays), *_placements(arrays)]
-    return tuple(block for block in found if block.lines)
+    """Compute the contrasts that the sweep has columns for."""
+    return tuple(block for block in _contrasts(arrays) if block.lines)
 
 
 def joined_note(*parts: str) -> str:
@@ -241,84 +252,7 @@ def _pairs(columns: Sequence[Column], key: str, start: Any, end: Any) -> Iterabl
                 yield b, a
 
 
-# --- The placement grid -------------------------------------------------------------------------
-
-
-def _placements(arrays: Arrays) -> Iterable[Summary]:
-    """Yield a block for every column and value of `block.post` with rows of all nine placements."""
-    import numpy as np
-
-    from ablate.analysis import stats
-
-    plan = arrays.plan
-    cells: dict[str, list[Cell]] = {}
-    for cell in plan.cells:
-        cells.setdefault(cell.column, []).append(cell)
-    for c, column in enumerate(plan.columns):
-        if arrays.unstable[c, arrays.baseline]:
-            continue
-        for reading, words in READINGS.items():
-            for rows in _grids(cells.get(column.label, []), reading):
-                where = np.array([[arrays.row(label) for label in line] for line in rows])
-                size = where.size - 1
-                right = arrays.images([c])
-                found = stats.grid_effects(
-                    arrays.y[c][where],
-                    arrays.method(size),
-                    arrays.unstable[c][where],
-                    right[0][where] if right else None,
-                )
-                if found is None:
-                    continue
-                partial = bool(arrays.omitted[c][where].any())
-                over = "" if rows[0][0] == plan.baseline else f" over {rows[0][0]}"
-                lines = [
-                    arrays.line(
-                        label, column.label, effect, given=main and not partial, margin=False
-                    )
-                    for label, effect, main in _effects(found)
-                ]
-                title = f"Placement, {words}{over}"
-                yield Summary(
-                    kind="placement",
-                    name=reading + over,
-                    title=f"{title}, {column.label}" if column.label else title,
-                    note=joined_note(
-                        "effects against pre, averaged over the other's placements; "
-                        "x: the effect beyond their sum",
-                        "each effect by its own spread: a cell's spread is out of line" * found.own,
-                    ),
-                    contrasts=size,
-                    lines=tuple(lines),
-                )
-
-
-def _effects(found: Any) -> Iterable[tuple[str, RowGain, bool]]:
-    levels = PLACEMENTS[1:]
-    for name, effects in (("attention", found.first), ("MLP", found.second)):
-        yield from ((f"{name} {at}", e, True) for at, e in zip(levels, effects, strict=True))
-    for attn, line in zip(levels, found.interaction, strict=True):
-        for mlp, effect in zip(levels, line, strict=True):
-            yield f"attention {attn} x MLP {mlp}", effect, False
-
-
-def _grids(cells: Sequence[Cell], reading: str) -> Iterable[tuple[tuple[str, ...], ...]]:
-    """Yield 3 x 3 labels, attention x MLP, of rows that differ in their placement alone."""
-    if len(cells) < len(PLACEMENTS) ** 2:
-        return
-    groups: dict[str, dict[tuple[str, str], str]] = {}
-    for cell in cells:
-        block = cell.spec.get("block", {})
-        place = (block.get("attn"), block.get("mlp"))
-        if block.get("name") != "vit" or (place != ("pre", "pre") and block["post"] != reading):
-            continue
-        placing = {k: v for k, v in block.items() if k not in ("attn", "mlp", "post")}
-        rest = repr({**cell.spec, "block": placing})
-        groups.setdefault(rest, {}).setdefault(place, cell.row)
-    for group in groups.values():
-        if all((a, m) in group for a in PLACEMENTS for m in PLACEMENTS):
-            yield tuple(tuple(group[a, m] for m in PLACEMENTS) for a in PLACEMENTS)
-
+# --- Averages over columns ------------------------------------------------------------------------
 
 FEWEST = 2  # columns of an average
 

@@ -66,6 +66,8 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
         f"{name}: mean over {over} [{level(analysis.alpha)} Student t]; {of.over(plan.baseline)} "
         f"in {of.points}{less}{how * judged}. Intervals are over {intervals}; {tested}."
     ]
+    if plan.changes is not None:
+        lines.append("Cells have no verdicts of their own; what each change does is below.")
     lines += filter(None, [of.how, plan.task.how, _also(plan, columns)])
     lines += _population(plan, columns)
     parents = dict.fromkeys(parent_words(cell.spec) for cell in plan.cells)
@@ -190,7 +192,7 @@ def warnings(
     if any(entry.n == 1 for column in columns for entry in column.entries):
         found.append("n = 1: no interval.")
     found += [condition.note for condition in plan.conditions]
-    if plan.n == 2:
+    if plan.n == 2 and plan.changes is None:
         found.append("n = 2: intervals, no verdicts.")
     for column in columns:
         if column.void and not column.on:

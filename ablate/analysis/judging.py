@@ -126,18 +126,24 @@ def is_partial(plan: Plan, found: Scores) -> bool:
 
 
 def verdict_of(
-    gain: Estimate, margin: float | None, given: bool, neutral: bool = False
+    gain: Estimate,
+    margin: float | None,
+    given: bool,
+    neutral: bool = False,
+    words: tuple[str, str] | None = None,
+    fewest: int | None = None,
 ) -> str | None:
-    """Return the verdict on a gain; None without an interval or with too few seeds. `neutral`: has
-    the metric no better direction?"""
+    """Return the verdict on a gain; None without an interval or with fewer than `fewest` seeds.
+    `neutral`: has the metric no better direction? `words`: in place of "helps" and "hurts"."""
     from ablate.analysis import stats
 
-    if not given or gain.low is None or gain.high is None or gain.n < stats.FEWEST_SEEDS:
+    fewest = stats.FEWEST_SEEDS if fewest is None else fewest
+    if not given or gain.low is None or gain.high is None or gain.n < fewest:
         return None
     # Equal gains in all seeds have no spread: accuracies are counts, so that this is rounding.
     if not gain.sd:
         return stats.CANT_TELL
-    words = stats.NEUTRAL if neutral else stats.BETTER
+    words = words or (stats.NEUTRAL if neutral else stats.BETTER)
     return stats.verdict(gain.low, gain.high, margin, words)
 
 

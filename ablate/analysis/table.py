@@ -256,7 +256,13 @@ class Table:
 
     @property
     def contrasts(self) -> list[Entry]:
-        """Those that verdicts are for: of every row but the baseline."""
+        """Those that verdicts are for: of every row but the baseline, or of every change."""
+        if changes := [block for block in self.blocks if block.kind == "change"]:
+            return [
+                Entry(line.told, block.name, 0, gain=line.gain, verdict=line.verdict)
+                for block in changes
+                for line in block.lines
+            ]
         entries = [entry for column in self.judged for entry in column.entries]
         return [entry for entry in entries if entry.row != self.baseline]
 

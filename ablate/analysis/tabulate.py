@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.analysis import captions
 from ablate.analysis.across import (
     Arrays,
+    Summary,
     averages,
     blocks,
     p_values,
@@ -22,6 +23,7 @@ from ablate.analysis.captions import look_notes
 from ablate.analysis.correct import Predictions, Rights
 from ablate.analysis.course import ColumnCourse, follow, judged_gains, means_alone
 from ablate.analysis.course import notes as course_notes
+from ablate.analysis.effects import change_effects, placement_effects
 from ablate.analysis.footnotes import column_notes, entry_notes, mixtures
 from ablate.analysis.judging import (
     JudgedRow,
@@ -107,12 +109,15 @@ def tabulate(
     before, withheld_words = look_notes(plan, past, methods, strict) if told else ([], False)
     judge = words and told and not (withheld_words or plan.conditions)
     right = Rights(plan, results, predictions, told and (population or plan.spread == "images"))
-    made = Making(plan, sizes or {}, cost, paper or {}, right, population and told, told, past)
+    rows_told = told and plan.changes is None  # of changes the effects are told, not the cells
+    made = Making(
+        plan, sizes or {}, cost, paper or {}, right, population and rows_told, rows_told, past
+    )
     columns: list[TableColumn] = []
     for column, block in blocks_of(plan, cells):
         if strict:
             _refuse_mixed(column.label, block)
-        columns.append(_column(made, column, block, judge, courses.get(column.label)))
+        columns.append(_column(made, column, block, judge and rows_told, courses.get(column.label)))
         for name in sets_of(plan, column.label):  # the same runs on another set
             tested = results_on(results, name)
             other = [scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
@@ -122,7 +127,11 @@ def tabulate(
     images = right.of_rows(cells, shared.seeds)
     arrays = Arrays.of(shared, cells, judge and not courses, images, past)
     # Without blocks no column shares a seed with another.
-    below = (*averages(arrays), *blocks(arrays)) if plan.design.blocks else ()
+    below: tuple[Summary, ...] = ()
+    if plan.changes is not None:
+        below = change_effects(arrays, plan.changes)
+    elif plan.design.blocks:
+        below = (*averages(arrays), *blocks(arrays), *placement_effects(arrays))
     if means or not complete:
         below = tuple(block.without_intervals() for block in below)
     return Table(
@@ -146,9 +155,9 @@ def tabulate(
             *notes("warning", course_notes(plan, courses.values(), bool(below))),
             *notes("warning", paper_notes(columns, made.paper)),
             *notes("warning", recipe_notes(plan, made.paper)),
-            *notes("caption", captions.caption(plan, columns, told)),
+            *notes("caption", captions.caption(plan, columns, rows_told)),
             *notes("caption", by_column(plan, cells)),
-            *(captions.details(plan, columns) if told else ()),
+            *(captions.details(plan, columns) if rows_told else ()),
             *dict.fromkeys(made.notes),
         ),
         blocks=below,

@@ -61,6 +61,21 @@ class Selection:
     each: Annotated[
         bool, typer.Option("--each", help="Vary one factor at a time instead of all combinations.")
     ] = False
+    change: Annotated[
+        list[str],
+        typer.Option(
+            metavar="'NAME: K=V ...'",
+            help="A change of a design, by its settings; twice or more.",
+        ),
+    ] = field(default_factory=list)
+    design: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND",
+            help="Combinations of the changes: one_at_a_time, leave_one_out, both (default), "
+            "factorial or fractional.",
+        ),
+    ] = None
     until: Annotated[
         int | None,
         typer.Option(
@@ -92,7 +107,14 @@ class Selection:
     def has_options(self) -> bool:
         """Does more than words select it?"""
         return bool(
-            self.scale or self.name or self.across or self.each or self.until or self.margin
+            self.scale
+            or self.name
+            or self.across
+            or self.each
+            or self.change
+            or self.design
+            or self.until
+            or self.margin
         )
 
     def plan(
@@ -111,6 +133,8 @@ class Selection:
             name=self.name,
             across=self.across,
             each=self.each,
+            change=self.change,
+            design=self.design,
             until=self.until,
             margin=self.margin,
             recall=recall,

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import (
@@ -29,6 +29,9 @@ from ablate.planning.overrides import plain, show
 from ablate.planning.parents import FROM
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.schema import check_keys, hints, value_of
+
+if TYPE_CHECKING:
+    from ablate.planning.changes import Changes
 
 ASIDE = ("logger", "notify")  # what stands beside a sweep: see ablate.planning.logger
 
@@ -88,6 +91,7 @@ class Sweep:
     groups: tuple[ColumnGroup, ...] = ()
     design: Design = field(default_factory=Fixed)
     crossed: tuple[str, ...] = ()  # keys of its columns that are of the command line
+    changes: Changes | None = None  # whose cells are its rows
 
     def layers(
         self, row: Item, column: Item, overrides: Iterable[Override] = ()

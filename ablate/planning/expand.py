@@ -9,6 +9,7 @@ from typing import Any
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Row, Tune
+from ablate.planning.changes import WORD, check_effective
 from ablate.planning.compose import Composer, placed
 from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, show_settings
 from ablate.planning.design import DESIGNS
@@ -36,6 +37,8 @@ def plan(
     name: str | None = None,
     across: Collection[str] = (),
     each: bool = False,
+    change: Collection[str] = (),
+    design: str | None = None,
     until: int | None = None,
     margin: float | None = None,
     recall: Recall | None = None,
@@ -48,7 +51,7 @@ def plan(
     every mistake in words and files.
     """
     composer = Composer(store, unseen)
-    options = Options(scale, tuple(across), each, name, until, margin)
+    options = Options(scale, tuple(across), each, tuple(change), design, name, until, margin)
     line = read_line(words, composer.groups, options)
     launcher = composer.launcher(line.launcher)
     if name is not None and not (name.strip() and name.isprintable()):
@@ -66,15 +69,19 @@ def plan(
     if line.file is None:
         if scale is not None:
             raise UserError(f"--scale {scale}: only a sweep file has scales; give its NAME first")
-        if not any(word.swept for word in line.settings):
+        if not (change or any(word.swept for word in line.settings)):
             raise UserError(
                 f"nothing to sweep: give the NAME of a sweep ({', '.join(sweep_files())}), "
                 f"or values with commas, such as stem=none,dpn"
             )
-        sweep, by_default = from_words(line, name), True
+        if design is not None and not change:
+            raise UserError(
+                f"--design {design}: of which changes? give --change {WORD}, twice or more"
+            )
+        sweep, by_default = from_words(line, name, composer.groups), True
     else:
         place, content = load(find(line.file))
-        for option, given in (("--across", bool(across)), ("--each", each)):
+        for option, given in (("--across", across), ("--each", each), ("--change", change)):
             if given:
                 raise UserError(f"{option}: goes with values with commas; here {place} says it")
         sweep = from_file(place, content, line, composer.groups)
@@ -124,6 +131,8 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
     _same_sets(cells, place)
     notes = [*composer.notes, *_unused(sweep, used, composer)]
     first = _first_of_equals(sweep, identities)
+    if sweep.changes is not None:
+        check_effective(sweep.changes, first)
     _columns_differ(sweep, first, identities)
     cells = [cell for cell in cells if first[cell.row] == cell.row]
     filled = {cell.column for cell in cells}
@@ -146,6 +155,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
         notes=tuple(notes),
         tune=_searched(sweep),
         design=sweep.design,
+        changes=sweep.changes,
     )
     made.design.check_plan(made, place)
     return _metric_said(made, place)
@@ -309,6 +319,12 @@ def _baseline(
     place = f"{sweep.place}: baseline" if sweep.place else "baseline"
     labels = [row.label for row in sweep.rows]
     label = labels[0] if sweep.baseline is None else sweep.baseline
+    if sweep.changes is not None:
+        if sweep.baseline not in (None, sweep.changes.baseline):
+            raise UserError(
+                f"{place}: {label}: changes have {sweep.changes.baseline!r}; leave it out"
+            )
+        label = sweep.changes.baseline
     if label not in labels:
         raise unknown(place, label, labels)
     for column in columns:

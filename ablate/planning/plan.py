@@ -25,6 +25,7 @@ from ablate.planning.cell import (
     lineage,
     spec_parents,
 )
+from ablate.planning.changes import Changes
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
 from ablate.planning.probing import Spread, check_layer, check_measured, spread_of
 from ablate.shared.errors import UserError, format_of, printable, unknown
@@ -62,6 +63,7 @@ class Plan:
     file: Mapping[str, str] = field(default_factory=dict)
     # Labels of runs that the user has skipped -> how far each had come: see `find.left_out`.
     skipped: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    changes: Changes | None = None  # whose cells are the rows
 
     def runs(self) -> Iterator[PlannedRun]:
         """Seed-major: every variant once before any twice, so half a sweep is a fair table.
@@ -290,6 +292,8 @@ class Plan:
     def to_bytes(self) -> bytes:
         """The file of the plan, whose hash the ledger seals."""
         own = {key: value for key, value in vars(self).items() if key != "design"}
+        if self.changes is None:  # as plans were written before there were any
+            del own["changes"]
         tree = {"format": FORMAT, **own, **self.design.tree()}
         return json.dumps(tree, sort_keys=True, default=vars).encode()
 
@@ -320,7 +324,8 @@ class Plan:
 
     @classmethod
     def _of(cls, tree: Mapping[str, Any]) -> Plan:
-        parts = {part.name: tree[part.name] for part in fields(cls) if part.name != "design"}
+        names = [part.name for part in fields(cls) if part.name not in ("design", "changes")]
+        parts = {name: tree[name] for name in names} | {"changes": tree.get("changes")}
         own = own_metric.kept(tree["own"])
         plan: Plan = read({**parts, "title": printable(tree["title"]), "own": own}, cls, "")
         return replace(plan, design=design_of(tree))

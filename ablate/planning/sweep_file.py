@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
+from ablate.planning.changes import DEFAULT as DESIGN
+from ablate.planning.changes import changes_at
 from ablate.planning.conf import check_resolvers, check_yaml
 from ablate.planning.declaration import (
     Exclude,
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
     from ablate.planning.plan import Plan
 
 KEYS = (
-    *("title", "base", "from", "across", "variants", "baseline", "seeds"),
+    *("title", "base", "from", "across", "variants", "changes", "design", "baseline", "seeds"),
     *(*DESIGNS, "overrides", "exclude", "scales", "paper", "groups", "analysis", "tune"),
 )
 SCALE_KEYS = (
@@ -125,10 +127,24 @@ def from_file(
         raise UserError(f"--scale {scale}: {place} has no scales")
     if scale is not None and scale not in scales:
         raise unknown("--scale", scale, scales)
-    if "variants" not in content:
-        raise UserError(f"{place}: variants: missing; give variants: [LABEL: {{key: value}}, ...]")
-    of_rows = _Reader(place, groups)
-    rows = of_rows.entries(content["variants"])
+    if ("variants" in content) == ("changes" in content):
+        both = "stands beside changes; give one" if "changes" in content else "missing"
+        raise UserError(
+            f"{place}: variants: {both}; give variants: [LABEL: {{key: value}}, ...], or changes: "
+            f"{{NAME: {{key: value}}, ...}}"
+        )
+    of_rows, changes = _Reader(place, groups), None
+    if "changes" in content:
+        declared = changes_at(content["changes"], f"{place}: changes")
+        changes, rows = declared.of(line.options.design or content.get("design", DESIGN))
+    else:
+        rows = of_rows.entries(content["variants"])
+        for given, option in (
+            (content.get("design"), f"{place}: design"),
+            (line.options.design, "--design"),
+        ):
+            if given is not None:
+                raise UserError(f"{option}: {given} is a design of changes; {place} has variants")
     whole = reader.scale({k: v for k, v in content.items() if k in SCALE_KEYS}, place)
     scaled = scales[scale] if scale is not None else {}
     levels = _Levels(place, {f"{place}: ": whole, f"{place}: scales.{scale}.": scaled})
@@ -172,6 +188,7 @@ def from_file(
         groups=parts.get("groups", ()),
         design=design,
         crossed=tuple(word.key for word in line.crossed),
+        changes=changes,
     )
 
 

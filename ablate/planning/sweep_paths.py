@@ -27,11 +27,15 @@ def _yaml(folder: Path) -> list[Path]:
 
 
 def _is_sweep(path: Path) -> bool:
-    """Does it say `variants:` at its left edge? A folder has YAML files of other programs, too."""
+    """Does it say `variants:` or `changes:` at its left edge? A folder has YAML files of other
+    programs, too."""
     try:
         if not path.is_file() or path.stat().st_size > MOST_BYTES:
             return False
-        return re.search(rb"^[\"']?variants[\"']?\s*:", path.read_bytes(), re.MULTILINE) is not None
+        return (
+            re.search(rb"^[\"']?(variants|changes)[\"']?\s*:", path.read_bytes(), re.MULTILINE)
+            is not None
+        )
     except OSError:
         return False
 

@@ -11,6 +11,8 @@ from typing import Any
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import JOINT
+from ablate.planning.changes import DEFAULT as DESIGN
+from ablate.planning.changes import changes_of
 from ablate.planning.compose import Composer
 from ablate.planning.declaration import (
     Item,
@@ -29,10 +31,13 @@ from ablate.shared.errors import UserError
 DEFAULT_SEEDS = 3
 TUNE = ("tune", "from.tune")  # sections of a search: of runs, of those that they start from
 OWN = ("seeds", "baseline", "analysis", *TUNE)  # the sweep's, not its runs'
+SEVERAL = ("--across", "--change")  # options that may come more than once
 COLUMNS = ("data", "model.arch")  # columns without being told
 VALUED: dict[str, tuple[str, Callable[[str], Any]]] = {  # options with a value, in their order
     "--scale": ("scale", str),
     "--across": ("across", str),
+    "--change": ("change", str),
+    "--design": ("design", str),
     "--as": ("name", str),
     "--until": ("until", int),
     "--margin": ("margin", float),
@@ -46,6 +51,8 @@ class Options:
     scale: str | None = None
     across: tuple[str, ...] = ()
     each: bool = False
+    change: tuple[str, ...] = ()
+    design: str | None = None
     name: str | None = None
     until: int | None = None
     margin: float | None = None
@@ -54,7 +61,9 @@ class Options:
     def texts(self) -> list[str]:
         given: list[tuple[str, str | float | None]] = [("--scale", self.scale)]
         given += [("--across", key) for key in self.across]
-        given += [("--each", "")] * self.each + [("--as", self.name)]
+        given += [("--each", "")] * self.each
+        given += [("--change", change) for change in self.change]
+        given += [("--design", self.design), ("--as", self.name)]
         given += [("--until", self.until), ("--margin", self.margin)]
         found = list[str]()
         for option, value in given:
@@ -71,8 +80,8 @@ def apart(words: Sequence[str]) -> tuple[list[str], Options]:
         word = rest.pop(0)
         given.get(word, own).append(rest.pop(0) if word in given else word)
     said = {VALUED[name][0]: VALUED[name][1](*of[:1]) for name, of in given.items() if of}
-    across = tuple(given["--across"])
-    options = Options(**{**said, "across": across, "each": "--each" in own})
+    said |= {VALUED[name][0]: tuple(given[name]) for name in SEVERAL}
+    options = Options(**said, each="--each" in own)
     return [word for word in own if word != "--each"], options
 
 
@@ -102,6 +111,8 @@ class CommandLine:
         words += [_spelled(self.sweep[key]) for key in ("baseline", *TUNE) if key in self.sweep]
         words += sorted(f"across={key}" for key in self.options.across)
         words += ["each"] * self.options.each
+        words += sorted(" ".join(change.split()) for change in self.options.change)
+        words += [f"design={self.options.design}"] if self.options.design else []
         if self.file is None:
             return "+".join(words)
         stem = Path(self.file).stem if self.file.endswith(".yaml") else self.file
@@ -169,7 +180,7 @@ def alike(one: Sequence[str], other: Sequence[str], store: Path) -> bool:
     return read_line(one, groups).name == read_line(other, groups).name
 
 
-def from_words(line: CommandLine, title: str) -> Sweep:
+def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]]) -> Sweep:
     """Every list of values is a factor of rows; `data`, `model.arch`, `across` are columns."""
     if tuned := [key for section in TUNE for key in line.sweep if key.startswith(section)]:
         raise UserError(f"{tuned[0]}: a search is declared in a sweep file, under `tune:`")
@@ -185,7 +196,16 @@ def from_words(line: CommandLine, title: str) -> Sweep:
         raise UserError("baseline: must be named where glob() is used; give baseline=LABEL")
     by_key = {word.key: word.values for word in factors}
     over = once(word for word in line.settings if not word.swept)
-    if line.options.each:  # the first values hold for all rows; each other one changes one key
+    changes = None
+    if line.options.change:
+        if factors:
+            raise UserError(
+                f"{factors[0].text}: the rows are those of --change; make it a change, or "
+                f"columns by --across {factors[0].key}"
+            )
+        declared = changes_of(line.options.change, groups)
+        changes, rows = declared.of(line.options.design or DESIGN)
+    elif line.options.each:  # the first values hold for all rows; each other one changes one key
         first = {key: values[0] for key, values in by_key.items()}
         over |= first
         rows = [Item("base", {}, "")]
@@ -199,13 +219,14 @@ def from_words(line: CommandLine, title: str) -> Sweep:
     return Sweep(
         place="",
         title=title,
-        rows=distinct(rows if factors else [Item("base", {}, "")], "rows", ""),
+        rows=distinct(rows if factors or changes else [Item("base", {}, "")], "rows", ""),
         columns=distinct(map(_item, products({w.key: w.values for w in beside})), "columns", ""),
         under=(),
         over=over,
         baseline=None if baseline is None else label_at(baseline, "baseline"),
         seeds=seeds_of(line, DEFAULT_SEEDS, "seeds"),
         analysis=Analysis(**analysis(section_of(line, "analysis"), "analysis")),
+        changes=changes,
     )
 
 

@@ -189,7 +189,7 @@ def _sorted(table: Table, rows: Sequence[TableRow], of: Sequence[TableColumn]) -
 def _blocks(blocks: Sequence[Summary], order: Sequence[str], hidden: bool) -> Iterator[Summary]:
     """The blocks below the columns, of the rows shown: the effects of a placement are of all."""
     for block in blocks:
-        if block.kind == "placement":
+        if not block.of_rows:
             if not hidden:
                 yield block
             continue

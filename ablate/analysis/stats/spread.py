@@ -25,6 +25,8 @@ OUT = 0.999  # beyond it a row tells nothing of the others, either
 FEW_SEEDS = 5  # below it the baseline's test is the stricter one: it sees little
 BASELINE = {True: 0.90, False: 0.95}  # by whether seeds are few
 BASELINE_AT_LOOKS = 0.85  # where a column is judged several times, each of which may miss it
+NOISY_CELL = {True: 0.90, False: 0.80}  # of a design: by whether it has many cells
+MANY_CELLS = 8
 
 # Without blocks: by whether a row's runs are few; few, and fewer than the baseline's.
 OWN_APART = {True: 0.80, False: 0.90}
@@ -232,31 +234,49 @@ def _run_wide(some: Floats, flips: Floats, wide: Floats, seen: Floats, n: int) -
     return _RunWide(u2, error, v, fit, (n - 1) * _trace(fit, v) ** 2 / squares)
 
 
-def of_contrasts(
-    y: Floats, weights: Floats, right: NDArray[np.bool_]
-) -> tuple[Floats, Floats] | None:
-    """The variances of one seed's contrasts of rows, and their df, each (K,): y (R, n), R >= 3, row
-    0 the baseline; weights (K, R), each of sum 0; `right` (R, n, N): which images runs get right.
-    None where a screen finds a row out of line, or hardly an image tells of one.
+class ContrastVariances(NamedTuple):
+    """The variances of one seed's contrasts of cells, and their df, each (K,); the cells (R,) whose
+    own excess is in the contrasts that weigh them."""
+
+    v: Floats
+    df: Floats
+    noisy: Bools
+
+
+def of_contrasts(y: Floats, weights: Floats, right: NDArray[np.bool_]) -> ContrastVariances | None:
+    """Judge contrasts of the cells of a design by which images flip: y (R, n), R >= 3; weights
+    (K, R), each of sum 0; `right` (R, n, N): which images runs get right. None where hardly an
+    image tells of a cell.
+
+    A contrast's variance is that of its own flips, plus its part of the shift of whole runs. A cell
+    whose squares about the fit are beyond F tells nothing of that shift, and puts its own excess
+    into each contrast by its weight. Simulated: docs/statistics.md, "Effects of a design".
     """
-    n = y.shape[-1]
-    images = ImageFlips.of(right)
+    images, n = ImageFlips.of(right), y.shape[-1]
     if images.few.any():
         return None
-    by = by_images(y, images)
-    if (by.own & ~by.vague).any() or by.tripped:
-        return None
-    wide = images.run_wide
-    shift = _run_wide(np.ones(len(y)), images.covariance, wide, _covariance(y), n)
-    contrast = np.einsum("kr,rsi->ksi", weights, right.astype(float))
-    flips = contrast.var(1, ddof=1)  # of an image, (K, N)
+    flips, wide, seen = images.covariance, images.run_wide, _covariance(y)
+    everyone = _run_wide(np.ones(len(y)), flips, wide, seen, n)
+    ratios = _diagonal(everyone.fit @ seen @ everyone.fit)
+    ratios = ratios / _diagonal(everyone.fit @ everyone.v @ everyone.fit)
+    noisy: Bools = ratios > _f_limit(n - 1, everyone.df, NOISY_CELL[len(y) >= MANY_CELLS])
+    shift = _run_wide(np.where(noisy, 0.0, 1.0), flips, wide, seen, n)
+
+    # Each cell about the weighted mean of the others that are in line.
+    kept = np.where(noisy, 0.0, 1.0) / _diagonal(flips)
+    about = np.eye(len(y)) - kept / max(float(kept.sum()), TINY)
+    own = _diagonal(about @ seen @ about.T)
+    excess = np.where(noisy, np.maximum(own - _diagonal(about @ shift.v @ about.T), 0.0), 0.0)
+    excess_noise = np.where(noisy, own**2, 0.0) / (n - 1)
+
+    of_image = np.einsum("kr,rsi->ksi", weights, right.astype(float)).var(1, ddof=1)  # (K, N)
     one = ONE / 2 * (weights**2).sum(1)
     unit = (PERCENT / right.shape[-1]) ** 2
-    total, squares = flips.sum(-1) + one, (flips**2).sum(-1) + one**2
-    of_shift = np.einsum("kr,rq,kq->k", weights, wide, weights)
-    v = unit * total + float(shift.u2) * of_shift
+    total, squares = of_image.sum(-1) + one, (of_image**2).sum(-1) + one**2
+    of_shift = np.maximum(np.einsum("kr,rq,kq->k", weights, wide, weights), 0.0)
+    v = unit * total + float(shift.u2) * of_shift + weights**2 @ excess
     noise = unit**2 * squares / 2 + of_shift**2 * float(shift.error) / 2
-    return v, v**2 / noise
+    return ContrastVariances(v, v**2 / (noise + weights**4 @ excess_noise), noisy)
 
 
 def _few_by_seeds(found: Variances, few: Bools, y: Floats) -> Variances:

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 
-from ablate.analysis.across import Summary
+from ablate.analysis.across import Summary, SummaryLine
 from ablate.analysis.captions import cut_words, wide_words
 from ablate.analysis.headline import headline, wins
 from ablate.analysis.table import WARNINGS, Entry, Table, TableColumn, TableRow
@@ -28,6 +28,7 @@ from ablate.shared.errors import UserError
 SIDE_BY_SIDE = 3  # columns of a sweep at most
 UNFINISHED = " (unfinished)"
 FEW_ROWS = 3  # of which no column makes a grid of its own
+BLOCK_LINES = {"placement": "effect", "pair": "pair", "shapley": "change"}  # which are no rows
 WHERE = {"contrast": "columns", "group": "group"}  # heads a line's `column`
 
 
@@ -200,14 +201,16 @@ def _transposed(table: Table, parts: Sequence[ShownPart]) -> Grid:
 
 
 def _block(table: Table, block: Summary, ci: str) -> Grid:
-    """An average, a contrast or the effects of a placement: an effect a line."""
+    """A row or an effect a line; of a change all of its parts."""
+    if block.kind == "change":
+        return _changes(table, block, ci)
     where = any(line.column for line in block.lines) and block.kind in WHERE
     sampled = any(line.sampled for line in block.lines)
     judged = any(line.verdict for line in block.lines)
     told_as = bracket(ci, table.gain_alpha)
     change = "change of " * (block.kind == "contrast") + table.of().change
     headings = (
-        GridCell("effect" if block.kind == "placement" else "variant"),
+        GridCell("variant" if block.of_rows else BLOCK_LINES[block.kind]),
         GridCell(WHERE.get(block.kind, "")),
         GridCell(change + told_as, number=True),
         GridCell(f"if columns were a sample{told_as}", number=True),
@@ -232,6 +235,34 @@ def _block(table: Table, block: Summary, ci: str) -> Grid:
     shown = (True, where, True, sampled, sampled, True, judged)
     grid = Grid(block.title, headings, tuple(lines), note=note)
     return grid.columns([place for place, there in enumerate(shown) if there])
+
+
+def _changes(table: Table, block: Summary, ci: str) -> Grid:
+    """What each change does: a change a line, and beside one another what is told of it."""
+    parts = [*dict.fromkeys(line.part for line in block.lines)]
+    told_as, judged = bracket(ci, table.gain_alpha), any(line.verdict for line in block.lines)
+    headings = [GridCell("change")]
+    for part in parts:
+        headings += [GridCell(part + told_as, number=True), GridCell("n", number=True)]
+        headings += [GridCell("verdict" if table.complete else "")] * judged
+    by_change: dict[str, dict[str, SummaryLine]] = {}
+    for line in block.lines:
+        by_change.setdefault(line.label, {})[line.part] = line
+    lines = []
+    for label, told in by_change.items():
+        cells = [GridCell(label)]
+        for part in parts:
+            there = told.get(part)
+            gain = interval(there.gain, table.of(), True, ci) if there else ""
+            word = (there.verdict or "") if there else ""
+            cells += [
+                GridCell(gain, bold=word == "helps", number=True),
+                GridCell(str(there.gain.n) if there else "", number=True),
+            ]
+            cells += [GridCell(word)] * judged
+        lines.append(GridLine(tuple(cells)))
+    note = f"{block.note}; {block.contrasts} contrasts"
+    return Grid(block.title, tuple(headings), tuple(lines), note=note)
 
 
 # Parts that the long table has: words are counted at the end of a line.

@@ -271,8 +271,10 @@ def _block(block: Summary) -> Iterator[Fact]:
         "group": "group.gain",
         "contrast": f"contrast.{block.name}",
         "placement": f"placement.{block.name}",
+        **dict.fromkeys(("change", "pair", "shapley"), block.kind),
     }[block.kind]
     for line in block.lines:
+        quantity = f"{block.kind}.{line.part}".replace(" ", "_") if line.part else quantity
         for name, value in (
             *_estimate(quantity, line.gain),
             *_estimate(f"{quantity}.sampled", line.sampled),

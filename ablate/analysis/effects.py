@@ -1,0 +1,304 @@
+"""Computes what the changes of a design do, and the placement grid as a design of two factors.
+
+Both are effects of cells with levels: `stats.design_effects` judges them. What a change gains alone
+and among all others are gains over a cell, `none` or `all`, judged as the rows of a column are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ablate.analysis.across import Arrays, Summary, SummaryLine, joined_note, noisy
+from ablate.planning.cell import Cell
+from ablate.planning.changes import BUT, Changes
+
+if TYPE_CHECKING:  # numpy, which `--help` does without
+    from ablate.analysis.stats.effects import DesignEffects
+    from ablate.analysis.stats.estimate import Floats
+
+BY_IMAGES = "by which examples flip between seeds"
+BY_SEEDS = "each effect by its own spread over seeds"
+TOGETHER = ("more than their sum", "less than their sum")
+SHARED_OUT = 6  # changes of which Shapley values are told, at most
+
+
+# --- Changes ------------------------------------------------------------------------------------
+
+
+def change_effects(arrays: Arrays, changes: Changes) -> tuple[Summary, ...]:
+    """Compute a block of what each change does, for every column; below a crossed design a block of
+    pairs, and below a full one of Shapley values. Columns whose baseline is unstable have none."""
+    found = []
+    for c, column in enumerate(arrays.plan.columns):
+        cells = _Cells(arrays, changes, c)
+        if not arrays.unstable[c, cells.index[changes.baseline]]:
+            made = cells.crossed() if changes.crossed else cells.over_a_cell()
+            at = f", {column.heading}" if column.heading else ""
+            found += [
+                replace(block, name=column.label, title=f"{block.title}{at}") for block in made
+            ]
+    return tuple(block for block in found if block.lines)
+
+
+class _Cells:
+    """The cells of a design in a column. `index`: their rows, by the label of the cell."""
+
+    def __init__(self, arrays: Arrays, changes: Changes, column: int) -> None:
+        self._arrays, self._changes, self._column = arrays, changes, column
+        rows = arrays.plan.rows
+        places = {name: r for r, row in enumerate(rows) for name in (row.label, *row.aliases)}
+        self.index = {label: places[label] for label in changes.rows}
+        self._family = len(arrays.plan.columns)
+
+    def over_a_cell(self) -> Iterator[Summary]:
+        """Yield what each change gains over `none`, and what `all` gains over all but it."""
+        changes = self._changes
+        labels = {frozenset(on): label for label, on in changes.rows.items()}
+        every = frozenset(changes.names)
+        compared = {
+            "alone": (frozenset[str](), [frozenset([name]) for name in changes.names], 1.0),
+            "among all": (every, [every - {name} for name in changes.names], -1.0),
+        }
+        lines: list[SummaryLine] = []
+        notes: list[str] = []
+        for part in changes.parts:
+            base, others, sign = compared[part]
+            rows = [self.index[labels[on]] for on in (base, *others)]
+            made, note = self._gains(rows, part, sign)
+            lines, notes = [*lines, *made], [*notes, note]
+        lines.sort(key=lambda line: changes.names.index(line.label))
+        means = {"alone": "alone: over none", "among all": f"among all: all, over {BUT}it"}
+        words = [means[part] for part in changes.parts]
+        yield self._summary("change", "What each change does", [*words, *notes], lines)
+
+    def _gains(
+        self, rows: Sequence[int], part: str, sign: float
+    ) -> tuple[Iterator[SummaryLine], str]:
+        """Lines of the gains of rows over the first of them, and a note on that one's spread."""
+        from ablate.analysis import stats
+
+        arrays, c = self._arrays, self._column
+        right = arrays.images([c])
+        flips = stats.Flips((right[0][rows],)) if right else None
+        method = arrays.method(self._changes.contrasts, self._family)
+        found = stats.column_gains(
+            sign * arrays.y[c][rows], 0, method, arrays.unstable[c][rows], flips
+        )
+        partial = arrays.omitted[c][rows]
+        lines = (
+            arrays.line(
+                name, arrays.plan.columns[c].label, gain, given=not (it or partial[0]), part=part
+            )
+            for name, gain, it in zip(self._changes.names, found.rows[1:], partial[1:], strict=True)
+            if gain is not None
+        )
+        return lines, noisy([found.ratio]) if found.tripped else ""
+
+    def crossed(self) -> Iterator[Summary]:
+        """Yield main effects, interactions and, of a full factorial, Shapley values."""
+        import numpy as np
+
+        from ablate.analysis import stats
+
+        changes, names = self._changes, self._changes.names
+        levels = np.array(changes.levels([*changes.rows]))
+        mains = [stats.level_effect(levels, factor) for factor in range(len(names))]
+        yield from self._effects(
+            "change",
+            "What each change does",
+            "main effect: the mean of the cells with the change, minus that of those without it",
+            dict(zip(names, mains, strict=True)),
+            part="main effect",
+        )
+        pairs = {
+            " or ".join(f"{names[a]} x {names[b]}" for a, b in pairs): stats.pair_effect(
+                levels, *pairs[0]
+            )
+            for pairs in changes.aliases()
+        }
+        yield from self._effects(
+            "pair",
+            "Pairs of changes",
+            "what two changes do together beyond the sum of what each does",
+            pairs,
+            words=TOGETHER,
+        )
+        if changes.design == "factorial" and len(names) <= SHARED_OUT:
+            shares = {name: stats.shapley(levels, k) for k, name in enumerate(names)}
+            yield from self._effects(
+                "shapley",
+                "Shares of the whole gain",
+                "Shapley values: what a change adds, averaged over the orders in which all may be "
+                "added; they sum to the whole gain, all over none",
+                {**shares, "whole gain": np.sum([*shares.values()], axis=0)},
+                told=False,
+            )
+
+    def _effects(
+        self,
+        kind: str,
+        title: str,
+        meaning: str,
+        weights: dict[str, Floats],
+        part: str = "",
+        words: tuple[str, str] | None = None,
+        told: bool = True,
+    ) -> Iterator[Summary]:
+        """Yield a block of the contrasts with these weights of cells. `told`: with verdicts."""
+        import numpy as np
+
+        arrays, c, labels = self._arrays, self._column, [*self.index]
+        rows = list(dict.fromkeys(self.index.values()))  # equal cells are one
+        same = np.array([[self.index[label] == row for row in rows] for label in labels])
+        found = _judge(arrays, c, rows, np.array([*weights.values()]) @ same, self._family)
+        if found is None:
+            return
+        partial = bool(arrays.omitted[c][rows].any())
+        lines = [
+            arrays.line(
+                label,
+                arrays.plan.columns[c].label,
+                effect,
+                given=told and not partial,
+                margin=words is None,
+                words=words,
+                fewest=found.fewest,
+                part=part,
+            )
+            for label, effect in zip(weights, found.gains, strict=True)
+        ]
+        yield self._summary(kind, title, [meaning, _how(arrays, rows, found)], lines)
+
+    def _summary(
+        self, kind: str, title: str, notes: Sequence[str], lines: Sequence[SummaryLine]
+    ) -> Summary:
+        count = self._changes.contrasts if kind == "change" else len(lines)
+        contrasts = self._arrays.method(count, self._family).contrasts
+        return Summary(kind, "", title, joined_note(*dict.fromkeys(notes)), contrasts, tuple(lines))
+
+
+def _judge(
+    arrays: Arrays, column: int, rows: Sequence[int], weights: Floats, family: int = 1
+) -> DesignEffects | None:
+    from ablate.analysis import stats
+
+    right = arrays.images([column])
+    return stats.design_effects(
+        arrays.y[column][rows],
+        weights,
+        arrays.method(len(weights), family),
+        arrays.unstable[column][rows],
+        right[0][rows] if right else None,
+    )
+
+
+def _how(arrays: Arrays, rows: Sequence[int], found: DesignEffects) -> str:
+    """Say by what the effects are judged."""
+    if not found.by_images:
+        return BY_SEEDS
+    labels = [arrays.plan.rows[rows[cell]].label for cell in found.noisy]
+    return joined_note(
+        BY_IMAGES.replace("examples", arrays.plan.task.examples),
+        f"the spread of {', '.join(labels)} is out of line, and counts whole" if labels else "",
+    )
+
+
+# --- The placement grid -------------------------------------------------------------------------
+
+PLACEMENTS = ("pre", "post", "pre+post")
+READINGS = {"residual": "LN after the addition", "branch": "LN on the branch"}
+
+
+def placement_effects(arrays: Arrays) -> tuple[Summary, ...]:
+    """Compute a block for every column and value of `block.post` with rows of all nine placements:
+    effects against pre, and of attention x MLP beyond their sum, nine cells' eight effects."""
+    plan, found = arrays.plan, []
+    by_column: dict[str, list[Cell]] = {}
+    for cell in plan.cells:
+        by_column.setdefault(cell.column, []).append(cell)
+    weights = _placement_weights()
+    for c, column in enumerate(plan.columns):
+        if arrays.unstable[c, arrays.baseline]:
+            continue
+        for reading, words in READINGS.items():
+            for labels in _grids(by_column.get(column.label, []), reading):
+                rows = [arrays.row(label) for label in labels]
+                if arrays.unstable[c, rows[0]]:
+                    continue
+                effects = _judge(arrays, c, rows, _array(weights.values()))
+                if effects is None:
+                    continue
+                partial = bool(arrays.omitted[c][rows].any())
+                over = "" if labels[0] == plan.baseline else f" over {labels[0]}"
+                title = f"Placement, {words}{over}"
+                found.append(
+                    Summary(
+                        kind="placement",
+                        name=reading + over,
+                        title=f"{title}, {column.label}" if column.label else title,
+                        note=joined_note(
+                            "effects against pre, averaged over the other's placements; "
+                            "x: the effect beyond their sum",
+                            _how(arrays, rows, effects),
+                        ),
+                        contrasts=arrays.method(len(weights)).contrasts,
+                        lines=tuple(
+                            arrays.line(
+                                label,
+                                column.label,
+                                effect,
+                                given=" x " not in label and not partial,
+                                margin=False,
+                            )
+                            for label, effect in zip(weights, effects.gains, strict=True)
+                        ),
+                    )
+                )
+    return tuple(found)
+
+
+def _placement_weights() -> dict[str, Floats]:
+    """The effects of nine placements as weights of the cells, by name."""
+    import numpy as np
+
+    from ablate.analysis import stats
+
+    levels = np.array([*itertools.product(range(3), repeat=2)])
+    found = {
+        f"{name} {PLACEMENTS[level]}": stats.level_effect(levels, factor, level)
+        for factor, name in enumerate(("attention", "MLP"))
+        for level in (1, 2)
+    }
+    return found | {
+        f"attention {PLACEMENTS[i]} x MLP {PLACEMENTS[j]}": stats.pair_effect(levels, 0, 1, i, j)
+        for i in (1, 2)
+        for j in (1, 2)
+    }
+
+
+def _array(weights: Iterable[Floats]) -> Floats:
+    import numpy as np
+
+    return np.array([*weights])
+
+
+def _grids(cells: Sequence[Cell], reading: str) -> Iterable[tuple[str, ...]]:
+    """Yield the nine labels, attention x MLP, of rows that differ in their placement alone."""
+    if len(cells) < len(PLACEMENTS) ** 2:
+        return
+    groups: dict[str, dict[tuple[str, str], str]] = {}
+    for cell in cells:
+        block = cell.spec.get("block", {})
+        place = (block.get("attn"), block.get("mlp"))
+        if block.get("name") != "vit" or (place != ("pre", "pre") and block["post"] != reading):
+            continue
+        placing = {k: v for k, v in block.items() if k not in ("attn", "mlp", "post")}
+        rest = repr({**cell.spec, "block": placing})
+        groups.setdefault(rest, {}).setdefault(place, cell.row)
+    for group in groups.values():
+        places = [(a, m) for a in PLACEMENTS for m in PLACEMENTS]
+        if all(place in group for place in places):
+            yield tuple(group[place] for place in places)

@@ -1,0 +1,136 @@
+"""Effects of the factors of a design: contrasts with weights over its cells, seeds as blocks.
+
+A design is levels (R, F): of each of R cells the level of each of F factors, 0 being the factor's
+reference. Every level of a factor, and every pair of levels of two, has equally many cells, as in a
+product of factors and in a fraction of resolution IV.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ablate.analysis.stats.estimate import Bools, Estimate, Floats, rounding, variance
+from ablate.analysis.stats.exact import sign_flip
+from ablate.analysis.stats.gains import (
+    FEWEST_SEEDS,
+    Method,
+    Reason,
+    RowGain,
+    adjusted,
+    raw_p,
+)
+from ablate.analysis.stats.spread import of_contrasts
+
+Levels = NDArray[np.int_]
+FEWEST_BY_IMAGES = 2  # seeds at which effects of a design have verdicts, judged by images
+
+
+def level_effect(levels: Levels, factor: int, level: int = 1) -> Floats:
+    """Weights (R,) of a main effect: the mean over the cells at this level of a factor, minus that
+    at its reference."""
+    return _mean(levels[:, factor] == level) - _mean(levels[:, factor] == 0)
+
+
+def pair_effect(levels: Levels, one: int, other: int, i: int = 1, j: int = 1) -> Floats:
+    """Weights (R,) of an interaction: what level i of one factor gains at level j of the other
+    beyond what it gains at the other's reference."""
+    a, b = levels[:, one], levels[:, other]
+    both, alone = _mean((a == i) & (b == j)), _mean((a == i) & (b == 0))
+    return both - alone - _mean((a == 0) & (b == j)) + _mean((a == 0) & (b == 0))
+
+
+def _mean(cells: Bools) -> Floats:
+    return np.asarray(cells / cells.sum())
+
+
+def shapley(levels: Levels, factor: int) -> Floats:
+    """Weights (R,) of a factor's Shapley value: its gain over the cells without it, averaged over
+    the orders in which all factors may be added (Shapley 1953, A value for n-person games). Of the
+    product of K factors of two levels; the values sum to the last cell's gain over the first.
+    """
+    count = levels.shape[1]
+    size = levels.sum(1)
+    has = levels[:, factor] == 1
+    before = size - has  # factors that came before this one
+    share = [
+        math.factorial(k) * math.factorial(count - k - 1) / math.factorial(count)
+        for k in range(count)
+    ]
+    return np.asarray(np.where(has, 1.0, -1.0) * np.asarray(share)[before])
+
+
+@dataclass(frozen=True)
+class DesignEffects:
+    """Effects, in the order of their weights. `seeds`: those that all cells have; `by_images`: are
+    they judged by which images flip; `noisy`: the cells whose own spread is in them then."""
+
+    gains: tuple[RowGain, ...]
+    seeds: tuple[int, ...]
+    by_images: bool
+    noisy: tuple[int, ...] = ()
+
+    @property
+    def fewest(self) -> int:
+        """Seeds without which they have no verdicts."""
+        return FEWEST_BY_IMAGES if self.by_images else FEWEST_SEEDS
+
+
+def design_effects(
+    y: Floats,
+    weights: Floats,
+    method: Method,
+    unstable: Bools | None = None,
+    right: NDArray[np.bool_] | None = None,
+) -> DesignEffects | None:
+    """The contrasts (K, R) of the cells of y (R, S), R >= 3, NaN where missing, on the seeds that
+    every cell has; None below two. `right` (R, S, N): which images runs get right. `method`'s
+    contrasts are the family.
+
+    Where a cell is `unstable` (R,), and without images, each effect is judged by its own spread
+    over seeds (Cochran & Cox 1957, ch. 4-5): cells may be near copies, and one spread of all cells
+    errs up to .24 then.
+    """
+    seeds = tuple(int(s) for s in np.flatnonzero(~np.isnan(y).any(0)))
+    if (n := len(seeds)) < 2:
+        return None
+    cells = y[:, list(seeds)]
+    values = weights @ cells
+    shaky = unstable is not None and bool(unstable.any())
+    judged = None
+    if right is not None and method.spread == "images" and not shaky:
+        judged = of_contrasts(cells, weights, right[:, list(seeds)])
+    if judged is None:
+        own: Reason = "instability" if shaky else ""
+        v, df = variance(values, rounding(cells)), np.full(len(values), n - 1.0)
+        return DesignEffects(_gains(values, v, df, own, method), seeds, by_images=False)
+    gains = _gains(values, judged.v, judged.df, "", method)
+    noisy = tuple(int(cell) for cell in np.flatnonzero(judged.noisy))
+    return DesignEffects(gains, seeds, by_images=True, noisy=noisy)
+
+
+def _gains(
+    values: Floats, v: Floats, df: Floats, own: Reason, method: Method
+) -> tuple[RowGain, ...]:
+    """Contrasts by seed (K, n), whose variances (K,) have these degrees of freedom."""
+    n = values.shape[1]
+    half = method.critical(df) * np.sqrt(v / n)
+    means, raw = values.mean(1), raw_p(values.mean(1), v, df, n)
+
+    def effect(k: int) -> RowGain:
+        mean, sd = float(means[k]), math.sqrt(float(v[k]))
+        known = sd > 0
+        return RowGain(
+            gain=Estimate(mean, mean - float(half[k]), mean + float(half[k]), n, sd),
+            own=own,
+            raw_p=float(raw[k]) if known else None,
+            p=method.p(mean / sd * math.sqrt(n), float(df[k])) if known else None,
+            sign_flip=sign_flip(values[k]) if known else None,
+            df=float(df[k]),
+        )
+
+    gains = adjusted([effect(k) for k in range(len(values))], method)
+    return tuple(gain for gain in gains if gain is not None)

@@ -1,0 +1,250 @@
+"""Several changes to one baseline: the cells of a design, and what each cell has of the changes.
+
+A change is one or more settings. A cell has some of the changes; `none` has none of them, `all` has
+all. `Changes` says which cells a design has, and `ablate.analysis.effects` what they tell.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+from ablate.planning.declaration import Item, label_at, mapping_at, settings_at
+from ablate.planning.overrides import parse, show
+from ablate.shared.errors import UserError, unknown
+from ablate.shared.schema import Key
+
+Kind = Literal["one_at_a_time", "leave_one_out", "both", "factorial", "fractional"]
+KINDS: dict[str, str] = {
+    "one_at_a_time": "none, and each change alone",
+    "leave_one_out": "all, and all but each change",
+    "both": "none, each change alone, all but each change, all",
+    "factorial": "every combination",
+    "fractional": "16 combinations of 5 to 8 changes, 32 of 9 to 16",
+}
+DEFAULT: Kind = "both"
+NONE, ALL, BUT, AND = "none", "all", "all but ", " + "
+MOST = 10  # changes of a factorial: 1,024 cells
+
+# The columns beyond the first 4 or 5 are products of these, so that main effects are clear of
+# pairs: resolution IV, V for 5 changes (Box, Hunter, Hunter 1978, Statistics for Experimenters,
+# table 12.15; Montgomery, Design and Analysis of Experiments, table 8.14). From 12 changes on, of
+# products of three and of all five (Box, Hunter 1961, Technometrics 3:311).
+GENERATORS: dict[int, tuple[str, ...]] = {
+    5: ("ABCD",),
+    6: ("ABC", "BCD"),
+    7: ("ABC", "BCD", "ACD"),
+    8: ("BCD", "ACD", "ABC", "ABD"),
+    9: ("BCDE", "ACDE", "ABDE", "ABCE"),
+    10: ("ABCD", "ABCE", "ABDE", "ACDE", "BCDE"),
+    11: ("ABC", "BCD", "CDE", "ACD", "ADE", "BDE"),
+}
+_THREES = tuple(map("".join, itertools.combinations("ABCDE", 3)))
+GENERATORS |= {k: (*_THREES, "ABCDE")[: k - 5] for k in range(12, 17)}
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The changes of a sweep, and its design. `rows`: the changes that each of its rows has, by
+    label."""
+
+    names: tuple[str, ...]
+    design: Annotated[Kind, Key("the combinations of changes that are trained")] = DEFAULT
+    rows: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def crossed(self) -> bool:
+        """Does every cell tell of every change?"""
+        return self.design in ("factorial", "fractional")
+
+    @property
+    def baseline(self) -> str:
+        return ALL if self.design == "leave_one_out" else NONE
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What is told of each change: see `ablate.analysis.effects`."""
+        parts: dict[str, tuple[str, ...]] = {
+            "one_at_a_time": ("alone",),
+            "leave_one_out": ("among all",),
+            "both": ("alone", "among all"),
+        }
+        return parts.get(self.design, ("main effect",))
+
+    @property
+    def contrasts(self) -> int:
+        """How many gains of a column have verdicts."""
+        return len(self.names) * len(self.parts)
+
+    def levels(self, labels: Sequence[str]) -> list[list[int]]:
+        """1 where a row has a change, else 0: a list for each row, in the order of `names`."""
+        return [[int(name in self.rows[label]) for name in self.names] for label in labels]
+
+    def aliases(self) -> list[list[tuple[int, int]]]:
+        """The pairs of changes (their numbers), those together that no cell tells apart."""
+        signs = [[2 * level - 1 for level in cell] for cell in self.levels([*self.rows])]
+        found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        for a, b in itertools.combinations(range(len(self.names)), 2):
+            found.setdefault(tuple(cell[a] * cell[b] for cell in signs), []).append((a, b))
+        return [*found.values()]
+
+
+def subsets(names: Sequence[str], design: str) -> list[tuple[str, ...]]:
+    """The changes of every cell, each combination once. Raises UserError where the design has none
+    for so many changes."""
+    count, every = len(names), tuple(names)
+    alone = [(name,) for name in names]
+    but = [tuple(name for name in names if name != left) for left in names]
+    if design == "factorial":
+        if count > MOST:
+            raise UserError(f"design: factorial takes up to {MOST} changes, got {count}")
+        found = [_having(names, on) for on in itertools.product((False, True), repeat=count)]
+        found.sort(key=lambda on: (len(on), [names.index(name) for name in on]))
+    elif design == "fractional":
+        if count not in GENERATORS:
+            low, high = min(GENERATORS), max(GENERATORS)
+            raise UserError(f"design: fractional takes {low} to {high} changes, got {count}")
+        found = [_having(names, on) for on in _fraction(count)]
+        found.sort(key=lambda on: (len(on), [names.index(name) for name in on]))
+    elif design == "one_at_a_time":
+        found = [(), *alone]
+    elif design == "leave_one_out":
+        found = [every, *but]
+    else:
+        found = [(), *alone, *but, every]
+    return [*dict.fromkeys(found)]
+
+
+def _having(names: Sequence[str], on: Iterable[bool]) -> tuple[str, ...]:
+    return tuple(name for name, has in zip(names, on, strict=True) if has)
+
+
+def _fraction(count: int) -> Iterator[tuple[bool, ...]]:
+    """The cells of a fraction that has `none` among them: the sign of a product of an even number
+    of columns is turned."""
+    first = count - len(GENERATORS[count])
+    for base in itertools.product((-1, 1), repeat=first):
+        cell = list(base)
+        for word in GENERATORS[count]:
+            sign = -1 if len(word) % 2 == 0 else 1
+            for letter in word:
+                sign *= base[ord(letter) - ord("A")]
+            cell.append(sign)
+        yield tuple(sign > 0 for sign in cell)
+
+
+def cell_label(names: Sequence[str], on: Sequence[str], design: str) -> str:
+    if not on or len(on) == len(names):
+        return ALL if on else NONE
+    if len(on) == len(names) - 1 > 1 and design in ("leave_one_out", "both"):
+        return BUT + next(name for name in names if name not in on)
+    return AND.join(on)
+
+
+# --- What is declared ---------------------------------------------------------------------------
+
+FORM = "{NAME: {key: value}, ...}"
+WORD = "'NAME: key=value ...'"
+
+
+@dataclass(frozen=True)
+class DeclaredChanges:
+    """`changes:` as written: settings by name; by several names what these changes set together,
+    where two of them set the same key. `place`: of errors."""
+
+    settings: Mapping[str, Mapping[str, Any]]
+    together: Mapping[tuple[str, ...], Mapping[str, Any]]
+    place: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.settings)
+
+    def of(self, design: str) -> tuple[Changes, list[Item]]:
+        """The changes under a design, and a row for each of its cells."""
+        if design not in KINDS:
+            raise unknown("design", design, KINDS)
+        made, items = {}, []
+        for on in subsets(self.names, design):
+            label = cell_label(self.names, on, design)
+            made[label] = on
+            items.append(Item(label, self._settings(on), self.place))
+        return Changes(self.names, design, made), items  # type: ignore[arg-type]
+
+    def _settings(self, on: Sequence[str]) -> dict[str, Any]:
+        """The settings of a cell. Raises UserError where two of its changes set the same key, and
+        nothing says what both are."""
+        found: dict[str, Any] = {}
+        for key in dict.fromkeys(key for name in on for key in self.settings[name]):
+            setters = tuple(name for name in on if key in self.settings[name])
+            if len(setters) == 1:
+                found[key] = self.settings[setters[0]][key]
+            elif key in (both := self.together.get(setters, {})):
+                found[key] = both[key]
+            else:
+                joined = AND.join(setters)
+                raise UserError(
+                    f"{self.place}: {' and '.join(setters)} both set {key}; say what they set "
+                    f"together: {joined}: {{{key}: VALUE}}, or make them one change"
+                )
+        return found
+
+
+def changes_at(raw: Any, place: str) -> DeclaredChanges:
+    """Read `changes:`. Raises UserError, one line."""
+    content = mapping_at(raw, place, FORM)
+    settings: dict[str, Mapping[str, Any]] = {}
+    together: dict[tuple[str, ...], Mapping[str, Any]] = {}
+    for key, value in content.items():
+        name = label_at(key, place)
+        said = settings_at(value, f"{place}.{name}", empty=False)
+        if AND in name:
+            together[tuple(name.split(AND))] = said
+        elif name in (NONE, ALL) or name.startswith(BUT):
+            raise UserError(f"{place}: {name!r} names a cell of the design; name the change else")
+        else:
+            settings[name] = said
+    if len(settings) < 2:
+        raise UserError(f"{place}: expected two changes or more, got {len(settings)}")
+    ordered = dict[tuple[str, ...], Mapping[str, Any]]()
+    for names, both in together.items():
+        for name in names:
+            if name not in settings:
+                raise unknown(f"{place}: {AND.join(names)}", name, settings, "a change among")
+        for key in both:
+            if sum(key in settings[name] for name in names) < 2:
+                raise UserError(
+                    f"{place}: {AND.join(names)}: {key}: is set by fewer than two of them alone; "
+                    f"leave it to the change that sets it"
+                )
+        ordered[tuple(name for name in settings if name in names)] = both
+    return DeclaredChanges(settings, ordered, place)
+
+
+def changes_of(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> DeclaredChanges:
+    """Read the words of `--change`, of the form WORD. Raises UserError, one line."""
+    content: dict[str, dict[str, Any]] = {}
+    for word in words:
+        name, colon, settings = word.partition(":")
+        parsed = [parse(each, groups) for each in settings.split()]
+        if not colon or not name.strip() or not parsed:
+            raise UserError(f"--change {word!r}: expected {WORD}")
+        if name.strip() in content:
+            raise UserError(f"--change {name.strip()}: given twice")
+        content[name.strip()] = {each.key: each.value for each in parsed}
+    return changes_at(content, "--change")
+
+
+def check_effective(changes: Changes, first: Mapping[str, str]) -> None:
+    """Raises UserError for a change that alters nothing. `first`: of each row, the first one that
+    has the same specs."""
+    rows = {frozenset(on): label for label, on in changes.rows.items()}
+    for name in changes.names:
+        pairs = [(on - {name}, on) for on in rows if name in on and on - {name} in rows]
+        if pairs and all(first[rows[a]] == first[rows[b]] for a, b in pairs):
+            raise UserError(
+                f"change {show(name)}: alters nothing: {rows[pairs[0][1]]} is "
+                f"{rows[pairs[0][0]]} again; leave it out"
+            )
