@@ -171,6 +171,12 @@ def plan(
     from ablate.analysis.own import with_own
     from ablate.api.training import check_name, grower, grown, imported_plan, memory
     from ablate.report import trees
+    from ablate.report.designs import (
+        DesignForecast,
+        compare_designs,
+        show_designs,
+        trees_of,
+    )
     from ablate.report.planned import show_head, show_plan
     from ablate.report.power import Detection, Outlook, forecast, outlook
     from ablate.running import launchers
@@ -201,17 +207,22 @@ def plan(
     detection: Detection | None = None
     withheld: dict[str, str] = {}
     ahead: Outlook | None = None
-    if detect is not None or made.design.grows:
+    designs: list[DesignForecast] = []
+    if detect is not None or made.design.grows or made.changes is not None:
         results, withheld = kept.results(made.runs(), curves=True, probes=True)
-        known = spread, cost, with_own(made, results, kept), kept.metrics, kept.probe
-        detection = None if detect is None else forecast(made, detect, *known)
-        ahead = outlook(made, *known) if made.design.grows else None
+        read = with_own(made, results, kept), kept.metrics, kept.probe
+        designs = compare_designs(made, cost, detect, spread, read)
+        if detect is not None and not designs:
+            detection = forecast(made, detect, spread, cost, *read)
+        ahead = outlook(made, spread, cost, *read) if made.design.grows else None
     amiss = [*launcher.devices.remarks, *in_use(launcher, kept, states)] if on is None else []
     if format is Format.json:
         why = withheld.values()
-        print_json(trees.of_plan(made, states, cost, told, settings, detection, ahead, why, amiss))
+        answers = trees.of_plan(made, states, cost, told, settings, detection, ahead, why, amiss)
+        print_json({**answers, "designs": trees_of(designs)})
         return
     show_plan(made, states, cost, told, settings, amiss)
+    show_designs(made, designs, detect)
     for lines in (part.lines() for part in (ahead, detection) if part is not None):
         print()
         print(*lines, sep="\n")
@@ -232,7 +243,7 @@ def _told_by_ledger(plan: Plan, store: Store) -> tuple[dict[str, RunState], dict
 def _check_options(
     detect: float | None, spread: float | None, on: str | None, mfu: float | None, plan: Plan
 ) -> None:
-    if detect is None and not plan.design.grows and spread is not None:
+    if detect is None and not plan.design.grows and not plan.changes and spread is not None:
         raise UserError("--spread: needs --detect or --until")
     if detect is not None and plan.design.grows:
         raise UserError(

@@ -11,10 +11,12 @@ a slower import, is the oracle in the tests.
 
 from ablate.analysis.stats.across import average_gains as average_gains
 from ablate.analysis.stats.across import changes as changes
+from ablate.analysis.stats.effects import FEWEST_BY_IMAGES as FEWEST_BY_IMAGES
 from ablate.analysis.stats.effects import design_effects as design_effects
 from ablate.analysis.stats.effects import level_effect as level_effect
 from ablate.analysis.stats.effects import pair_effect as pair_effect
 from ablate.analysis.stats.effects import shapley as shapley
+from ablate.analysis.stats.effects import smallest_gain as smallest_gain
 from ablate.analysis.stats.estimate import Estimate as Estimate
 from ablate.analysis.stats.estimate import auc as auc
 from ablate.analysis.stats.estimate import epochs_to as epochs_to

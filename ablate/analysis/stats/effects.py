@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from ablate.analysis.stats.estimate import Bools, Estimate, Floats, rounding, variance
 from ablate.analysis.stats.exact import sign_flip
 from ablate.analysis.stats.gains import (
     FEWEST_SEEDS,
+    POWER,
     Method,
     Reason,
     RowGain,
@@ -61,6 +63,14 @@ def shapley(levels: Levels, factor: int) -> Floats:
         for k in range(count)
     ]
     return np.asarray(np.where(has, 1.0, -1.0) * np.asarray(share)[before])
+
+
+def smallest_gain(error: float, df: float, alpha: float, contrasts: int) -> float:
+    """The gain that one of so many simultaneous contrasts tells from 0 with `POWER`, if its
+    standard error is `error` with `df` degrees of freedom; to about 2 %: a t about the gain stands
+    for the noncentral one."""
+    critical = stdtrit(df, 1 - alpha / (2 * contrasts))
+    return float((critical + stdtrit(df, POWER)) * error)
 
 
 @dataclass(frozen=True)
