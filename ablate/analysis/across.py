@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.analysis.judging import gain_alpha, hide_empty, is_partial, verdict_of
 from ablate.analysis.scores import Scores, by_replicate
 from ablate.planning.cell import Column, wide_places
+from ablate.planning.changes import MAIN_EFFECT
 from ablate.planning.plan import Plan
 from ablate.store.past_looks import PastLooks
 
@@ -54,8 +55,8 @@ class SummaryLine:
 
     @property
     def told(self) -> str:
-        """The label; of a change told in several parts "dpn alone"."""
-        return f"{self.label} {self.part}".rstrip()
+        """The label; of what is told of a change over a cell "dpn alone"."""
+        return self.label if self.part == MAIN_EFFECT else f"{self.label} {self.part}".rstrip()
 
     def mean_alone(self) -> SummaryLine:
         gain = dataclasses.replace(self.gain, low=None, high=None, sd=None)

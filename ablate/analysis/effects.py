@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from ablate.analysis.across import Arrays, Summary, SummaryLine, joined_note, noisy
 from ablate.planning.cell import Cell
-from ablate.planning.changes import BUT, Changes
+from ablate.planning.changes import BUT, MAIN_EFFECT, Changes
 
 if TYPE_CHECKING:  # numpy, which `--help` does without
     from ablate.analysis.stats.effects import DesignEffects
@@ -111,7 +111,7 @@ class _Cells:
             "What each change does",
             "main effect: the mean of the cells with the change, minus that of those without it",
             dict(zip(names, mains, strict=True)),
-            part="main effect",
+            part=MAIN_EFFECT,
         )
         pairs = {
             " or ".join(f"{names[a]} x {names[b]}" for a, b in pairs): stats.pair_effect(

@@ -26,6 +26,7 @@ KINDS: dict[str, str] = {
 }
 DEFAULT: Kind = "both"
 NONE, ALL, BUT, AND = "none", "all", "all but ", " + "
+MAIN_EFFECT = "main effect"
 MOST = 10  # changes of a factorial: 1,024 cells
 
 # The columns beyond the first 4 or 5 are products of these, so that main effects are clear of
@@ -71,7 +72,7 @@ class Changes:
             "leave_one_out": ("among all",),
             "both": ("alone", "among all"),
         }
-        return parts.get(self.design, ("main effect",))
+        return parts.get(self.design, (MAIN_EFFECT,))
 
     @property
     def contrasts(self) -> int:

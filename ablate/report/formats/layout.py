@@ -13,6 +13,7 @@ from ablate.analysis.headline import headline, wins
 from ablate.analysis.table import WARNINGS, Entry, Table, TableColumn, TableRow
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
 from ablate.report.formats.parts import (
+    DEFAULT,
     OTHERS,
     ShownPart,
     bracket,
@@ -39,6 +40,9 @@ def sheet(
     few and fit into `width` characters, else one below the other; `transpose`: one grid with the
     variants as its columns."""
     blocks = [_block(table, block, interval_form(show)) for block in table.blocks]
+    by_change = any(block.kind == "change" for block in table.blocks)
+    if tuple(show) == DEFAULT and by_change:
+        show = [part for part in show if part not in ("gain", "verdict")]  # of cells nobody asks
     if not transpose and (table.wide or table.groups if wide is None else wide):
         if "gain" not in show:
             table = table.without("gain")
@@ -52,7 +56,7 @@ def sheet(
     return PrintedTable(
         title=(table.title or table.sweep) + ("" if table.complete else UNFINISHED),
         trained_on=table.trained_on,
-        grids=(*grids, *blocks),
+        grids=(*blocks, *grids) if by_change else (*grids, *blocks),
         notes=table.texts(*WARNINGS),
         caption=(*table.texts("caption"), *more),
         footnotes=(*table.footnotes,),

@@ -41,6 +41,15 @@ KINDS = {
         gives_intervals=True,
     ),
     "forest": Kind("gains, intervals and verdicts row by row", "-", "gains:forest", True),
+    "changes": Kind(
+        "what each change of a design does, with simultaneous intervals",
+        "-",
+        "changes:changes",
+        gives_intervals=True,
+    ),
+    "pairs": Kind(
+        "means with and without each pair of changes: parallel lines add up", "-", "changes:pairs"
+    ),
     "across": Kind(
         "the metric over a number that columns set: a panel a row, a line for each other setting",
         "after BatchNorm_in_Transformers_CV, Fig. 10",

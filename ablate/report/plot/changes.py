@@ -1,0 +1,110 @@
+"""Draws changes of a design: what each does (`changes`), how pairs go together (`pairs`)."""
+
+from __future__ import annotations
+
+import itertools
+from statistics import fmean
+
+from ablate.analysis.across import Summary
+from ablate.analysis.captions import level
+from ablate.analysis.table import Table
+from ablate.planning.changes import Changes
+from ablate.planning.plan import Plan
+from ablate.report.plot.form import BLACK, Form, Nothing, RunDirs, ink_of
+from ablate.report.plot.style import Drawing
+
+ACROSS = 3  # panels of pairs in a line
+DODGE = 0.16  # of a line: between what is told of a change
+
+
+def changes(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+    """Draw a forest: a panel for each column, a line for each change, what is told of it in turn,
+    with simultaneous intervals."""
+    declared, blocks = _blocks(plan, table)
+    lines, across = form.across(len(blocks), 2)
+    size = (2.2 + 4.2 * across, 1 + (0.8 + 0.35 * len(declared.names)) * lines)
+    heading = f"{table.of().change} of each change: {table.of().name}"
+    sheet = Drawing(plan, table, form, "changes", heading, (lines, across), size)
+    headings = {column.label: column.heading for column in table.columns}
+    names, marks = declared.names, {}
+    for n, ((axes,), block) in enumerate(zip(sheet.columns(len(blocks)), blocks, strict=True)):
+        axes.axvline(0, color=BLACK, linewidth=0.8)
+        for line in block.lines:
+            place = declared.parts.index(line.part)
+            ink = ink_of(place, black=len(declared.parts) == 1)
+            y = names.index(line.label) + DODGE * (2 * place - len(declared.parts) + 1)
+            gain = line.gain
+            if gain.low is not None and gain.high is not None:
+                axes.plot([gain.low, gain.high], [y, y], color=ink.colour)
+            (point,) = axes.plot([gain.mean], [y], **ink.mark(linestyle="none"))
+            interval = table.of().interval(gain.low, gain.high, sign=True)
+            number = f"{table.of().text(gain.mean, sign=True)} {interval}".rstrip()
+            sheet.tell(point, f"{line.told}: {number} {line.verdict or ''}".rstrip())
+            marks[line.part] = point
+        axes.set_yticks(range(len(names)), [""] * len(names) if n % across else names)
+        axes.tick_params(axis="y", length=0)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.grid(axis="y", visible=False)
+        axes.spines["left"].set_visible(False)
+        axes.set_title(headings[block.name], loc="left")
+        axes.set_xlabel(f"{table.of().change}, {table.of().points}")
+    if len(marks) > 1:
+        sheet.legend(marks)
+    contrasts = " or ".join(str(n) for n in sorted({block.contrasts for block in blocks}))
+    sheet.foot(
+        f"Bars: {level(table.gain_alpha)} intervals over training seeds, simultaneous over "
+        f"{contrasts} contrasts. {blocks[0].note[0].upper()}{blocks[0].note[1:]}.",
+        *table.texts("warning"),
+    )
+    return sheet
+
+
+def pairs(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+    """Draw a panel for each pair of changes, of the first column that has effects: the mean of the
+    cells with and without the one, a line for each state of the other. Parallel lines add up."""
+    declared, blocks = _blocks(plan, table)
+    if not declared.crossed:
+        raise Nothing(f"{plan.name}: {declared.design} has no cells of pairs; factorial has")
+    label = blocks[0].name
+    values = _means(table, declared, label)
+    some = list(itertools.combinations(declared.names, 2))
+    lines, across = form.across(len(some), ACROSS)
+    size = (1.2 + 2.6 * across, 1 + 2.2 * lines)
+    sheet = Drawing(
+        plan, table, form, "pairs", f"Pairs of changes: {table.of().name}", (lines, across), size
+    )
+    for (axes,), (one, other) in zip(sheet.columns(len(some)), some, strict=True):
+        for place, has in enumerate((False, True)):
+            ys = [
+                fmean(y for on, y in values.items() if (one in on) == at and (other in on) == has)
+                for at in (False, True)
+            ]
+            ink = ink_of(place)
+            (line,) = axes.plot([0, 1], ys, color=ink.colour, marker=ink.marker)
+            word = f"with {other}" if has else f"without {other}"
+            sheet.tell(line, f"{word}: {table.of().text(ys[0])} to {table.of().text(ys[1])}")
+            axes.annotate(word, (1, ys[1]), (2, 0), textcoords="offset points", fontsize="x-small")
+        axes.set_xticks([0, 1], ["without", "with"])
+        axes.set_xlim(-0.2, 1.9)
+        axes.set_xlabel(one)
+        axes.set_ylabel(", ".join(filter(None, (table.of().short, table.of().unit))))
+    column = next(column.heading for column in table.columns if column.label == label)
+    where = f"{column}. " if column else ""
+    sheet.foot(f"{where}Means of cells over seeds. Parallel lines: the two changes add up.")
+    return sheet
+
+
+def _blocks(plan: Plan, table: Table) -> tuple[Changes, list[Summary]]:
+    if plan.changes is None:
+        raise Nothing(f"{plan.name}: has variants, not changes")
+    found = [block for block in table.blocks if block.kind == "change"]
+    if not found:
+        raise Nothing(f"{plan.name}: no effect of a change yet; two seeds of every cell tell one")
+    return plan.changes, found
+
+
+def _means(table: Table, declared: Changes, label: str) -> dict[tuple[str, ...], float]:
+    """By the changes that a cell of a column has: its mean over seeds, as tables print it."""
+    column = next(column for column in table.columns if column.label == label)
+    means = {e.row: e.accuracy.mean for e in column.entries if e.accuracy is not None}
+    return {on: means[row] for row, on in declared.rows.items() if row in means}
