@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.analysis.judging import gain_alpha, hide_empty, is_partial, verdict_of
 from ablate.analysis.scores import Scores, by_replicate
 from ablate.planning.cell import Column, wide_places
-from ablate.planning.changes import MAIN_EFFECT
+from ablate.planning.changes import with_part
 from ablate.planning.plan import Plan
 from ablate.store.past_looks import PastLooks
 
@@ -56,7 +56,7 @@ class SummaryLine:
     @property
     def told(self) -> str:
         """The label; of what is told of a change over a cell "dpn alone"."""
-        return self.label if self.part == MAIN_EFFECT else f"{self.label} {self.part}".rstrip()
+        return with_part(self.label, self.part)
 
     def mean_alone(self) -> SummaryLine:
         gain = dataclasses.replace(self.gain, low=None, high=None, sd=None)
@@ -96,6 +96,7 @@ class Arrays:
     judge: bool  # whether verdicts are given at all
     right: Sequence[Bools] | None  # of each column (R, replicates, N): see `analysis.correct`
     read: int = 0  # variants that were read over the baseline's runs, where its own are fewer
+    looks_judge: bool = False  # whether verdicts of looks are given
 
     @classmethod
     def of(
@@ -105,6 +106,7 @@ class Arrays:
         judge: bool,
         right: Sequence[Bools] | None,
         past: PastLooks | None,
+        looks_judge: bool = False,
     ) -> Arrays:
         """`right`: of each column, which images the runs of its rows get right, where it is known
         of all; `past`: the looks before."""
@@ -122,7 +124,7 @@ class Arrays:
                 unstable[c, r] = bool(found.unstable)
                 omitted[c, r] = is_partial(plan, found) or bool(plan.gone(found.cell))
         read = past.read_over_baselines() if past is not None else 0
-        return cls(plan, y, unstable, omitted, judge, right, read)
+        return cls(plan, y, unstable, omitted, judge, right, read, looks_judge)
 
     @property
     def void(self) -> tuple[str, ...]:

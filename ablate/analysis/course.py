@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from ablate.analysis.across import noisy
 from ablate.analysis.captions import count
 from ablate.analysis.correct import Predictions, correct
+from ablate.analysis.effects import judge_changes
 from ablate.analysis.judging import sequential_of
 from ablate.analysis.scores import (
     Curves,
@@ -24,6 +25,7 @@ from ablate.analysis.scores import (
     blocks_of,
     by_replicate,
 )
+from ablate.planning.changes import Changes, with_part
 from ablate.planning.design import Standing
 from ablate.planning.plan import Plan
 from ablate.store import looks
@@ -81,11 +83,20 @@ class ColumnCourse:
     told: tuple[tuple[int, Mapping[str, str]], ...] = ()
     next: int | None = None
     lacking: str = ""
+    changes: Mapping[tuple[str, str], RowCourse] = field(default_factory=dict)  # by what is told
 
     @property
     def active(self) -> list[str]:
-        """The rows that go on; before the first look this is not known."""
-        return [row for row, course in self.rows.items() if course.word == GOES_ON]
+        """The rows that go on, or the changes; before the first look this is not known."""
+        told = {with_part(*place): course for place, course in self.changes.items()}
+        return [what for what, c in {**self.rows, **told}.items() if c.word == GOES_ON]
+
+    def asks(self, plan: Plan) -> list[str]:
+        """The rows that get the seeds of the next look: those that go on, and the baseline; of
+        changes, which each cell tells of, all."""
+        if plan.changes is not None:
+            return [cell.row for cell in plan.cells if cell.column == self.label]
+        return [plan.baseline, *self.active]
 
 
 def follow(
@@ -120,7 +131,7 @@ def courses_of(
 def _column(
     plan: Plan,
     label: str,
-    block: Sequence[Scores],
+    block: list[Scores],
     results: Results,
     predictions: Predictions | None,
     past: PastLooks | None,
@@ -130,6 +141,8 @@ def _column(
 
     from ablate.analysis import stats
 
+    if plan.changes is not None:
+        return _changes(plan, plan.changes, label, block, results, predictions, past)
     rows = [found.cell.row for found in block]
     y, unstable = _arrays(plan, block)
     method = sequential_of(plan, label, past)
@@ -163,6 +176,67 @@ def _column(
     left = plan.design.at[len(told) :] if state.active.any() else ()
     following = left[0] if left else None
     return ColumnCourse(label, courses, by, tuple(told), following, lacking)
+
+
+def _changes(
+    plan: Plan,
+    changes: Changes,
+    label: str,
+    block: list[Scores],
+    results: Results,
+    predictions: Predictions | None,
+    past: PastLooks | None,
+) -> ColumnCourse:
+    """Follow the changes of a column. Every cell tells of every change, so all cells have the seeds
+    of a look, until each change is told, or stopped as less than the margin."""
+    import numpy as np
+
+    from ablate.analysis import stats
+
+    labels = [row.label for row in plan.rows]
+    block.sort(key=lambda found: labels.index(found.cell.row))
+    y, unstable = _arrays(plan, block)
+    method = replace(sequential_of(plan, label, past), contrasts=changes.contrasts)
+    right, lacking = None, ""
+    if method.spread == "images" and predictions is not None:
+        right, lacking = correct(plan, block, results, "", predictions)
+    courses: dict[tuple[str, str], RowCourse] = {}
+    told: list[tuple[int, Mapping[str, str]]] = []
+    for look, n in enumerate(plan.design.at):
+        goes_on = not told or any(row.word == GOES_ON for row in courses.values())
+        if not goes_on or not (~np.isnan(y) | unstable)[:, :n].all():
+            break
+        shaky = np.asarray(unstable[:, :n].any(1))
+        at = method.at(look)
+        judged = judge_changes(
+            plan, changes, y[:, :n], at, shaky, None if right is None else right[:, :n]
+        )
+        for place, gain in judged.gains.items():
+            if look == 0 or courses[place].word == GOES_ON:
+                last = n == plan.design.at[-1]
+                word = STOPPED if shaky.any() else _change_word(plan, gain, last)
+                courses[place] = RowCourse(n, word, gain)
+        now = {with_part(*place): row for place, row in courses.items() if row.seeds == n}
+        told.append((n, {what: row.word for what, row in now.items()}))
+    left = plan.design.at[len(told) :]
+    open_ = not told or any(row.word == GOES_ON for row in courses.values())
+    following = left[0] if left and open_ else None
+    by = stats.ColumnGains(())
+    return ColumnCourse(label, {}, by, tuple(told), following, lacking, courses)
+
+
+def _change_word(plan: Plan, gain: RowGain, last: bool) -> str:
+    """What a look says of a change."""
+    from ablate.analysis import stats
+
+    found, margin = gain.gain, plan.analysis.margin
+    better, worse = stats.NEUTRAL if plan.metric.neutral else stats.BETTER
+    if found.low is not None and found.high is not None and found.sd:
+        if found.low > 0 or found.high < 0:
+            return better if found.low > 0 else worse
+        if margin is not None and stats.is_futile(found, gain.df or 1.0, margin):
+            return f"less than {margin:g}"
+    return stats.CANT_TELL if last else GOES_ON
 
 
 def _images(
@@ -308,13 +382,14 @@ def _line(seeds: int, column: str, rows: Mapping[str, str]) -> str:
 def notes(plan: Plan, courses: Collection[ColumnCourse], below: bool) -> Iterator[str]:
     """Say of a table what its looks have left open, and of which seeds the blocks `below` its
     columns are."""
+    noun = "row" if plan.changes is None else "change"
     for course in courses:
         at = f"{heading}: " if (heading := plan.heading(course.label)) else ""
         if course.next is not None and not course.told:
             yield f"{at}no look yet; the first is at {plan.design.at[0]} seeds."
         elif course.next is not None:
             yield (
-                f"{at}{count(len(course.active), 'row')} undecided; the next look is at "
+                f"{at}{count(len(course.active), noun)} undecided; the next look is at "
                 f"{course.next} seeds; the same `ablate sweep` goes on"
                 f"{_until_the_end(plan, course)}."
             )
@@ -329,7 +404,7 @@ def _until_the_end(plan: Plan, course: ColumnCourse) -> str:
     """The greatest number of runs that are left after the last look."""
     if course.next is None:
         return ""
-    runs = (len(course.active) + 1) * (plan.design.at[-1] - course.told[-1][0])
+    runs = len(course.asks(plan)) * (plan.design.at[-1] - course.told[-1][0])
     return f"; until the end: at most {count(runs, 'more run')}"
 
 

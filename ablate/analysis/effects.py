@@ -7,17 +7,20 @@ and among all others are gains over a cell, `none` or `all`, judged as the rows 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablate.analysis.across import Arrays, Summary, SummaryLine, joined_note, noisy
 from ablate.planning.cell import Cell
 from ablate.planning.changes import BUT, MAIN_EFFECT, Changes
+from ablate.planning.plan import Plan
 
 if TYPE_CHECKING:  # numpy, which `--help` does without
+    from ablate.analysis.course import ColumnCourse
+    from ablate.analysis.stats import Method, RowGain
     from ablate.analysis.stats.effects import DesignEffects
-    from ablate.analysis.stats.estimate import Floats
+    from ablate.analysis.stats.estimate import Bools, Floats
 
 BY_IMAGES = "by which examples flip between seeds"
 BY_SEEDS = "each effect by its own spread over seeds"
@@ -28,91 +31,166 @@ SHARED_OUT = 6  # changes of which Shapley values are told, at most
 # --- Changes ------------------------------------------------------------------------------------
 
 
-def change_effects(arrays: Arrays, changes: Changes) -> tuple[Summary, ...]:
+def change_effects(
+    arrays: Arrays, changes: Changes, courses: Mapping[str, ColumnCourse]
+) -> tuple[Summary, ...]:
     """Compute a block of what each change does, for every column; below a crossed design a block of
-    pairs, and below a full one of Shapley values. Columns whose baseline is unstable have none."""
+    pairs, and below a full one of Shapley values. Columns whose baseline is unstable have none.
+    `courses`: of a sweep with looks, which judged the changes."""
     found = []
     for c, column in enumerate(arrays.plan.columns):
-        cells = _Cells(arrays, changes, c)
-        if not arrays.unstable[c, cells.index[changes.baseline]]:
-            made = cells.crossed() if changes.crossed else cells.over_a_cell()
-            at = f", {column.heading}" if column.heading else ""
-            found += [
-                replace(block, name=column.label, title=f"{block.title}{at}") for block in made
-            ]
+        if arrays.unstable[c, cell_rows(arrays.plan, changes)[changes.baseline]]:
+            continue
+        at = f", {column.heading}" if column.heading else ""
+        found += [
+            replace(block, name=column.label, title=f"{block.title}{at}")
+            for block in _Cells(arrays, changes, c, courses.get(column.label)).blocks()
+        ]
     return tuple(block for block in found if block.lines)
 
 
-class _Cells:
-    """The cells of a design in a column. `index`: their rows, by the label of the cell."""
+class JudgedChanges(NamedTuple):
+    """What each change does, by its name and what is told of it; seeds without which there are no
+    verdicts; and notes on how it was judged."""
 
-    def __init__(self, arrays: Arrays, changes: Changes, column: int) -> None:
+    gains: dict[tuple[str, str], RowGain]
+    fewest: int
+    notes: list[str]
+
+
+def judge_changes(
+    plan: Plan,
+    changes: Changes,
+    y: Floats,
+    method: Method,
+    unstable: Bools,
+    right: Bools | None,
+) -> JudgedChanges:
+    """Judge what each change does in a column, by y (R, S) of the rows of the plan. `right`
+    (R, S, N): which images runs get right."""
+    from ablate.analysis import stats
+
+    index = cell_rows(plan, changes)
+    if changes.crossed:
+        levels = _array(changes.levels([*index])).astype(int)
+        weights = [stats.level_effect(levels, k) for k in range(len(changes.names))]
+        rows, merged = _merged(index, weights)
+        found = stats.design_effects(
+            y[rows], merged, method, unstable[rows], None if right is None else right[rows]
+        )
+        if found is None:
+            return JudgedChanges({}, stats.FEWEST_SEEDS, [])
+        places = [(name, MAIN_EFFECT) for name in changes.names]
+        gains = dict(zip(places, found.gains, strict=True))
+        return JudgedChanges(gains, found.fewest, [_how(plan, rows, found)])
+    labels = {frozenset(on): label for label, on in changes.rows.items()}
+    every = frozenset(changes.names)
+    compared = {
+        "alone": (frozenset[str](), [frozenset([name]) for name in changes.names], 1.0),
+        "among all": (every, [every - {name} for name in changes.names], -1.0),
+    }
+    gains, notes = {}, []
+    for part in changes.parts:
+        base, others, sign = compared[part]
+        rows = [index[labels[on]] for on in (base, *others)]
+        flips = None if right is None else stats.Flips((right[rows],))
+        column = stats.column_gains(sign * y[rows], 0, method, unstable[rows], flips)
+        notes += [noisy([column.ratio])] * column.tripped
+        told = zip(changes.names, column.rows[1:], strict=True)
+        gains |= {(name, part): gain for name, gain in told if gain is not None}
+    return JudgedChanges(gains, stats.FEWEST_SEEDS, notes)
+
+
+def cell_rows(plan: Plan, changes: Changes) -> dict[str, int]:
+    """The row of each cell, by its label; equal cells have one row."""
+    places = {label: r for r, row in enumerate(plan.rows) for label in (row.label, *row.aliases)}
+    return {label: places[label] for label in changes.rows}
+
+
+def _merged(index: Mapping[str, int], weights: Sequence[Floats]) -> tuple[list[int], Floats]:
+    """The rows of cells, each once, and the weights of these."""
+    import numpy as np
+
+    rows = list(dict.fromkeys(index.values()))
+    same = np.array([[place == row for row in rows] for place in index.values()])
+    return rows, np.array(weights) @ same
+
+
+MEANINGS = {
+    "alone": "alone: over none",
+    "among all": f"among all: all, over {BUT}it",
+    MAIN_EFFECT: "main effect: the mean of the cells with the change, minus that of those without",
+}
+
+
+class _Cells:
+    """The cells of a design in a column."""
+
+    def __init__(
+        self, arrays: Arrays, changes: Changes, column: int, course: ColumnCourse | None
+    ) -> None:
         self._arrays, self._changes, self._column = arrays, changes, column
-        rows = arrays.plan.rows
-        places = {name: r for r, row in enumerate(rows) for name in (row.label, *row.aliases)}
-        self.index = {label: places[label] for label in changes.rows}
+        self._course = course
+        self._index = cell_rows(arrays.plan, changes)
         self._family = len(arrays.plan.columns)
 
-    def over_a_cell(self) -> Iterator[Summary]:
-        """Yield what each change gains over `none`, and what `all` gains over all but it."""
-        changes = self._changes
-        labels = {frozenset(on): label for label, on in changes.rows.items()}
-        every = frozenset(changes.names)
-        compared = {
-            "alone": (frozenset[str](), [frozenset([name]) for name in changes.names], 1.0),
-            "among all": (every, [every - {name} for name in changes.names], -1.0),
-        }
-        lines: list[SummaryLine] = []
-        notes: list[str] = []
-        for part in changes.parts:
-            base, others, sign = compared[part]
-            rows = [self.index[labels[on]] for on in (base, *others)]
-            made, note = self._gains(rows, part, sign)
-            lines, notes = [*lines, *made], [*notes, note]
-        lines.sort(key=lambda line: changes.names.index(line.label))
-        means = {"alone": "alone: over none", "among all": f"among all: all, over {BUT}it"}
-        words = [means[part] for part in changes.parts]
-        yield self._summary("change", "What each change does", [*words, *notes], lines)
+    def blocks(self) -> Iterator[Summary]:
+        """Yield what each change does; below a crossed design, whose looks tell main effects only,
+        pairs and Shapley values."""
+        yield self._changes_block()
+        if self._changes.crossed and self._course is None:
+            yield from self._crossed()
 
-    def _gains(
-        self, rows: Sequence[int], part: str, sign: float
-    ) -> tuple[Iterator[SummaryLine], str]:
-        """Lines of the gains of rows over the first of them, and a note on that one's spread."""
-        from ablate.analysis import stats
-
-        arrays, c = self._arrays, self._column
-        right = arrays.images([c])
-        flips = stats.Flips((right[0][rows],)) if right else None
-        method = arrays.method(self._changes.contrasts, self._family)
-        found = stats.column_gains(
-            sign * arrays.y[c][rows], 0, method, arrays.unstable[c][rows], flips
-        )
-        partial = arrays.omitted[c][rows]
-        lines = (
-            arrays.line(
-                name, arrays.plan.columns[c].label, gain, given=not (it or partial[0]), part=part
+    def _changes_block(self) -> Summary:
+        arrays, changes, c = self._arrays, self._changes, self._column
+        words = {part: MEANINGS[part] for part in changes.parts}
+        if self._course is not None:
+            gains = {place: row.gain for place, row in self._course.changes.items()}
+            found = JudgedChanges(gains, 0, [])
+        else:
+            right = arrays.images([c])
+            found = judge_changes(
+                arrays.plan,
+                changes,
+                arrays.y[c],
+                arrays.method(changes.contrasts, self._family),
+                arrays.unstable[c],
+                right[0] if right else None,
             )
-            for name, gain, it in zip(self._changes.names, found.rows[1:], partial[1:], strict=True)
-            if gain is not None
+        partial = bool(arrays.omitted[c][[*self._index.values()]].any())
+        lines = [
+            arrays.line(
+                name,
+                arrays.plan.columns[c].label,
+                gain,
+                given=not partial,
+                fewest=found.fewest,
+                part=part,
+            )
+            for (name, part), gain in found.gains.items()
+        ]
+        lines.sort(key=lambda line: changes.names.index(line.label))
+        if self._course is not None:
+            looked = self._course.changes
+            lines = [
+                replace(
+                    line,
+                    verdict=looked[line.label, line.part].verdict if arrays.looks_judge else None,
+                )
+                for line in lines
+            ]
+        return self._summary(
+            "change", "What each change does", [*words.values(), *found.notes], lines
         )
-        return lines, noisy([found.ratio]) if found.tripped else ""
 
-    def crossed(self) -> Iterator[Summary]:
-        """Yield main effects, interactions and, of a full factorial, Shapley values."""
+    def _crossed(self) -> Iterator[Summary]:
+        """Yield interactions and, of a full factorial, Shapley values."""
         import numpy as np
 
         from ablate.analysis import stats
 
         changes, names = self._changes, self._changes.names
         levels = np.array(changes.levels([*changes.rows]))
-        mains = [stats.level_effect(levels, factor) for factor in range(len(names))]
-        yield from self._effects(
-            "change",
-            "What each change does",
-            "main effect: the mean of the cells with the change, minus that of those without it",
-            dict(zip(names, mains, strict=True)),
-            part=MAIN_EFFECT,
-        )
         pairs = {
             " or ".join(f"{names[a]} x {names[b]}" for a, b in pairs): stats.pair_effect(
                 levels, *pairs[0]
@@ -143,17 +221,13 @@ class _Cells:
         title: str,
         meaning: str,
         weights: dict[str, Floats],
-        part: str = "",
         words: tuple[str, str] | None = None,
         told: bool = True,
     ) -> Iterator[Summary]:
         """Yield a block of the contrasts with these weights of cells. `told`: with verdicts."""
-        import numpy as np
-
-        arrays, c, labels = self._arrays, self._column, [*self.index]
-        rows = list(dict.fromkeys(self.index.values()))  # equal cells are one
-        same = np.array([[self.index[label] == row for row in rows] for label in labels])
-        found = _judge(arrays, c, rows, np.array([*weights.values()]) @ same, self._family)
+        arrays, c = self._arrays, self._column
+        rows, merged = _merged(self._index, [*weights.values()])
+        found = _judge(arrays, c, rows, merged, self._family)
         if found is None:
             return
         partial = bool(arrays.omitted[c][rows].any())
@@ -166,11 +240,10 @@ class _Cells:
                 margin=words is None,
                 words=words,
                 fewest=found.fewest,
-                part=part,
             )
             for label, effect in zip(weights, found.gains, strict=True)
         ]
-        yield self._summary(kind, title, [meaning, _how(arrays, rows, found)], lines)
+        yield self._summary(kind, title, [meaning, _how(arrays.plan, rows, found)], lines)
 
     def _summary(
         self, kind: str, title: str, notes: Sequence[str], lines: Sequence[SummaryLine]
@@ -195,13 +268,13 @@ def _judge(
     )
 
 
-def _how(arrays: Arrays, rows: Sequence[int], found: DesignEffects) -> str:
+def _how(plan: Plan, rows: Sequence[int], found: DesignEffects) -> str:
     """Say by what the effects are judged."""
     if not found.by_images:
         return BY_SEEDS
-    labels = [arrays.plan.rows[rows[cell]].label for cell in found.noisy]
+    labels = [plan.rows[rows[cell]].label for cell in found.noisy]
     return joined_note(
-        BY_IMAGES.replace("examples", arrays.plan.task.examples),
+        BY_IMAGES.replace("examples", plan.task.examples),
         f"the spread of {', '.join(labels)} is out of line, and counts whole" if labels else "",
     )
 
@@ -242,7 +315,7 @@ def placement_effects(arrays: Arrays) -> tuple[Summary, ...]:
                         note=joined_note(
                             "effects against pre, averaged over the other's placements; "
                             "x: the effect beyond their sum",
-                            _how(arrays, rows, effects),
+                            _how(plan, rows, effects),
                         ),
                         contrasts=arrays.method(len(weights)).contrasts,
                         lines=tuple(
@@ -279,7 +352,7 @@ def _placement_weights() -> dict[str, Floats]:
     }
 
 
-def _array(weights: Iterable[Floats]) -> Floats:
+def _array(weights: Iterable[Any]) -> Floats:
     import numpy as np
 
     return np.array([*weights])

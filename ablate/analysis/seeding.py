@@ -142,5 +142,5 @@ def _asks(plan: Plan, courses: dict[str, ColumnCourse]) -> dict[tuple[str, str],
         (row, course.label): course.next
         for course in courses.values()
         if course.next is not None
-        for row in (plan.baseline, *course.active)
+        for row in course.asks(plan)
     }

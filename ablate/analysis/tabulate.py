@@ -110,6 +110,7 @@ def tabulate(
     judge = words and told and not (withheld_words or plan.conditions)
     right = Rights(plan, results, predictions, told and (population or plan.spread == "images"))
     rows_told = told and plan.changes is None  # of changes the effects are told, not the cells
+    row_courses = courses if plan.changes is None else {}
     made = Making(
         plan, sizes or {}, cost, paper or {}, right, population and rows_told, rows_told, past
     )
@@ -117,7 +118,9 @@ def tabulate(
     for column, block in blocks_of(plan, cells):
         if strict:
             _refuse_mixed(column.label, block)
-        columns.append(_column(made, column, block, judge and rows_told, courses.get(column.label)))
+        columns.append(
+            _column(made, column, block, judge and rows_told, row_courses.get(column.label))
+        )
         for name in sets_of(plan, column.label):  # the same runs on another set
             tested = results_on(results, name)
             other = [scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
@@ -125,14 +128,16 @@ def tabulate(
             columns.append(dataclasses.replace(beside, beside=bool(courses)))
     shared = plan.design.compared(plan)
     images = right.of_rows(cells, shared.seeds)
-    arrays = Arrays.of(shared, cells, judge and not courses, images, past)
+    arrays = Arrays.of(
+        shared, cells, judge and not courses, images, past, looks_judge=judge and bool(courses)
+    )
     # Without blocks no column shares a seed with another.
     below: tuple[Summary, ...] = ()
     if plan.changes is not None:
-        below = change_effects(arrays, plan.changes)
+        below = change_effects(arrays, plan.changes, courses)
     elif plan.design.blocks:
         below = (*averages(arrays), *blocks(arrays), *placement_effects(arrays))
-    if means or not complete:
+    if means or not (complete or (courses and plan.changes is not None)):
         below = tuple(block.without_intervals() for block in below)
     return Table(
         sweep=plan.name,
@@ -152,7 +157,7 @@ def tabulate(
             *notes("warning", captions.withheld(withheld or {})),
             *captions.warnings(plan, list(cells.values()), columns, told),
             *notes("warning", before),
-            *notes("warning", course_notes(plan, courses.values(), bool(below))),
+            *notes("warning", course_notes(plan, courses.values(), bool(below) and rows_told)),
             *notes("warning", paper_notes(columns, made.paper)),
             *notes("warning", recipe_notes(plan, made.paper)),
             *notes("caption", captions.caption(plan, columns, rows_told)),

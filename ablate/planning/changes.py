@@ -136,6 +136,11 @@ def _fraction(count: int) -> Iterator[tuple[bool, ...]]:
         yield tuple(sign > 0 for sign in cell)
 
 
+def with_part(name: str, part: str) -> str:
+    """What is told of a change, named: the change itself for its main effect, else "dpn alone"."""
+    return name if part in ("", MAIN_EFFECT) else f"{name} {part}"
+
+
 def cell_label(names: Sequence[str], on: Sequence[str], design: str) -> str:
     if not on or len(on) == len(names):
         return ALL if on else NONE

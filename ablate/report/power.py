@@ -280,6 +280,8 @@ def outlook(
         spread, _, how = spread_of(plan, column.label, assumed, results, curves, probes)
         spreads.append(f"{column.heading}: {how}" if column.label else how)
         variants = sum(cell.column == column.label for cell in plan.cells) - 1
+        if plan.changes is not None:  # all cells go on until every change is told
+            cases.clear()
         each = hours_of(column.label, costs)
         known = known and each is not None
         a_run = (each or 0.0) / (variants + 1)

@@ -130,6 +130,8 @@ def until_look(
     """A look that gave out seeds, at a column, and what it decided; other rows and columns were not
     read."""
     read = {plan.baseline, *decided}
+    if plan.changes is not None:  # each of which all cells tell of
+        read |= {row.label for row in plan.rows}
 
     def runs(cell: Cell) -> dict[int, str]:
         counted = cell.column == at and cell.row in read

@@ -62,5 +62,6 @@ from ablate.analysis.stats.until import LookState as LookState
 from ablate.analysis.stats.until import Sequential as Sequential
 from ablate.analysis.stats.until import before_looks as before_looks
 from ablate.analysis.stats.until import boundaries as boundaries
+from ablate.analysis.stats.until import is_futile as is_futile
 from ablate.analysis.stats.until import runs_until as runs_until
 from ablate.analysis.stats.until import take_look as take_look

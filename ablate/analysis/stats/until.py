@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, stdtrit
 
-from ablate.analysis.stats.estimate import Bools, Floats
+from ablate.analysis.stats.estimate import Bools, Estimate, Floats
 from ablate.analysis.stats.gains import Method, fit
 from ablate.analysis.stats.spread import ImageFlips
 
@@ -147,6 +147,12 @@ def _judged(y: Floats, active: Bools, method: Method, images: ImagesAt | None) -
         own[variants] = by.own[:, 1:]
         ratio[these] = np.where(by.tripped, by.ratio, np.nan)
     return LookFit(gain, half, sd, df, own, ratio)
+
+
+def is_futile(gain: Estimate, df: float, margin: float) -> bool:
+    """Does a gain that is not told stop as less than the margin?"""
+    error = (gain.sd or 0.0) / math.sqrt(gain.n)
+    return abs(gain.mean) + float(stdtrit(df, FUTILE)) * error < margin
 
 
 TABLES = 2_000  # simulated: the mean number of runs is known to 1 %
