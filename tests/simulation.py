@@ -13,7 +13,7 @@ DRAWS = 20_000
 AT_ONCE = 4_000_000  # right or wrong images
 
 # A true gain, in standard deviations of a run, by seeds: of a power near a half.
-EFFECT = {3: 3.0, 5: 2.0, 10: 1.4, 12: 1.25}
+EFFECT = {2: 4.0, 3: 3.0, 5: 2.0, 10: 1.4, 12: 1.25}
 
 
 def simulate(rng, rows, n, correlation=0.0, draws=DRAWS):
@@ -89,16 +89,26 @@ def resampled(rng, rows, n, tables, joint=False):
 
 
 def classified(
-    rng, n, tables, accuracy=0.9, images=300, shift=0.0, points=0.0, near=0, clique=False, copies=1
+    rng,
+    n,
+    tables,
+    accuracy=0.9,
+    images=300,
+    shift=0.0,
+    points=0.0,
+    near=0,
+    clique=False,
+    copies=1,
+    rows=10,
 ):
-    """Tables of ten rows. An image's chance to be right is a logistic function of how easy it is,
+    """Tables of so many rows. An image's chance to be right is a logistic function of how easy it is,
     80 % of which the rows share.
 
     By row: `accuracy`, `shift` (the sd of a run, on the logit of all its images), `points` (of a
     run, in points). `near` variants share the luck of nine images in ten and of the shift with the
     baseline, or, `clique`, with one another alone. `copies`: how often every image comes.
     """
-    rows, different = 10, images // copies
+    different = images // copies
     shifts, moves = np.broadcast_to(shift, rows), np.broadcast_to(points, rows)
     levels = np.array([_level(float(a)) for a in np.broadcast_to(accuracy, rows)])
     alike = slice(1, 1 + near) if clique else slice(0, 1 + near)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
+from scipy.special import nctdtrinc, stdtrit
 
 from ablate.analysis.stats.estimate import Bools, Estimate, Floats, rounding, variance
 from ablate.analysis.stats.exact import sign_flip
@@ -67,10 +67,9 @@ def shapley(levels: Levels, factor: int) -> Floats:
 
 def smallest_gain(error: float, df: float, alpha: float, contrasts: int) -> float:
     """The gain that one of so many simultaneous contrasts tells from 0 with `POWER`, if its
-    standard error is `error` with `df` degrees of freedom; to about 2 %: a t about the gain stands
-    for the noncentral one."""
+    standard error is `error` with `df` degrees of freedom (noncentral t)."""
     critical = stdtrit(df, 1 - alpha / (2 * contrasts))
-    return float((critical + stdtrit(df, POWER)) * error)
+    return float(nctdtrinc(df, 1 - POWER, critical) * error)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,299 @@
+"""Effects of the factors of a design: against statsmodels' least squares, brute force, published
+designs, and by simulation."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats as oracle
+from simulation import classified, resampled
+
+from ablate.analysis import stats
+from ablate.analysis.stats import Method
+from ablate.planning.changes import GENERATORS, Changes, cell_label, subsets
+
+
+def changes_of(count, design):
+    names = tuple("ABCDEFGHIJKLMNOP"[:count])
+    cells = subsets(names, design)
+    return Changes(names, design, {cell_label(names, on, design): on for on in cells})
+
+
+def levels_of(count, design):
+    made = changes_of(count, design)
+    return np.array(made.levels([*made.rows]))
+
+
+def product(*sizes):
+    return np.array([*itertools.product(*map(range, sizes))])
+
+
+# --- Weights ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_weights_are_those_of_least_squares_on_the_coded_cells(seed):
+    """Coded -1/2 and 1/2, a coefficient is a main effect, that of a product an interaction."""
+    fit = pytest.importorskip("statsmodels.api").OLS
+    rng = np.random.default_rng(seed)
+    design = ("factorial", "fractional")[seed % 2]
+    count = int(rng.integers(2, 6) if design == "factorial" else rng.integers(5, 17))
+    levels = levels_of(count, design)
+    y, coded = rng.normal(0, 3, len(levels)), levels - 0.5
+    columns = {(k,): coded[:, k] for k in range(count)}
+    for pairs in changes_of(count, design).aliases():
+        columns[pairs[0]] = coded[:, pairs[0][0]] * coded[:, pairs[0][1]]
+    if design == "factorial":
+        for size in range(3, count + 1):
+            for some in itertools.combinations(range(count), size):
+                columns[some] = coded[:, some].prod(1)
+    model = fit(y, np.column_stack([np.ones(len(y)), *columns.values()])).fit()
+    found = dict(zip(columns, model.params[1:], strict=True))
+    for k in range(count):
+        assert stats.level_effect(levels, k) @ y == pytest.approx(found[k,], abs=1e-10)
+    for pairs in changes_of(count, design).aliases():
+        effect = stats.pair_effect(levels, *pairs[0]) @ y
+        assert effect == pytest.approx(found[pairs[0]], abs=1e-10)
+
+
+def test_effects_of_several_levels_are_means_over_the_others():
+    levels, y = product(3, 2, 4), np.random.default_rng(1).normal(0, 1, 24)
+    cells = y.reshape(3, 2, 4)
+    for factor, size in enumerate((3, 2, 4)):
+        for level in range(1, size):
+            expected = np.take(cells, level, factor).mean() - np.take(cells, 0, factor).mean()
+            assert stats.level_effect(levels, factor, level) @ y == pytest.approx(expected)
+    a, c = cells.mean(1)[2], cells.mean(1)[0]
+    expected = (a[3] - a[0]) - (c[3] - c[0])
+    assert stats.pair_effect(levels, 0, 2, 2, 3) @ y == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("count", range(2, 7))
+def test_shapley_values_are_means_over_all_orders_and_sum_to_the_whole_gain(count):
+    levels = levels_of(count, "factorial")
+    y = np.random.default_rng(count).normal(0, 2, len(levels))
+    value = {frozenset(np.flatnonzero(cell)): y[k] for k, cell in enumerate(levels)}
+    added = {k: [] for k in range(count)}
+    for order in itertools.permutations(range(count)):
+        for place, k in enumerate(order):
+            added[k].append(value[frozenset(order[: place + 1])] - value[frozenset(order[:place])])
+    found = [stats.shapley(levels, k) @ y for k in range(count)]
+    assert found == [pytest.approx(np.mean(added[k]), abs=1e-10) for k in range(count)]
+    assert sum(found) == pytest.approx(value[frozenset(range(count))] - value[frozenset()])
+
+
+# Pairs that stand together, and how many do, as tables of 2^(k-p) designs have it.
+ALIASED = {5: (10, 1), 8: (7, 4), 16: (15, 8)}
+
+
+@pytest.mark.parametrize("count", GENERATORS)
+def test_a_fraction_has_main_effects_clear_of_pairs(count):
+    made = changes_of(count, "fractional")
+    levels = levels_of(count, "fractional")
+    assert len(levels) == (16 if count <= 8 else 32)
+    assert made.rows["none"] == ()
+    signs = 2 * levels - 1
+    assert (signs.T @ signs == len(levels) * np.eye(count)).all()
+    pairs = {p: signs[:, p[0]] * signs[:, p[1]] for p in itertools.combinations(range(count), 2)}
+    assert not np.any(signs.T @ np.column_stack([*pairs.values()]))
+    assert not np.any(np.ones(len(levels)) @ np.column_stack([*pairs.values()]))
+    groups = made.aliases()
+    assert sorted(itertools.chain(*groups)) == sorted(pairs)
+    assert np.linalg.matrix_rank(np.column_stack([*pairs.values()])) == len(groups)
+    if count in ALIASED:
+        assert (len(groups), len(groups[0])) == ALIASED[count]
+
+
+# --- Intervals ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), a=st.integers(2, 4), b=st.integers(2, 3), n=st.integers(2, 5))
+def test_effects_without_images_each_have_their_own_spread(seed, a, b, n):
+    rng, levels = np.random.default_rng(seed), product(a, b)
+    y = 90 + rng.normal(0, 1, (a * b, n)) + rng.normal(0, 3, n)
+    weights = [stats.level_effect(levels, 0, i) for i in range(1, a)]
+    weights.append(stats.pair_effect(levels, 0, 1))
+    found = stats.design_effects(y, np.array(weights), Method(alpha=0.1, contrasts=a))
+    assert not found.by_images
+    for effect, each in zip(found.gains, weights, strict=True):
+        test = oracle.ttest_1samp(each @ y, 0)
+        expected = test.confidence_interval(1 - 0.1 / a)
+        assert (effect.gain.low, effect.gain.high) == pytest.approx((expected.low, expected.high))
+        assert (effect.df, effect.raw_p) == (n - 1, pytest.approx(test.pvalue))
+
+
+def test_effects_with_images_have_the_flips_of_their_contrasts_and_the_shift():
+    """F = a'Fa of the contrast's own flips, W = a'Wa, its df by Satterthwaite."""
+    levels = product(2, 3)
+    weights = np.array([stats.level_effect(levels, 0), stats.pair_effect(levels, 0, 1, 1, 2)])
+    found = None
+    for seed in range(20):  # until no cell is out of line
+        right = np.random.default_rng(seed).random((6, 4, 200)) < 0.8
+        y = 100 * right.mean(-1) + np.random.default_rng(seed).normal(0, 2, (6, 4))
+        found = stats.design_effects(y, weights, Method("images"), right=right)
+        if not found.noisy:
+            break
+    assert found.by_images
+    images = stats.ImageFlips.of(right)
+    m, w = images.covariance, images.run_wide
+    scale = 1 / np.diag(m)
+    a = np.diag(scale) - np.outer(scale, scale) / scale.sum()
+    u2 = max(0, (np.trace(a @ np.cov(y)) - np.trace(a @ m)) / np.trace(a @ w))
+    av = a @ (m + u2 * w)
+    error = 2 * np.trace(av @ av) / (3 * np.trace(a @ w) ** 2)
+    for effect, each in zip(found.gains, weights, strict=True):
+        flips = np.einsum("r,rsi->si", each, right.astype(float)).var(0, ddof=1)
+        one = (each**2).sum() / 8
+        f, wide = (flips.sum() + one) / 4, each @ w @ each
+        v = f + u2 * wide
+        noise = ((flips**2).sum() + one**2) / 16 / 2 + wide**2 * error / 2
+        assert effect.gain.sd**2 == pytest.approx(v, rel=1e-6)
+        assert effect.df == pytest.approx(v**2 / noise, rel=1e-6)
+
+
+def test_a_cell_out_of_line_puts_its_own_excess_into_each_effect_by_its_weight():
+    rng, levels = np.random.default_rng(61), product(2, 2, 2)
+    right = rng.random((8, 5, 300)) < 0.8
+    y = 100 * right.mean(-1)
+    weights = np.array([stats.level_effect(levels, 0), stats.pair_effect(levels, 0, 1)])
+    calm = stats.design_effects(y, weights, Method("images"), right=right)
+    y[3] += [30, -30, 20, -20, 0]
+    found = stats.design_effects(y, weights, Method("images"), right=right)
+    assert (calm.noisy, found.noisy) == ((), (3,))
+    more = [a.gain.sd**2 - b.gain.sd**2 for a, b in zip(found.gains, calm.gains, strict=True)]
+    spread = np.var(y[3] - np.delete(y, 3, 0).mean(0), ddof=1)
+    assert more == pytest.approx([spread / 16, spread / 4], rel=0.05)
+
+
+def test_an_unstable_cell_leaves_each_effect_its_own_spread():
+    rng, levels = np.random.default_rng(62), product(2, 3)
+    right = rng.random((6, 4, 100)) < 0.8
+    y, unstable = 100 * right.mean(-1), np.arange(6) == 4
+    weights = np.array([stats.level_effect(levels, 1)])
+    found = stats.design_effects(y, weights, Method("images"), unstable, right)
+    alone = stats.design_effects(y, weights, Method("paired"))
+    assert (found.by_images, found.gains[0].own) == (False, "instability")
+    assert found.gains[0].gain == alone.gains[0].gain
+
+
+def test_effects_are_over_the_seeds_that_every_cell_has():
+    y = np.random.default_rng(64).normal(0, 1, (4, 4))
+    y[2, 1] = np.nan
+    weights = np.array([stats.level_effect(product(2, 2), 0)])
+    found = stats.design_effects(y, weights, Method())
+    assert found.seeds == (0, 2, 3)
+    assert found.gains == stats.design_effects(y[:, [0, 2, 3]], weights, Method()).gains
+    y[0, [0, 2]] = np.nan
+    assert stats.design_effects(y, weights, Method()) is None
+
+
+# --- Errors -------------------------------------------------------------------------------------
+
+
+def errors(several, levels):
+    """The share of tables in which the interval of some main effect misses the truth."""
+    weights = np.array([stats.level_effect(levels, k) for k in range(levels.shape[1])])
+    method = Method("images", contrasts=len(weights))
+    wrong = count = 0
+    for made in several:
+        truth = np.broadcast_to(made.truth, made.y.shape[:2]) @ weights.T
+        for y, right, expected in zip(made.y, made.right, truth, strict=True):
+            found = stats.design_effects(y, weights, method, right=right)
+            gains = [effect.gain for effect in found.gains]
+            wrong += any(not g.low <= e <= g.high for g, e in zip(gains, expected, strict=True))
+        count += len(truth)
+    return wrong / count
+
+
+def spread(rows, loud, sd=1.0):
+    """The shift of each cell: three times as large in some."""
+    shift = np.full(rows, 0.3)
+    shift[loud] = sd
+    return shift
+
+
+CASES = {
+    "equal spreads": lambda rng, n, tables, rows: classified(rng, n, tables, shift=0.3, rows=rows),
+    "baseline cell at 3x": lambda rng, n, tables, rows: classified(
+        rng, n, tables, shift=spread(rows, [0]), rows=rows
+    ),
+    "one cell at 3x": lambda rng, n, tables, rows: classified(
+        rng, n, tables, shift=spread(rows, [3]), rows=rows
+    ),
+    "seeds correlate": lambda rng, n, tables, rows: classified(
+        rng, n, tables, shift=0.3, near=rows // 2 - 1, rows=rows
+    ),
+    "interactions": lambda rng, n, tables, rows: classified(
+        rng, n, tables, accuracy=np.resize([0.9, 0.8, 0.85, 0.95, 0.7], rows), shift=0.3, rows=rows
+    ),
+    "real": lambda rng, n, tables, rows: resampled(
+        rng, ["digits.plain70", "digits.dpn70"] * (rows // 2), n, tables
+    ),
+    "real, half short": lambda rng, n, tables, rows: resampled(
+        rng, ["digits.plain70", "digits.short70"] * (rows // 2), n, tables
+    ),
+    "real, same seeds": lambda rng, n, tables, rows: resampled(
+        rng,
+        [f"digits.{row}" for row in ("plain", "wd", "lr", "rms", "dpn", "short")] * 3,
+        n,
+        tables,
+        joint=True,
+    ),
+}
+MOST = 0.06
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [2, 3, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("case", CASES)
+def test_main_effects_by_images_are_rarely_wrong(case, n, count):
+    tables, rows = 400, 2**count
+    made = CASES[case](np.random.default_rng(11), n, tables, rows)
+    if case == "real, same seeds":
+        made = (each._replace(**cut(each, rows)) for each in made)
+    error = errors(made, levels_of(count, "factorial"))
+    assert error <= MOST + 3 * math.sqrt(MOST * (1 - MOST) / tables)
+
+
+def cut(made, rows):
+    return {"y": made.y[:, :rows], "right": made.right[:, :rows], "truth": made.truth[:, :rows]}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("n", [2, 3, 5])
+@pytest.mark.parametrize("case", CASES)
+def test_main_effects_by_images_err_at_most_so(case, n, count):
+    """The table of docs/statistics.md: 20,000 tables each."""
+    rows = 2**count
+    made = CASES[case](np.random.default_rng(12), n, 20_000, rows)
+    if case == "real, same seeds":
+        made = (each._replace(**cut(each, rows)) for each in made)
+    error = errors(made, levels_of(count, "factorial"))
+    print(f"{case}, 2^{count}, n = {n}: {error:.4f}")
+    assert error <= MOST + 0.005
+
+
+@pytest.mark.parametrize("scale", [np.ones(16), np.r_[3, np.ones(15)], np.r_[np.ones(15), 3]])
+def test_main_effects_without_images_keep_their_error(scale):
+    rng, levels, wrong = np.random.default_rng(13), levels_of(4, "factorial"), 0
+    weights = np.array([stats.level_effect(levels, k) for k in range(4)])
+    for _ in range(1500):
+        y = scale[:, None] * rng.standard_normal((16, 3)) + rng.standard_normal(3)
+        found = stats.design_effects(y, weights, Method(contrasts=4))
+        wrong += any(effect.gain.low > 0 or effect.gain.high < 0 for effect in found.gains)
+    assert wrong / 1500 <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / 1500)
+
+
+@pytest.mark.parametrize(("contrasts", "df"), [(1, 15), (4, 30), (4, 2), (8, 12)])
+def test_the_smallest_gain_has_the_power_that_it_says(contrasts, df):
+    rng, tables = np.random.default_rng(14), 40_000
+    gain = stats.smallest_gain(1.0, df, 0.05, contrasts)
+    critical = oracle.t.ppf(1 - 0.05 / (2 * contrasts), df)
+    spread = np.sqrt(rng.chisquare(df, tables) / df)
+    power = (rng.standard_normal(tables) + gain > critical * spread).mean()
+    assert power == pytest.approx(stats.POWER, abs=0.01)
