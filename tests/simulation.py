@@ -101,8 +101,8 @@ def classified(
     copies=1,
     rows=10,
 ):
-    """Tables of so many rows. An image's chance to be right is a logistic function of how easy it is,
-    80 % of which the rows share.
+    """Tables of so many rows. An image's chance to be right is a logistic function of how easy it
+    is, 80 % of which the rows share.
 
     By row: `accuracy`, `shift` (the sd of a run, on the logit of all its images), `points` (of a
     run, in points). `near` variants share the luck of nine images in ten and of the shift with the

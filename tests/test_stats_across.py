@@ -1,12 +1,9 @@
 """Average gains and contrasts between columns: against least squares by hand."""
 
-import itertools
 import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats as oracle
 from simulation import family
 

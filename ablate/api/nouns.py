@@ -87,7 +87,8 @@ class Sweep:
 
     `words` are those of `ablate sweep`, each a text; `keys` are words, too: `train={"epochs": 3}`
     is `train.epochs=3`, and the tuple in `stem=("none", "dpn")` has several values, while a list is
-    one. The options are those of the command. Raises UserError for every mistake in them, one line.
+    one. `changes`: of a design, `{"dpn": {"stem": "dpn"}, ...}`. The options are those of the
+    command. Raises UserError for every mistake in them, one line.
     """
 
     def __init__(
@@ -98,6 +99,8 @@ class Sweep:
         name: str | None = None,
         across: Collection[str] = (),
         each: bool = False,
+        changes: Mapping[str, Mapping[str, Any]] | None = None,
+        design: str | None = None,
         until: int | None = None,
         margin: float | None = None,
         **keys: Any,
@@ -106,7 +109,8 @@ class Sweep:
         texts = [*words, *_words(keys)]
         training.check_name(texts, self._store)
         options: dict[str, Any] = {"scale": scale, "name": name, "across": across, "each": each}
-        options |= {"until": until, "margin": margin}
+        change = [f"{name}: {' '.join(_words(each))}" for name, each in (changes or {}).items()]
+        options |= {"change": change, "design": design, "until": until, "margin": margin}
 
         def declared(recall: Recall | None) -> tuple[Plan, dict[str, Any]]:
             return declare(texts, store=self._store.root, recall=recall, **options)

@@ -269,6 +269,8 @@ def _confounds(row: Item, baseline: Item, sweep: Sweep) -> tuple[str, ...]:
 
     Those of the baseline itself: what another row does not set.
     """
+    if sweep.changes is not None:  # which may be of the recipe
+        return ()
     keys = [key for key in row.settings if _of_recipe(key) and key not in sweep.over]
     if row is baseline:
         return tuple(k for k in keys if not all(k in other.settings for other in sweep.rows))

@@ -274,13 +274,13 @@ def _block(block: Summary) -> Iterator[Fact]:
         **dict.fromkeys(("change", "pair", "shapley"), block.kind),
     }[block.kind]
     for line in block.lines:
-        quantity = f"{block.kind}.{line.part}".replace(" ", "_") if line.part else quantity
+        told = f"{quantity}.{line.part}".replace(" ", "_") if line.part else quantity
         for name, value in (
-            *_estimate(quantity, line.gain),
-            *_estimate(f"{quantity}.sampled", line.sampled),
-            *_p_values(quantity, line.p_values),
-            (f"{quantity}.columns", len(line.columns) or None),
-            (f"{quantity}.verdict", line.verdict),
+            *_estimate(told, line.gain),
+            *_estimate(f"{told}.sampled", line.sampled),
+            *_p_values(told, line.p_values),
+            (f"{told}.columns", len(line.columns) or None),
+            (f"{told}.verdict", line.verdict),
         ):
             if value is not None:
                 yield line.column, line.label, "", name, value

@@ -1,0 +1,307 @@
+"""Several changes at once, as a user declares, plans, trains and reads them."""
+
+import csv
+import io
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Shell
+
+import ablate
+from ablate.planning import expand
+from ablate.planning.words import apart
+
+SMALL = ("data=digits", "train.steps=40", "train.batch=64", "model.width=16", "model.heads=2")
+CHANGES = {
+    "dpn": "stem=dpn",
+    "rms": "norm=rmsnorm",
+    "swiglu": "model.act=swiglu",
+    "wd": "optim.wd=0.2 optim.b2=0.99",
+    "deep": "model.depth=2",
+}
+
+
+def words(*names, design=None):
+    changes = [text for name in names for text in ("--change", f"{name}: {CHANGES[name]}")]
+    return [*SMALL, *changes, *(["--design", design] if design else [])]
+
+
+def facts(shell, name):
+    """quantity -> change -> value, of the table as CSV."""
+    found = {}
+    for line in csv.DictReader(io.StringIO(shell("table", name, "--format", "csv").out)):
+        found.setdefault(line["quantity"], {})[line["row"]] = line["value"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A store with a factorial of three changes, and what else there is to tell of them."""
+    shell = Shell(tmp_path_factory.mktemp("changes"))
+    few = words("dpn", "rms", "wd", design="factorial")
+    shell("sweep", *few, "seeds=3", "launcher=inline", "--as", "full")
+    return shell
+
+
+# --- What is declared ---------------------------------------------------------------------------
+
+CELLS = {
+    "one_at_a_time": ["none", "dpn", "rms", "wd"],
+    "leave_one_out": ["all", "all but dpn", "all but rms", "all but wd"],
+    "both": ["none", "dpn", "rms", "wd", "all but dpn", "all but rms", "all but wd", "all"],
+    "factorial": ["none", "dpn", "rms", "wd", "dpn + rms", "dpn + wd", "rms + wd", "all"],
+}
+
+
+def planned(*given, **options):
+    """The plan of words, which trains and asks nothing."""
+    own, said = apart(given)
+    declared = {"change": said.change, "design": said.design, **options}
+    return expand.plan(own, store=Path("runs"), **declared)[0]
+
+
+def ids(plan):
+    return {cell.row: cell.ids[0] for cell in plan.cells}
+
+
+@pytest.mark.parametrize("design", CELLS)
+def test_a_design_has_its_cells_with_the_settings_of_their_changes(shell, design, monkeypatch):
+    monkeypatch.chdir(shell.folder)
+    plan = planned(*words("dpn", "rms", "wd", design=design))
+    assert [*ids(plan)] == CELLS[design]
+    assert plan.baseline == CELLS[design][0]
+    assert all(row.confounds == () for row in plan.rows)
+    both = planned(*SMALL, "stem=dpn,none", "norm=rmsnorm").cells[0].ids[0]
+    assert {ids(plan).get(label, both) for label in ("all but wd", "dpn + rms")} == {both}
+    assert len({*ids(plan).values()}) == len(plan.rows)
+
+
+def test_a_file_says_what_changes_set_together(shell, monkeypatch):
+    (shell.folder / "sweeps").mkdir()
+    (shell.folder / "sweeps" / "both.yaml").write_text(
+        "base: {recipe: quick, data: digits, train.steps: 4}\n"
+        "changes:\n"
+        "  before: {stem: pre}\n"
+        "  after: {stem: post}\n"
+        "  before + after: {stem: dpn}\n"
+        "  deep: {model.depth: 2}\n"
+        "design: factorial\n"
+        "seeds: 2\n"
+        "scales: {tiny: {seeds: 3}}\n"
+    )
+    monkeypatch.chdir(shell.folder)
+    plan = planned("both")
+    assert len(plan.rows) == 8
+    stems = ("before", "after", "before + after")
+    alone = planned("recipe=quick", "data=digits", "train.steps=4", "stem=pre,post,dpn")
+    assert [ids(plan)[label] for label in stems] == [cell.ids[0] for cell in alone.cells]
+    assert planned("both", scale="tiny").seeds == (0, 1, 2)
+    assert len(planned("both", design="one_at_a_time").rows) == 4
+    assert "both" in shell("list", "sweeps").out
+
+
+def test_two_changes_have_one_design_of_all_cells(shell, monkeypatch):
+    monkeypatch.chdir(shell.folder)
+    both, factorial = (planned(*words("dpn", "rms", design=d)) for d in ("both", "factorial"))
+    assert {*ids(both).items()} == {*ids(factorial).items()}
+
+
+AB = ("--change", "a: stem=dpn", "--change", "b: norm=rmsnorm")
+FILE = "base: {recipe: quick, data: digits}\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["--change", "a: stem=dpn"], ["--change", "two changes or more, got 1"]),
+        (["--change", "a stem=dpn"], ["--change 'a stem=dpn'", "NAME: key=value"]),
+        (["--change", "a:"], ["--change 'a:'", "NAME: key=value"]),
+        (["--change", "a: stem=dpn", "--change", "a: stem=pre"], ["--change a", "given twice"]),
+        (
+            ["--change", "a: stem=dpn", "--change", "b: stem=pre"],
+            ["a and b both set stem", "a + b: {stem: VALUE}"],
+        ),
+        (
+            [*AB, "--change", "a + c: stem=pre"],
+            ["a + c", "'c'", "a, b"],
+        ),
+        (
+            [*AB, "--change", "a + b: stem=pre"],
+            ["a + b", "stem", "fewer than two"],
+        ),
+        (
+            ["--change", "a: stem=dpn", "--change", "b: norm=layernorm"],
+            ["change b", "alters nothing", "none"],
+        ),
+        (["--change", "none: stem=dpn", "--change", "b: norm=rmsnorm"], ["'none'", "cell"]),
+        ([*words("dpn", "rms", design="fractional")], ["design", "fractional", "5 to 16", "got 2"]),
+        ([*words("dpn", "rms", design="half")], ["design", "'half'", "one_at_a_time", "factorial"]),
+        (["stem=none,dpn", "--design", "factorial"], ["--design factorial", "--change"]),
+        (
+            ["stem=none,dpn", "--change", "a: norm=rmsnorm", "--change", "b: optim.wd=1"],
+            ["stem=none,dpn", "--across stem"],
+        ),
+        (["quickstart", "--design", "both"], ["--design", "both", "variants"]),
+        (["quickstart", "--change", "a: stem=dpn"], ["--change"]),
+        ([*words("dpn", "rms"), "baseline=dpn"], ["baseline", "dpn", "'none'"]),
+    ],
+)
+def test_what_is_no_design_is_refused_in_a_line(shell, given, says):
+    error = shell("plan", *given, code=2).err
+    assert len(error.splitlines()) == 1
+    for word in says:
+        assert word in error
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("changes: {a: {stem: dpn}}\n", ["mine.yaml: changes", "got 1"]),
+        ("variants: [{a: {}}]\nchanges: {}\n", ["variants", "changes", "give one"]),
+        ("variants: [{a: {}}]\ndesign: both\n", ["mine.yaml: design", "variants"]),
+        ("changes: {a: 3, b: {stem: dpn}}\n", ["changes.a", "got 3"]),
+        ("changes: {a: {}, b: {stem: dpn}}\n", ["changes.a", "{key: value}"]),
+    ],
+)
+def test_a_file_with_a_mistake_is_refused_in_a_line(shell, text, says):
+    (shell.folder / "mine.yaml").write_text(FILE + text)
+    error = shell("plan", "./mine.yaml", code=2).err
+    assert len(error.splitlines()) == 1
+    for word in says:
+        assert word in error
+
+
+# --- What is planned ----------------------------------------------------------------------------
+
+
+def test_plan_shows_the_designs_side_by_side(shell):
+    given = (*words(*CHANGES), "seeds=3", "--spread", "0.5", "--detect", "0.5")
+    out = shell("plan", *given).out
+    lines = {line.split()[0]: line.split() for line in out.splitlines() if line.strip()}
+    assert lines["both"][1:5] == ["(this", "one)", "12", "36"]
+    assert (lines["factorial"][1:3], lines["fractional"][1:3]) == (["32", "96"], ["16", "48"])
+    found = {
+        one["design"]: one
+        for one in json.loads(shell("plan", *given, "--format", "json").out)["designs"]
+    }
+    assert [*found] == ["one_at_a_time", "leave_one_out", "both", "factorial", "fractional"]
+    assert [one["runs"] for one in found.values()] == [18, 18, 36, 96, 48]
+    detects = {name: one["smallest"][""] for name, one in found.items()}
+    assert detects["factorial"] < detects["fractional"] < detects["one_at_a_time"]
+    assert detects["factorial"] == pytest.approx(detects["fractional"] / 2**0.5, rel=0.05)
+
+
+def test_two_seeds_have_verdicts_only_where_images_tell_the_spread(trained):
+    few = words("dpn", "rms", "wd", design="factorial")
+    for name, more in (("two", ()), ("losses", ("analysis.metric=loss",))):
+        trained("sweep", *few, "seeds=2", *more, "launcher=inline", "--as", name)
+    images, loss = facts(trained, "two"), facts(trained, "losses")
+    assert {*images["change.main_effect.verdict"]} == {"dpn", "rms", "wd"}
+    assert "change.main_effect.verdict" not in loss
+    assert {*loss["change.main_effect"]} == {"dpn", "rms", "wd"}
+
+
+# --- What is told -------------------------------------------------------------------------------
+
+
+def accuracies(shell, name):
+    """row -> accuracies in points by seed, from the runs themselves."""
+    frame = ablate.Store(shell.folder / "runs").sweep(name).to_pandas()
+    return {
+        row: 100 * part.sort_values("seed").top1.to_numpy() for row, part in frame.groupby("row")
+    }
+
+
+def test_effects_are_those_of_the_runs(trained):
+    of, found = accuracies(trained, "full"), facts(trained, "full")
+    y = {
+        (a, b, c): of[label].mean()
+        for label, (a, b, c) in zip(
+            ["none", "wd", "rms", "rms + wd", "dpn", "dpn + wd", "dpn + rms", "all"],
+            itertools.product((0, 1), repeat=3),
+            strict=True,
+        )
+    }
+    for place, name in enumerate(("dpn", "rms", "wd")):
+        sides = [[v for on, v in y.items() if on[place] == at] for at in (0, 1)]
+        main = float(found["change.main_effect"][name])
+        assert main == pytest.approx(np.mean(sides[1]) - np.mean(sides[0]), abs=1e-9)
+    pair = np.mean([y[1, 1, c] - y[1, 0, c] - y[0, 1, c] + y[0, 0, c] for c in (0, 1)])
+    assert float(found["pair"]["dpn x rms"]) == pytest.approx(pair, abs=1e-9)
+    shares = [float(found["shapley"][name]) for name in ("dpn", "rms", "wd")]
+    whole = float(found["shapley"]["whole gain"])
+    assert sum(shares) == pytest.approx(whole)
+    assert whole == pytest.approx(y[1, 1, 1] - y[0, 0, 0])
+    assert (found["change.contrasts"][""], found["pair.contrasts"][""]) == ("3", "3")
+    assert {*found["change.main_effect.verdict"]} == {"dpn", "rms", "wd"}
+    assert "gain.verdict" not in found
+
+
+def test_the_same_runs_in_another_design_are_trained_once(trained):
+    again = words("dpn", "rms", "wd", design="both")
+    out = trained("sweep", *again, "seeds=3", "launcher=inline", "--as", "some").out
+    assert "finished:" not in out
+    of, found = accuracies(trained, "some"), facts(trained, "some")
+    for name in ("dpn", "rms", "wd"):
+        alone = float(found["change.alone"][name])
+        assert alone == pytest.approx(of[name].mean() - of["none"].mean(), abs=1e-9)
+        rest = float(found["change.among_all"][name])
+        assert rest == pytest.approx(of["all"].mean() - of[f"all but {name}"].mean(), abs=1e-9)
+    assert found["change.contrasts"][""] == "6"
+
+
+def test_a_table_of_changes_is_the_same_in_every_form(trained, tmp_path):
+    text = trained("table", "full", "--format", "md").out
+    assert "| change | main effect [95 % CI] | n | verdict |" in text
+    assert text.index("What each change does") < text.index("Pairs of changes")
+    assert "| none |" in text
+    assert "dpn x rms" in trained("table", "full", "--format", "latex").out
+    assert "main effect" in trained("table", "full", "--format", "html").out
+    tree = json.loads(trained("table", "full", "--format", "json").out)
+    assert [block["kind"] for block in tree["blocks"]] == ["change", "pair", "shapley"]
+    assert "undecided" in text or "helps" in text or "hurts" in text
+    trained("export", "full", tmp_path / "bundle")
+    assert "nothing wrong" in trained("verify", tmp_path / "bundle").out
+    assert "nothing wrong" in trained("verify", "full").out
+    for kind in ("changes", "pairs"):
+        trained("plot", "full", kind, "--out", tmp_path / f"{kind}.svg")
+        assert "swiglu" not in (tmp_path / f"{kind}.svg").read_text()
+        assert "rms" in (tmp_path / f"{kind}.svg").read_text()
+    trained("report", "full", "--out", tmp_path / "full.html")
+    assert "main effect" in (tmp_path / "full.html").read_text()
+
+
+def test_looks_give_all_cells_seeds_until_each_change_is_told(trained):
+    some = words("dpn", "rms", design="factorial")
+    out = trained(
+        "sweep", *some, "--until", "7", "--margin", "60", "launcher=inline", "--as", "few"
+    )
+    assert "look at 5 seeds: less than 60: dpn, rms" in out.out
+    text = trained("table", "few").out
+    assert "| dpn |" in text
+    assert "less than 60" in text
+    plan = ablate.Store(trained.folder / "runs").sweep("few").plan
+    assert {len(cell.ids) for cell in plan.cells} == {5}
+    more = trained("sweep", *some, "--until", "7", "launcher=inline", "--as", "all").out
+    assert "look at 5 seeds: goes on" in more
+    plan = ablate.Store(trained.folder / "runs").sweep("all").plan
+    assert {len(cell.ids) for cell in plan.cells} <= {5, 7}
+    assert len({len(cell.ids) for cell in plan.cells}) == 1
+
+
+def test_a_sweep_of_changes_in_python(trained):
+    changes = {"dpn": {"stem": "dpn"}, "rms": {"norm": "rmsnorm"}}
+    keys = {
+        "data": "digits",
+        "train": {"steps": 40, "batch": 64},
+        "model": {"width": 16, "heads": 2},
+    }
+    made = ablate.Sweep(
+        store=trained.folder / "runs", seeds=3, changes=changes, design="factorial", **keys
+    )
+    there = ablate.Store(trained.folder / "runs").sweep("full").plan
+    ids = {run for cell in there.cells for run in cell.ids.values()}
+    assert {run for cell in made.plan.cells for run in cell.ids.values()} < ids
