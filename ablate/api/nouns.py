@@ -293,8 +293,8 @@ class Table:
 
     @property
     def verdicts(self) -> dict[tuple[str, str], str]:
-        """(row, column) -> verdict, where one is given."""
-        return {(e.row, e.column): e.verdict for e in self.data.entries if e.verdict is not None}
+        """(row, column) -> verdict, where one is given; (change, column) of a design's changes."""
+        return {(e.row, e.column): e.verdict for e in self.data.contrasts if e.verdict is not None}
 
     def to_pandas(self) -> pd.DataFrame:
         """A row for each row and column: `column`, `row`, `n`, `mean`, `mean_low`, `mean_high` (of

@@ -175,7 +175,6 @@ def plan(
         DesignForecast,
         compare_designs,
         show_designs,
-        trees_of,
     )
     from ablate.report.planned import show_head, show_plan
     from ablate.report.power import Detection, Outlook, forecast, outlook
@@ -218,8 +217,8 @@ def plan(
     amiss = [*launcher.devices.remarks, *in_use(launcher, kept, states)] if on is None else []
     if format is Format.json:
         why = withheld.values()
-        answers = trees.of_plan(made, states, cost, told, settings, detection, ahead, why, amiss)
-        print_json({**answers, "designs": trees_of(designs)})
+        known = states, cost, told, settings, detection, ahead, designs
+        print_json(trees.of_plan(made, *known, why, amiss))
         return
     show_plan(made, states, cost, told, settings, amiss)
     show_designs(made, designs, detect)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ablate.planning.changes import KINDS, Changes, subsets
@@ -130,8 +130,3 @@ def show_designs(plan: Plan, found: Sequence[DesignForecast], detect: float | No
 def _seeds(one: DesignForecast, detect: float | None, most: int) -> Iterator[str]:
     if detect is not None:
         yield f">{most}" if one.seeds is None else str(one.seeds)
-
-
-def trees_of(found: Sequence[DesignForecast]) -> list[dict[str, Any]]:
-    """As JSON has them."""
-    return [asdict(one) for one in found]

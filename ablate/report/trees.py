@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ablate.planning.plan import Plan
+from ablate.report.designs import DesignForecast
 from ablate.report.power import Detection, Outlook
 from ablate.report.show import configuration, sides
 from ablate.report.status import SweepView
@@ -31,6 +33,7 @@ def of_plan(
     launcher: Mapping[str, Any],
     detection: Detection | None,
     ahead: Outlook | None,
+    designs: Sequence[DesignForecast],
     withheld: Iterable[str],
     amiss: Sequence[str],
 ) -> dict[str, Any]:
@@ -39,7 +42,8 @@ def of_plan(
     run; left: device_seconds and wall_seconds
     (null: more than a month), where, how; launcher: name and settings; tuning: null or the search;
     detect: null or the answer to --detect; until: null or the runs that looks may
-    take; withheld: runs whose results are not used; notes, warnings, `amiss` among them.
+    take; designs: of the changes, each with its forecast; withheld: runs whose results are not
+    used; notes, warnings, `amiss` among them.
     """
     tune = plan.tune
     return {
@@ -86,6 +90,7 @@ def of_plan(
         },
         "detect": None if detection is None else detection.tree(),
         "until": None if ahead is None else ahead.tree(),
+        "designs": [asdict(one) for one in designs],
         "withheld": list(withheld),
         "notes": [*plan.notes, *costs.notes],
         "warnings": [*costs.warnings(), *told.warnings, *amiss],
