@@ -28,6 +28,8 @@ BASELINE_AT_LOOKS = 0.85  # where a column is judged several times, each of whic
 NOISY_CELL = {True: 0.90, False: 0.80}  # of a design: by whether it has many cells
 MANY_CELLS = 8
 
+LIKE_FLIPS, ALIKE = 2, 6  # the shift that rows share: a power of how unlike they flip
+
 # Without blocks: by whether a row's runs are few; few, and fewer than the baseline's.
 OWN_APART = {True: 0.80, False: 0.90}
 OWN_FEWER = 0.55
@@ -127,11 +129,10 @@ class ImageFlips(NamedTuple):
         sd = np.sqrt(_diagonal(self.covariance))
         return np.asarray(np.clip(self.covariance / (sd[..., :, None] * sd[..., None, :]), 0, 1))
 
-    @property
-    def run_wide(self) -> Floats:
+    def run_wide(self, power: int = LIKE_FLIPS) -> Floats:
         """The covariance (..., R, R) of rows under a shift of whole runs on the logit, of variance
-        1, which rows share the more, the more alike they flip."""
-        alike = 1 - (1 - self.likeness) ** 2
+        1, which rows share the more, the more alike they flip, and the more, the larger `power`."""
+        alike = 1 - (1 - self.likeness) ** power
         alike[..., np.arange(alike.shape[-1]), np.arange(alike.shape[-1])] = 1
         return np.asarray(self.shift[..., :, None] * self.shift[..., None, :] * alike)
 
@@ -161,7 +162,7 @@ def by_images(y: Floats, images: ImageFlips, repeated: bool = False) -> Variance
     alone = _own_variance(y)
     if rows == 2:
         return _paired(alone, n)
-    e, wide = _diagonal(images.covariance), images.run_wide
+    e, wide = _diagonal(images.covariance), images.run_wide()
     seen, wide_gain = _covariance(y), _of_gains(wide)
 
     def shift_of(some: Floats) -> _RunWide:
@@ -248,14 +249,26 @@ def of_contrasts(y: Floats, weights: Floats, right: NDArray[np.bool_]) -> Contra
     (K, R), each of sum 0; `right` (R, n, N): which images runs get right. None where hardly an
     image tells of a cell.
 
-    A contrast's variance is that of its own flips, plus its part of the shift of whole runs. A cell
-    whose squares about the fit are beyond F tells nothing of that shift, and puts its own excess
-    into each contrast by its weight. Simulated: docs/statistics.md, "Effects of a design".
+    A contrast's variance is that of its own flips, plus its part of the shift of whole runs. Cells
+    share that shift as rows do, or more: what gives the larger variance holds, for a contrast adds
+    up what alike cells share. A cell whose squares about the fit are beyond F tells nothing of the
+    shift, and puts its own excess into each contrast by its weight. Simulated: docs/statistics.md,
+    "Effects of a design".
     """
-    images, n = ImageFlips.of(right), y.shape[-1]
+    images = ImageFlips.of(right)
     if images.few.any():
         return None
-    flips, wide, seen = images.covariance, images.run_wide, _covariance(y)
+    less, more = (_of_contrasts(y, weights, right, images, power) for power in (LIKE_FLIPS, ALIKE))
+    larger = more.v > less.v
+    v, df = (np.where(larger, *pair) for pair in ((more.v, less.v), (more.df, less.df)))
+    return ContrastVariances(v, df, less.noisy | more.noisy)
+
+
+def _of_contrasts(
+    y: Floats, weights: Floats, right: NDArray[np.bool_], images: ImageFlips, power: int
+) -> ContrastVariances:
+    n = y.shape[-1]
+    flips, wide, seen = images.covariance, images.run_wide(power), _covariance(y)
     everyone = _run_wide(np.ones(len(y)), flips, wide, seen, n)
     ratios = _diagonal(everyone.fit @ seen @ everyone.fit)
     ratios = ratios / _diagonal(everyone.fit @ everyone.v @ everyone.fit)
