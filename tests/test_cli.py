@@ -492,7 +492,7 @@ def test_the_users_conf_and_sweeps_come_first(driven):
     recipe = (REPOSITORY / "conf" / "recipe" / "quick.yaml").read_text()
     write(driven, "conf/recipe/quick.yaml", recipe.replace("steps: null", "steps: 4"))
     write(driven, "sweeps/quickstart.yaml", MINE)
-    assert "  quickstart      A sweep of my own" in driven("list", "sweeps").out
+    assert re.search(r"^  quickstart +A sweep of my own", driven("list", "sweeps").out, re.M)
     done = driven("sweep", "quickstart")
     assert "**A sweep of my own. Trained on digits, " in done.out
     assert "| after |" in done.out

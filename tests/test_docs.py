@@ -64,7 +64,7 @@ def folder(tmp_path_factory):
 def planned(words):
     """The plan of a `sweep` or `plan` command, read as the command line reads it."""
     given = COMMANDS[words[0]].make_context(words[0], list(words[1:])).params
-    options = {key: given[key] for key in ("scale", "name", "across", "each")}
+    options = {key: given[key] for key in ("scale", "name", "across", "each", "change", "design")}
     of_plan, _ = words_apart(given["words"] or [])
     return expand.plan(of_plan, store=Path("runs"), **options)[0]
 

@@ -71,7 +71,7 @@ def test_plan(ask):
     found = of(ask, *words, "launcher=inline", "seeds=2", "--detect", "2", "--spread", "1")
     assert found.keys() == {
         *("sweep", "title", "words", "total", "states", "to_come", "baseline", "seeds", "variants"),
-        *("left", "launcher", "tuning", "detect", "until", "withheld", "notes", "warnings"),
+        *("left", "launcher", "tuning", "detect", "until", "designs", "withheld", "notes", "warnings"),
     }
     assert (found["total"], found["states"], found["seeds"]) == (4, {"planned": 4}, [0, 1])
     none, dpn = found["variants"]
@@ -84,7 +84,7 @@ def test_plan(ask):
     assert found["detect"]["columns"][0]["power"] is None  # of two seeds nothing can be told
     assert found["detect"]["columns"][0]["seeds"]["expected"] > 2
     assert found["tuning"] is None
-    assert found["until"] is None
+    assert (found["until"], found["designs"]) == (None, [])
     assert found["launcher"] == launcher_settings({"name": "inline"})
 
 

@@ -188,6 +188,8 @@ def documents(said, folder: Path) -> typing.Iterator[tuple[str, Any]]:
     yield "plan", said("plan", *grid, *more, "--detect", "2", "--on", "h100:8")
     declared(folder, trials=15)
     yield "plan", said("plan", "lr", "--on", "h100:8")
+    changes = ("--change", "a: stem=dpn", "--change", "b: norm=rmsnorm", "--detect", "2")
+    yield "plan", said("plan", "launcher=inline", *changes)
     yield "status", said("status")
     store = Store(folder / "runs")
     plan = store.read_plan("fixture")
