@@ -26,7 +26,8 @@ from ablate.shared.metrics import TASKS
 from ablate.shared.metrics.probed import depths, profile, summary
 from ablate.store.store import Store
 
-UNTUNED = [kind for kind in KINDS if kind != "tuning"]  # which tests/test_tune.py draws
+ELSEWHERE = ("tuning", "changes", "pairs")  # tests/test_tune.py and test_changes.py draw them
+UNTUNED = [kind for kind in KINDS if kind not in ELSEWHERE]
 SVG = "{http://www.w3.org/2000/svg}"
 WORDS = (
     "stem=none,dpn",
