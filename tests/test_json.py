@@ -71,7 +71,8 @@ def test_plan(ask):
     found = of(ask, *words, "launcher=inline", "seeds=2", "--detect", "2", "--spread", "1")
     assert found.keys() == {
         *("sweep", "title", "words", "total", "states", "to_come", "baseline", "seeds", "variants"),
-        *("left", "launcher", "tuning", "detect", "until", "designs", "withheld", "notes", "warnings"),
+        *("left", "launcher", "tuning", "detect", "until", "designs"),
+        *("withheld", "notes", "warnings"),
     }
     assert (found["total"], found["states"], found["seeds"]) == (4, {"planned": 4}, [0, 1])
     none, dpn = found["variants"]
