@@ -233,6 +233,11 @@ def _joined(digests: Iterable[str | None]) -> str | None:
     return "+".join(dict.fromkeys(filter(None, digests))) or None
 
 
+def listed(devices: Iterable[str]) -> str:
+    """Names of the devices of a run, by rank: each once, as a column of alike ones has one name."""
+    return ", ".join(dict.fromkeys(devices))
+
+
 def driver() -> str | None:
     """The version of NVIDIA's kernel driver, as it tells it; None where it doesn't."""
     with suppress(OSError):

@@ -10,7 +10,7 @@ import gc
 import math
 import platform
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ from ablate.training.attempt import (
     code_digest,
     hold,
     leave,
+    listed,
     why,
 )
 from ablate.training.loop import Machine, train
@@ -113,6 +114,13 @@ def _device(options: Mapping[str, Any], rank: int) -> torch.device:
     return device if device.type == "cpu" else torch.device(device.type, rank)
 
 
+def _names(devices: Iterable[torch.device]) -> str:
+    """Of all ranks, which a column of the same bits has alike."""
+    return listed(
+        torch.cuda.get_device_name(each) if each.type == "cuda" else "cpu" for each in devices
+    )
+
+
 def _lead(
     run: Run, rundir: RunDir, attempt: Attempt, options: dict[str, Any], machine: Machine
 ) -> None:
@@ -124,7 +132,7 @@ def _lead(
     numerics = asdict(choose(run, device, settled))
     attempt.begin(
         options,
-        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        device=_names([_device(options, rank) for rank in range(world)]),
         ranks=world,
         threads=torch.get_num_threads(),
         packages=PACKAGES,

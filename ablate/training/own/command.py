@@ -65,7 +65,7 @@ class Command:
         place = {
             SEED: self.run.seed,
             FOLDER: str(folder),
-            "gpus": 0 if self.handle.device == "cpu" else 1,
+            "gpus": 0 if self.handle.device == "cpu" else len(self.handle.devices),
             "threads": self.handle.threads,
         }
         settings = {key: self.run.trainer[key] for key in self.run.keys}

@@ -46,8 +46,9 @@ class Ended(BaseException):
 class Handle:
     """A run in the hands of the function that trains it.
 
-    seed; device: "cpu" or "cuda"; threads: how many it may use; folder: a scratch folder of its
-    own, which is also where it works (`open("x", "w")` writes there).
+    seed; device: "cpu" or "cuda"; devices: all that the run has, one for each process that it may
+    start; threads: how many each may use; folder: a scratch folder of its own, which is also where
+    it works (`open("x", "w")` writes there).
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class Handle:
         """`note`: is told of facts of this attempt."""
         self.seed: int = run.seed
         self.device: str = options["device"]
+        ranks = range(options.get("ranks", 1))
+        self.devices = tuple("cpu" if self.device == "cpu" else f"cuda:{rank}" for rank in ranks)
         self.threads: int = options["threads"]
         self.folder: Path = rundir.scratch
         self._declared = {said["key"]: said for said in run.metrics}

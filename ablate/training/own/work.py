@@ -9,6 +9,7 @@ import random
 import resource
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from ablate.training.attempt import (
     TrainingStopped,
     code_digest,
     hold,
+    listed,
 )
 from ablate.training.own.code import Code
 from ablate.training.own.command import Command
@@ -101,6 +103,7 @@ def _train(
         plugins={"trainer": code.digest},
     )
     handle = Handle(run, rundir, options, stopping, attempt.note)
+    os.environ.update(_meeting(len(handle.devices)))
     try:
         if is_command(tree):
             rundir.lock.note(phase="train")
@@ -130,6 +133,18 @@ def _train(
     if result["status"] == "finished":
         result |= said_by(tree, handle.lines())
     attempt.finish(result | _where(run, handle, attempt))
+
+
+def _meeting(world: int) -> dict[str, str]:
+    """What torchrun tells the processes of a run of several devices, so that they find one another.
+    Whoever trains starts them, and gives each its RANK."""
+    if world == 1:
+        return {}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(world))
+    return {**sizes, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 def _call(
@@ -178,6 +193,7 @@ def _where(run: OwnRun, handle: Handle, attempt: Attempt) -> dict[str, Any]:
         "peak_bytes": 1024 * resource.getrusage(who).ru_maxrss,
         **attempt.code(["trainer"]),
         "device": _device(handle),
+        "ranks": len(handle.devices),
         "threads": handle.threads,
     }
 
@@ -188,8 +204,8 @@ def keys_of(run: OwnRun) -> list[str]:
 
 
 def _device(handle: Handle) -> str:
-    """The GPU's name, where the trainer has loaded what knows it."""
+    """The GPUs' names, where the trainer has loaded what knows them."""
     torch = sys.modules.get("torch")
     if handle.device == "cuda" and torch is not None and torch.cuda.is_available():
-        return str(torch.cuda.get_device_name())
+        return listed(map(torch.cuda.get_device_name, handle.devices))
     return handle.device
