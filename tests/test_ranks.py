@@ -17,6 +17,7 @@ from test_segment import WORDS, pair, png, write
 
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import ids_of, to_tree
+from ablate.training import worker
 from ablate.training.calibrate import random_split
 from ablate.training.model.norm import BatchNorm
 from ablate.training.ranks import unequal
@@ -220,6 +221,86 @@ def test_a_group_of_gpus_is_handed_to_the_ranks_of_a_run(shell, tmp_path, monkey
     assert {visible for what, visible, _ in machine.touched() if what == "run"} == {pair}
     found, alone = answers(shell), on(1, tmp_path / "alone", *words[:-1], "launcher.devices=cpu")
     assert {key: value[1] for key, value in found.items()} == {k: v[1] for k, v in alone.items()}
+
+
+# --- Trainers of one's own ------------------------------------------------------------------------
+
+SEEN = "WORLD_SIZE", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES"
+PROGRAM = f"""
+import json, os, sys
+seen = [os.environ.get(key) for key in {SEEN!r}]
+json.dump({{"gpus": int(sys.argv[1]), "n": 1}}, open(f"{{sys.argv[2]}}/result.json", "w"))
+json.dump(seen, open(f"{{sys.argv[2]}}/seen.json", "w"))
+"""
+FUNCTION = """
+import multiprocessing, os
+import torch
+from torch import distributed
+
+def live(rank, totals):
+    os.environ["RANK"] = str(rank)
+    distributed.init_process_group("gloo")  # by what torchrun sets
+    total = torch.tensor([rank + 1])
+    distributed.all_reduce(total)
+    totals.put(total.item())
+
+def main(settings, run):
+    fork = multiprocessing.get_context("fork")
+    totals = fork.Queue()
+    for rank, _ in enumerate(run.devices):
+        fork.Process(target=live, args=(rank, totals)).start()
+    run.result(sum=sum(totals.get() for _ in run.devices), cpus=run.devices.count("cpu"))
+"""
+
+
+def own(shell: Shell, text: str, setting: str, env=None, **declared: object) -> Path:
+    """Train a trainer of one's own once; the folder of its run."""
+    sweep = {"base": {"trainer": "pair"}, "variants": [{"one": {}}], "seeds": 1}
+    for folder, tree in {"conf/trainer/pair": declared, "sweeps/one": sweep}.items():
+        (shell.folder / folder).parent.mkdir(parents=True)
+        (shell.folder / f"{folder}.yaml").write_text(json.dumps(tree))
+    (shell.folder / "pair.py").write_text(text)
+    done = shell.end(shell.start("sweep", "one", setting, "--quiet", "--yes", **(env or {})))
+    assert done.code == 0, done.out + done.err
+    (made,) = (shell.folder / "runs" / "runs").iterdir()
+    return made
+
+
+@pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_a_command_is_given_the_gpus_of_its_group(number, shell, tmp_path, monkeypatch):
+    for key in SEEN:
+        monkeypatch.delenv(key, raising=False)
+    machine = nvidia.Machine(tmp_path / "machine")
+    machine.has([nvidia.gpu(0), nvidia.gpu(1)])
+    folder = own(
+        *(shell, PROGRAM, f"launcher.gpus_per_run={number}"),
+        env=machine.stand_in,
+        command="python pair.py {gpus} {folder}",
+        metrics={"gpus": {"direction": "more"}},
+        result={"file": "result.json"},
+        code=["pair.py"],
+    )
+    result = RunDir(folder).read_result()
+    assert (result["test"]["gpus"], result["ranks"]) == (number, number)
+    group = ",".join(nvidia.gpu(n)["uuid"] for n in range(number))
+    worlds = [None, None] if number == 1 else ["2", "2"]
+    assert json.loads((folder / "scratch" / "seen.json").read_text()) == [*worlds, group]
+
+
+def test_processes_of_a_trainer_find_one_another_by_what_torchrun_sets(shell):
+    metrics = {key: {"direction": "more"} for key in ("sum", "cpus")}
+    given = {"name": "pair:main", "metrics": metrics}
+    folder = own(shell, FUNCTION, "launcher.cores_per_run=2", **given)
+    test = RunDir(folder).read_result()["test"]
+    assert (test["sum"], test["cpus"]) == (2 * (1 + 2), 2)
+
+
+def test_a_result_names_the_devices_of_all_ranks(monkeypatch):
+    names = {torch.device("cuda", n): f"GPU {n // 2}" for n in range(4)}
+    monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
+    assert worker._names([*names]) == "GPU 0, GPU 1"
+    assert worker._names([*names][:2]) == "GPU 0"
+    assert worker._names([CPU, CPU]) == "cpu"
 
 
 def test_unequal_ranks_are_named():
