@@ -59,6 +59,8 @@ def correct(
 def _marks(metric: str, table: Any, value: float) -> Bools | None:
     """Which images are right by a run's predictions; of a program these say it by themselves, and
     their share is the metric's value in %, else None."""
+    if table.dtype.names and "rank" not in table.dtype.names:  # of a lean bundle
+        return table["class"] == table["label"] if RIGHT_WITHIN[metric] == 1 else None
     if table.dtype.names:
         marks: Bools = table["rank"] < RIGHT_WITHIN[metric]
         return marks

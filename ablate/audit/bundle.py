@@ -3,21 +3,27 @@ table, without the store of its training."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
 import os
+import shutil
 import sqlite3
+import tempfile
+import weakref
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ablate.analysis.scores import Results
+from ablate.audit.lean import PACKED, WHOLE, unpack
 from ablate.audit.verify import remake
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError, other_format, unknown
 from ablate.shared.files import MOST_BYTES, is_number, read_file, read_json, to_json
+from ablate.shared.metrics import TaskChoice
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
 from ablate.shared.schema import fits
@@ -38,6 +44,25 @@ class _BundledRun(RunDir):
         super().__init__(path)
         vars(self)["predictions"] = predictions
 
+    @functools.cached_property
+    def _whole(self) -> Mapping[str, str]:
+        """The hashes that files had, by name, which lean: thinned, or left out."""
+        content = read_json(self.path / WHOLE)
+        return content if isinstance(content, dict) else {}
+
+    def hash_of(self, path: Path) -> str:
+        return self._whole.get(path.name) or super().hash_of(path)
+
+    def score(
+        self, path: Path, task: TaskChoice, classes: int, said: Mapping[str, Any]
+    ) -> dict[str, float]:
+        if path.name not in self._whole:
+            return super().score(path, task, classes, said)
+        whole = {key: value for key, value in said.items() if is_number(value)}
+        if task.excerpt is None or not path.exists():
+            return whole
+        return {**whole, **task.excerpt.score(self.read_table(path))}
+
     def sealed_attempts(self, result: Mapping[str, Any] | None) -> tuple[list[dict[str, Any]], str]:
         """Skip the seal of env.json in an anonymous bundle, where only the manifest covers it."""
         content = read_json(self.env)
@@ -56,10 +81,22 @@ class Bundle(Store):
         self.manifest = root / "manifest.json"
         self.own = root / "own.json"  # of metrics of the user's own: values by name, run and set
         self.code = root / "code"  # what made them
+        self.packed = root / PACKED  # of a lean one: the files of the runs
+        self.is_lean = self.packed.exists()
+
+    @functools.cached_property
+    def _raw(self) -> Path:
+        """Where the files of runs lie; of a lean bundle in a folder that goes with this object."""
+        if not self.packed.exists():
+            return self.root
+        folder = Path(tempfile.mkdtemp(prefix="ablate-"))
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        unpack(self.root, folder)
+        return folder
 
     def rundir(self, run: str) -> RunDir:
         name = super().rundir(run).id
-        return _BundledRun(self.root / "specs" / name, self.root / "predictions" / f"{name}.npy")
+        return _BundledRun(self._raw / "specs" / name, self._raw / "predictions" / f"{name}.npy")
 
     def plan_path(self, name: str) -> Path:
         return self.root / "sweep.json"
@@ -93,7 +130,8 @@ class Bundle(Store):
             raise UserError(f"{self.root}: is no bundle; `ablate export DIR` writes one")
         self.check_format()
         listed = self.read_manifest()
-        for path in (self.environment, self.plan_path(""), self.events, self.looks, self.own):
+        own = (self.environment, self.plan_path(""), self.events, self.looks, self.own, self.packed)
+        for path in own:
             if (path.name in listed or path.exists()) and listed.get(path.name) != sha256_of(path):
                 raise Failure(
                     f"{path}: was changed after the export; see `ablate verify {self.root}`"

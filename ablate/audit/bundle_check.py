@@ -14,6 +14,7 @@ from ablate.analysis.own import functions, measure
 from ablate.analysis.scores import Results
 from ablate.audit.bundle import Bundle, is_regular, sha256_of
 from ablate.audit.export import RAW, computing_versions, derived_files
+from ablate.audit.lean import note
 from ablate.audit.verify import Verified, remake
 from ablate.planning.own_metric import read
 from ablate.planning.plan import Plan
@@ -56,7 +57,10 @@ def check(bundle: Bundle) -> Verified:
             )
             return found
         environment = read_json(bundle.environment)
-        _own(plan, bundle, results, found)
+        if bundle.is_lean:
+            found.notes.append(note(plan))
+        else:
+            _own(plan, bundle, results, found)
         makers = {key: environment[key] for key in ("bundle", "ablate", "made_with")}
         made = derived_files(bundle, plan, told, results, bundle, makers)
         for ending, format in ENDINGS.items():  # of one that was added here, later
@@ -88,7 +92,7 @@ def check(bundle: Bundle) -> Verified:
         if name not in words
     ]
     if alike:
-        extra = _made_names(bundle) - made.keys()
+        extra = (_made_names(bundle) & {*bundle.names()}) - made.keys()
         found.findings += [
             f"{name}: the raw files don't give this file"
             for name in sorted(extra)

@@ -45,6 +45,7 @@ from ablate.version import FORMAT, __version__
 if TYPE_CHECKING:
     import pandas as pd
 from ablate.audit.bundle import ANONYMOUS, Bundle, placeless_own
+from ablate.audit.lean import PACKED, excerpt_of, pack, thin
 
 COMPUTES = ("numpy", "scipy", "pandas", "pyarrow", "matplotlib")  # a table, a curve, a figure
 # What is left of an attempt and of an event in an anonymous bundle.
@@ -59,7 +60,7 @@ PLACES = {
 PLACES |= {("weights", "path"), ("code", "folder")}
 RAW = (
     *("sweep.json", "specs", "predictions", "events.json", "looks.jsonl", "environment.json"),
-    *("own.json", "code"),
+    *("own.json", "code", PACKED),
 )
 BINARY = (".npy", ".npz", ".parquet")
 
@@ -86,8 +87,7 @@ Check that no file was changed after the export, and recompute every table, figu
 
 This finds accidents and edits. It can't find a forgery of every file, hashes included.
 
-report.html        the whole report, in one file
-table.*            the gains, in every format; table.csv has one exact number a line
+{report}table.*            the gains, in every format; table.csv has one exact number a line
 runs.csv           one row a run: id, row, column, seed, settings, status, test metrics, cost; a
                    run with a number under `trial` is a tuning trial, judged by `score` on
                    validation; no table uses trials
@@ -107,6 +107,14 @@ environment.json   versions of the training, and versions that made this bundle
 manifest.json      the sha256 of every other file
 {own}
 The weights are not in the bundle: they stay in the store.
+"""
+REPORT = """\
+report.html        the whole report, in one file
+"""
+LEAN = """\
+runs.tar.xz        specs/ and predictions/, thinned: trials and other runs of no table have neither
+                   predictions nor probes, gradient norms have few steps, no run has a log;
+                   specs/ID/whole.json has the sha256 that a thinned or removed file had
 """
 OWN = """\
 own.json           values of metrics of the author's own, by metric, run and set ("": the test set)
@@ -133,13 +141,14 @@ def export(
     folder: Path,
     anonymous: bool = False,
     diffs: bool = False,
+    lean: bool = False,
 ) -> None:
     """Write the bundle of a sweep. Its verdicts are a look, which the store records.
 
-    `anonymous`: without host, user, folders, logs; `diffs`: with what was not committed. An earlier
-    bundle is replaced. Raises UserError where `folder` holds anything else, and Failure where a
-    run's files are not those that it left, where a file of an anonymous bundle would name a folder
-    or a host, or the disk is full.
+    `anonymous`: without host, user, folders, logs; `diffs`: with what was not committed; `lean`:
+    thinned, once it was recomputed whole. An earlier bundle is replaced. Raises UserError where
+    `folder` holds anything else, and Failure where a run's files are not those that it left, where
+    a file of an anonymous bundle would name a folder or a host, or the disk is full.
     """
     check_folder(folder)
     folder = Path(os.path.realpath(folder))
@@ -148,9 +157,16 @@ def export(
         made.mkdir()
         bundle = Bundle(made)
         _copy(bundle, plan, store, told, anonymous, diffs)
+        if lean:
+            bundle.is_lean = True
+            whole, events = bundle.read_unsealed()
+            bundle.recompute(whole, events)
+            thin(whole, bundle.rundir)
         _fill(bundle, store)
         if anonymous:
             _check_nobody(bundle, plan, store)
+        if lean:
+            pack(made)
         bundle.write_manifest()
         os.sync()  # thousands of files: all at once
         _replace(made, folder)
@@ -215,20 +231,23 @@ def derived_files(
     table = reading.table
     drawn = figures(plan, table, bundle.rundir)
     title, version = table.heading, makers["ablate"]
+    excerpt = excerpt_of(plan, plan.task) if bundle.is_lean else None
     texts = {
         **{f"table.{ending}": render(table, format) for ending, format in ENDINGS.items()},
         **{f"figures/{name}.svg": svg for name, svg in drawn.items()},
         "runs.csv": _csv(runs_frame(plan, runs, trials=True)),
-        "report.html": render_page(plan, table, runs, reading.looks, drawn),
         "README.txt": README.format(
             title=title,
             name=plan.name,
             version=version,
-            keeps=plan.task.keeps,
-            own=OWN if functions(plan) else "",
+            keeps=excerpt.keeps if excerpt is not None else plan.task.keeps,
+            report="" if bundle.is_lean else REPORT,
+            own=(LEAN if bundle.is_lean else "") + (OWN if functions(plan) else ""),
         ),
         "looks.jsonl": "".join(f"{json.dumps(x.event())}\n" for x in reading.looks),
     }
+    if not bundle.is_lean:
+        texts["report.html"] = render_page(plan, table, runs, reading.looks, drawn)
     curves = io.BytesIO()
     curves_frame(plan, runs, trials=True).to_parquet(curves, index=False)
     told_of = {"sweep": plan.name, "withheld": reading.withheld, "trained_with": provenance(runs)}

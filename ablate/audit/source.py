@@ -56,6 +56,10 @@ def read_source(root: Path) -> MergeSource:
 
 def _read_bundle(bundle: Bundle) -> MergeSource:
     plan, told = bundle.read()
+    if bundle.is_lean:
+        raise UserError(
+            f"{bundle.root}: is lean, so it lacks files of runs; export the sweep without --lean"
+        )
     for run in plan.runs():
         content = read_json(bundle.rundir(run.id).env)
         if isinstance(content, dict) and ANONYMOUS in content:

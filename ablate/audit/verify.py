@@ -27,7 +27,7 @@ from ablate.planning.plan import Plan
 from ablate.report.formats import render
 from ablate.shared import decoded, spec
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import is_number, read_file, read_json, sha256_of
+from ablate.shared.files import is_number, read_json, sha256_of
 from ablate.shared.own import is_own, said_by
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
@@ -280,19 +280,17 @@ class _Check:
     ) -> dict[str, float] | None:
         """Recompute the test metrics, `what` of the result, from the predictions; None if they
         can't be computed."""
-        import numpy as np
-
-        where = self.store.rundir(run.id).result
+        folder = self.store.rundir(run.id)
+        where = folder.result
         if not self._hash(run, path, result.get("predictions_sha256")):
             return None
         try:
-            table = np.load(io.BytesIO(read_file(path)))
             tree = run.spec()  # of a parent: its task may be another than the plan's
-            made = task_in(tree).score(table, classes_of(tree))
+            said = result.get("test")
+            made = folder.score(path, task_in(tree), classes_of(tree), said or {})
         except Exception as error:  # whatever numpy says of bytes that are not its own
             self.finding(run, path, f"can't be read ({error})")
             return None
-        said = result.get("test")
         if not isinstance(said, dict) or {k for k in said if is_number(said[k])} != made.keys():
             self.finding(run, where, f"{what} is {said}, but {made} by the predictions")
             return None
@@ -305,7 +303,7 @@ class _Check:
     def _hash(self, run: PlannedRun, path: Path, expected: object) -> bool:
         """Does the file have the hash that result.json says?"""
         try:
-            same = sha256_of(path) == expected
+            same = self.store.rundir(run.id).hash_of(path) == expected
         except FileNotFoundError:
             self.finding(run, path, "missing")
             return False

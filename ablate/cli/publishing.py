@@ -62,6 +62,12 @@ def export(
     with_diff: Annotated[
         bool, typer.Option("--with-diff", help="Include the diffs of uncommitted work.")
     ] = False,
+    lean: Annotated[
+        bool,
+        typer.Option(
+            "--lean", help="For a repository: of predictions only the class of each image."
+        ),
+    ] = False,
     weights: Annotated[
         str | None,
         typer.Option(metavar="RUN", help="Write the weights of this run instead of a sweep."),
@@ -95,7 +101,7 @@ def export(
         made = planned(kept, ledger, selection, read=True)
         begin(f"checking the runs of {made.name}")
         told = histories(made, ledger)
-    write_bundle(made, kept, told, folder, anonymous, with_diff)
+    write_bundle(made, kept, told, folder, anonymous, with_diff, lean)
     print(f"wrote {folder}; `ablate table --from {folder}` makes its table again")
 
 

@@ -27,6 +27,7 @@ from ablate.shared.files import (
     write_whole,
 )
 from ablate.shared.lock import Lock
+from ablate.shared.metrics import TaskChoice
 from ablate.shared.result import is_scored, parse_result
 
 RUNS = "runs"  # where the folders of a store's runs lie
@@ -193,6 +194,23 @@ class RunDir:
         """What the probe of that name has measured; of the user's own, by the name of its class."""
         return self.path / f"probe-{name.rpartition(':')[2]}.npz"
 
+    def hash_of(self, path: Path) -> str:
+        """The hash of what the run left in one of its files. Raises OSError."""
+        return sha256_of(path)
+
+    def read_table(self, path: Path) -> Any:
+        """The records of a file of predictions, as a numpy array."""
+        import numpy as np
+
+        return np.load(io.BytesIO(read_file(path)))
+
+    def score(
+        self, path: Path, task: TaskChoice, classes: int, said: Mapping[str, Any]
+    ) -> dict[str, float]:
+        """The test metrics by a file of predictions; `said`: by the result, whence a bundle takes
+        what its thinned file does not give."""
+        return task.score(self.read_table(path), classes)
+
     def read_probe(self, name: str) -> dict[str, Any] | None:
         """Its arrays by name, or None where they are missing or not whole."""
         import numpy as np
@@ -269,7 +287,7 @@ class RunDir:
         left = {path: hashed for path, hashed in may_lack.items() if hashed is not None}
         for path, hashed in (sealed | left).items():
             try:
-                if sha256_of(path) != hashed:
+                if self.hash_of(path) != hashed:
                     return None, f"{path} was edited since the run ended"
             except FileNotFoundError:
                 if path not in may_lack:

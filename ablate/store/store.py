@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import io
 import os
 import platform
 import sqlite3
@@ -13,7 +11,6 @@ from typing import Any, NamedTuple
 
 from ablate.planning.cell import PlannedRun
 from ablate.shared.errors import Failure
-from ablate.shared.files import read_file
 from ablate.store.connection import connect
 from ablate.store.events import Look
 from ablate.store.folder import StoreFolder
@@ -84,16 +81,13 @@ class Store(StoreFolder):
         """What a run predicted for its test set, or for the set `on` of `eval.also`, as an array of
         records; None where it left nothing. `sha256`: as its result has it. Raises Failure for any
         other file."""
-        import numpy as np
-
         folder = self.rundir(run)
         path = folder.predictions_on(on) if on else folder.predictions
         if not path.exists():
             return None
-        content = read_file(path)
-        if hashlib.sha256(content).hexdigest() != sha256:
+        if folder.hash_of(path) != sha256:
             raise Failure(f"{path}: not what the run left; {REMEDY}")
-        return np.load(io.BytesIO(content))
+        return folder.read_table(path)
 
     def own_values(self, name: str) -> dict[str, dict[str, float]] | None:
         """The values of a metric of the user's own, by run and set, where they are kept: in a

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ablate.shared.metrics.metric import Metric, TaskChoice
+from ablate.shared.metrics.metric import Excerpt, Metric, TaskChoice
 from ablate.shared.metrics.probed import PROBED
 
 if TYPE_CHECKING:  # numpy, which `ablate --help` does without
@@ -29,6 +29,21 @@ def score(table: np.ndarray, classes: int) -> dict[str, float]:
     for name, rank in (("top1", 1), ("top5", 5))[: 2 if classes >= TOP5_FROM else 1]:
         found[name] = int((table["rank"] < rank).sum()) / number
     return found
+
+
+def _excerpt(table: np.ndarray) -> np.ndarray:
+    """Keep `class` and `label`, in as few bytes as they need. The class is -1 where it is the true
+    one, but wrong by its rank, since another is as likely."""
+    import numpy as np
+
+    kind = np.min_scalar_type(-1 - max(table["class"].max(), table["label"].max()))
+    found = table[["class", "label"]].astype([("class", kind), ("label", kind)])
+    found["class"][(table["class"] == table["label"]) & (table["rank"] > 0)] = -1
+    return found
+
+
+def _recount(table: np.ndarray) -> dict[str, float]:
+    return {"n": len(table), "top1": int((table["class"] == table["label"]).sum()) / len(table)}
 
 
 CLASSIFY = TaskChoice(
@@ -56,4 +71,5 @@ CLASSIFY = TaskChoice(
     keeps="class (predicted), rank (of the true class), loss, label (the true class), confidence "
     "(the probability of the predicted class)",
     probed=PROBED,
+    excerpt=Excerpt(_excerpt, _recount, ("top1",), "class (-1: a tie, so wrong) and label"),
 )

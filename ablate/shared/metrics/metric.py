@@ -79,6 +79,20 @@ class Metric:
 
 
 @dataclass(frozen=True)
+class Excerpt:
+    """What a lean bundle keeps of a task's predictions.
+
+    `take`: it, from what `predictions.npy` holds; `score`: the metrics that it gives, `metrics`
+    among them; `keeps`: what it has of an example, in words.
+    """
+
+    take: Callable[[np.ndarray], np.ndarray]
+    score: Callable[[np.ndarray], dict[str, float]]
+    metrics: tuple[str, ...]
+    keeps: str
+
+
+@dataclass(frozen=True)
 class TaskChoice:
     """What a task declares to the half that decides: tables, searches and captions ask here.
 
@@ -92,7 +106,8 @@ class TaskChoice:
     user's own that a plan names, by their import paths. `dense`: the head reads every patch's token
     before the final norm, of images labelled by masks, and has initial values of its own. `views`:
     about how many images of `data.size` the model is shown for one that is evaluated. `reads_text`:
-    its model has a text tower and reads the targets, too; the loss is of a whole batch.
+    its model has a text tower and reads the targets, too; the loss is of a whole batch. `excerpt`:
+    of its predictions, in a lean bundle; None: all of them.
     """
 
     line: str
@@ -113,6 +128,7 @@ class TaskChoice:
     dense: bool = False
     views: int = 1
     reads_text: bool = False
+    excerpt: Excerpt | None = None
 
     @property
     def trains(self) -> bool:

@@ -20,6 +20,7 @@ Spec = Mapping[str, Any]  # the plain tree of a run
 
 KINDS = "biuf"  # of numpy: numbers
 LAST = 1000  # steps that gradient norms are the mean of; of a short run its last tenth
+EVERY = 8  # records of gradient norms of which a lean bundle keeps one
 FIRST = "stem.before.weight"  # the norm before the patch embedding, in probe-scales.npz
 
 
@@ -58,9 +59,22 @@ def depths(arrays: Arrays) -> tuple[list[str], Any]:
 def profile(arrays: Arrays) -> tuple[list[str], Any]:
     """Return labels, and the mean norm at each depth over the records of a run's last steps."""
     labels, norms = depths(arrays)
+    return labels, norms[_at_the_end(arrays["steps"])].mean(0)
+
+
+def _at_the_end(steps: Any) -> Any:
+    """Which records are of a run's last steps; of none there are none."""
+    done = steps[-1:].sum() + 1
+    return steps >= done - max(1, min(LAST, done // 10))
+
+
+def _excerpt(arrays: Arrays) -> dict[str, Any]:
+    """The records of the last steps, whose mean is a number of tables, and one of each EVERY."""
+    import numpy as np
+
     steps = arrays["steps"]
-    done = steps[-1] + 1
-    return labels, norms[steps >= done - max(1, min(LAST, done // 10))].mean(0)
+    records = _at_the_end(steps) | (np.arange(len(steps)) % EVERY == 0)
+    return {**arrays, "steps": steps[records], "norms": arrays["norms"][records]}
 
 
 def _gradnorm(arrays: Arrays, spec: Spec) -> dict[str, float]:
@@ -124,12 +138,14 @@ def _fewshot(arrays: Arrays, spec: Spec) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Probed:
-    """The numbers of one probe as metrics; `layer`: of one with a number for each layer."""
+    """The numbers of one probe as metrics; `layer`: of one with a number for each layer. `excerpt`:
+    what a lean bundle keeps, which gives the same numbers; None: everything."""
 
     probe: str
     metrics: tuple[Metric, ...]
     numbers: Callable[[Arrays, Spec], dict[str, float]]  # raw, by NUMBER
     layer: Callable[[str], Metric] | None = None
+    excerpt: Callable[[Arrays], dict[str, Any]] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -212,6 +228,7 @@ PROBED = {
                 ),
             ),
             _gradnorm,
+            excerpt=_excerpt,
         ),
         Probed(
             "scales",

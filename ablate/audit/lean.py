@@ -1,0 +1,114 @@
+"""A lean bundle, small enough for a repository: the files of its runs are thinned, and packed into
+one. A run's file WHOLE has the hashes that thinned files had, by name; its result has them, too."""
+
+from __future__ import annotations
+
+import io
+import lzma
+import re
+import shutil
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ablate.analysis.own import functions
+from ablate.planning.cell import PlannedRun
+from ablate.planning.plan import Plan
+from ablate.shared.errors import Failure
+from ablate.shared.files import MOST_BYTES, read_file, sha256_of, to_json
+from ablate.shared.metrics.metric import Excerpt, TaskChoice
+from ablate.shared.metrics.probed import PROBED
+from ablate.shared.rundir import RunDir
+from ablate.shared.spec import also_of, task_in
+
+PACKED = "runs.tar.xz"
+FOLDERS = ("specs", "predictions")  # that are packed
+WHOLE = "whole.json"
+
+MEMBER = re.compile(r"(specs/\w+|predictions)/[^/.][^/]*")
+Take = Callable[[Any], Any]  # an excerpt of what numpy loads from a file
+
+
+def thin(plan: Plan, rundir: Callable[[str], RunDir]) -> None:
+    """Thin the files of a bundle's runs. Trials, and runs that others start from, which no table
+    shows, keep neither predictions nor probes; no run keeps a log."""
+    import numpy as np
+
+    shown = {run for cell in plan.cells for run in cell.ids.values()}
+    for run in {run.id: run for run in plan.runs()}.values():
+        folder, whole = rundir(run.id), dict[str, str]()
+        for path, take in _large(plan, run, folder):
+            stays = run.id in shown and path != folder.log
+            if not path.exists() or (stays and take is None):
+                continue
+            whole[path.name] = sha256_of(path)
+            excerpt = take(np.load(io.BytesIO(read_file(path)))) if stays and take else None
+            path.unlink()
+            if excerpt is not None:
+                with open(path, "wb") as file:
+                    np.savez(file, **excerpt) if path.suffix == ".npz" else np.save(file, excerpt)
+        (folder.path / WHOLE).write_bytes(to_json(whole))
+
+
+def _large(plan: Plan, run: PlannedRun, folder: RunDir) -> Iterator[tuple[Path, Take | None]]:
+    """Files of a run that may be large, and what is taken of each; None: all of it."""
+    excerpt = excerpt_of(plan, task_in(run.spec()))
+    for name in ("", *(other["name"] for other in also_of(run.spec()))):
+        path = folder.predictions_on(name) if name else folder.predictions
+        yield path, excerpt.take if excerpt is not None else None
+    for probe in run.spec().get("probe", ()):
+        yield folder.probe(probe), PROBED[probe].excerpt if probe in PROBED else None
+    yield folder.log, None
+
+
+def excerpt_of(plan: Plan, task: TaskChoice) -> Excerpt | None:
+    """What the plan's lean bundle keeps of predictions; None: all, as a table by images may need
+    more."""
+    excerpt, metric = task.excerpt, plan.metric
+    lacks = excerpt is not None and metric.is_share and metric.key not in excerpt.metrics
+    return None if lacks else excerpt
+
+
+def note(plan: Plan) -> str:
+    """Say what can't be recomputed from the plan's lean bundle."""
+    excerpt = excerpt_of(plan, plan.task)
+    lost = [m.name for m in plan.task.metrics if excerpt and m.key not in excerpt.metrics]
+    names = ", ".join([*lost, *functions(plan), "test results of trials"])
+    return (
+        f"lean: {names}, and the hashes of files that were thinned, can't be recomputed: they are "
+        f"as the export read and checked them"
+    )
+
+
+def pack(root: Path) -> None:
+    """Pack FOLDERS of a bundle into PACKED, always to the same bytes; files of one kind lie side by
+    side, since they are alike."""
+    paths = [path for name in FOLDERS for path in (root / name).rglob("*") if path.is_file()]
+    names = [path.relative_to(root) for path in paths]
+    names.sort(key=lambda name: (name.parts[0], name.name, name))
+    with (
+        lzma.open(root / PACKED, "wb", preset=9 | lzma.PRESET_EXTREME) as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
+        for name in names:
+            member = tarfile.TarInfo(name.as_posix())
+            member.size = (root / name).stat().st_size
+            with open(root / name, "rb") as file:
+                archive.addfile(member, file)
+    for folder in FOLDERS:
+        shutil.rmtree(root / folder)
+
+
+def unpack(root: Path, folder: Path) -> None:
+    """Unpack PACKED into a folder. Raises Failure for what `pack` did not write."""
+    size = 0
+    with tarfile.open(root / PACKED, "r:xz") as archive:
+        for member in archive:
+            size += member.size
+            if not (MEMBER.fullmatch(member.name) and member.isreg() and size <= MOST_BYTES):
+                raise Failure(f"{root / PACKED}: {member.name}: is no file of a run, or too large")
+            content = archive.extractfile(member)
+            assert content is not None  # of a regular file
+            (folder / member.name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / member.name).write_bytes(content.read())

@@ -1,0 +1,230 @@
+"""`ablate export --lean`: a bundle for a repository, whose table is that of the store."""
+
+import csv
+import hashlib
+import io
+import json
+import lzma
+import shutil
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Shell
+
+from ablate.audit import bundle_check, lean
+from ablate.audit.bundle import Bundle
+from ablate.shared.errors import Failure
+from ablate.shared.files import to_json
+from ablate.shared.metrics.classify import CLASSIFY
+from ablate.shared.metrics.probed import PROBED, profile
+
+SWEEP = ("sweep", "stem=none,dpn", "model.arch=mu/4", "model.depth=1", "train.steps=30", "seeds=3")
+PROBES = "probe=[gradnorm,attention]"
+TUNED = """
+base: {recipe: quick, data: digits, model.arch: mu/4, model.depth: 1, train.steps: 4}
+baseline: plain
+variants: [{plain: {}}, {dpn: {stem: dpn}}]
+seeds: 2
+tune: {space: {optim.lr: {choices: [3e-3, 1e-2]}}, sampler: grid, repeats: 1, at: {train.steps: 2}}
+"""
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory) -> Shell:
+    """A folder with a store, the bundle `whole` of its sweep, and the bundle `out`, a lean one."""
+    shell = Shell(tmp_path_factory.mktemp("lean"))
+    (shell.folder / "sweeps").mkdir()
+    (shell.folder / "sweeps" / "tuned.yaml").write_text(TUNED)
+    shell(*SWEEP, PROBES, "launcher=inline", "--as", "tiny")
+    shell("export", "tiny", "whole")
+    shell("export", "tiny", "out", "--lean")
+    return shell
+
+
+@pytest.fixture
+def out(exported, tmp_path) -> Path:
+    """A copy of the lean bundle, to be changed."""
+    return shutil.copytree(exported.folder / "out", tmp_path / "out")
+
+
+def members(bundle: Path) -> dict[str, bytes]:
+    with tarfile.open(bundle / lean.PACKED) as archive:
+        return {member.name: archive.extractfile(member).read() for member in archive}
+
+
+def pack(bundle: Path, files: dict[str, bytes]) -> None:
+    """Pack the files, as somebody does who knows of hashes: the manifest is that of the archive."""
+    with (
+        lzma.open(bundle / lean.PACKED, "wb") as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    content = (bundle / lean.PACKED).read_bytes()
+    manifest["files"][lean.PACKED] = hashlib.sha256(content).hexdigest()
+    manifest["seal"] = hashlib.sha256(to_json(manifest["files"])).hexdigest()
+    (bundle / "manifest.json").write_bytes(to_json(manifest))
+
+
+def test_tables_frames_and_figures_are_those_of_the_whole_bundle(exported):
+    whole, out = exported.folder / "whole", exported.folder / "out"
+    names = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
+    there = {path.relative_to(whole).as_posix() for path in whole.rglob("*") if path.is_file()}
+    raw = {name for name in there if name.startswith(("specs/", "predictions/"))}
+    assert {*names} == there - raw - {"report.html"} | {lean.PACKED}
+    both = {*names} & there
+    differ = {name for name in both if (whole / name).read_bytes() != (out / name).read_bytes()}
+    assert differ == {"README.txt", "manifest.json", "figures/gradnorm.svg"}  # of fewer steps
+    plan, _ = Bundle(out).read()
+    assert plan.spread == "images"  # which the classes are for
+    for format in ("csv", "md", "json"):
+        show = ("--show", "gain,verdict", "--format", format)[2 if format != "md" else 0 :]
+        said = exported("table", "--from", "out", *show).out
+        assert said == exported("table", "--from", "whole", *show).out
+
+
+def test_verify_says_what_it_can_not_recompute(exported):
+    done = exported("verify", "out")
+    assert "verified: 6 runs" in done.out
+    assert [line for line in done.out.splitlines() if line.startswith("note: ")] == [
+        "note: lean: top-5 accuracy, test loss, test results of trials, and the hashes of files "
+        "that were thinned, can't be recomputed: they are as the export read and checked them"
+    ]
+
+
+def test_it_keeps_a_class_an_image_and_the_hash_of_the_whole_file(exported):
+    files = members(exported.folder / "out")
+    for run in Bundle(exported.folder / "whole").read()[0].runs():
+        folder = exported.folder / "runs" / "runs" / run.id
+        table = np.load(folder / "predictions.npy")
+        taken = np.load(io.BytesIO(files[f"predictions/{run.id}.npy"]))
+        assert taken.dtype == [("class", "i1"), ("label", "i1")]
+        assert ((taken["class"] == taken["label"]) == (table["rank"] == 0)).all()
+        result = json.loads(files[f"specs/{run.id}/result.json"])
+        assert json.loads(files[f"specs/{run.id}/whole.json"]) == {
+            f"{run.id}.npy": result["predictions_sha256"],
+            "probe-gradnorm.npz": result["probes_sha256"]["gradnorm"],
+        }
+        for name in ("run.json", "result.json", "env.json", "metrics.jsonl", "probe-attention.npz"):
+            assert files[f"specs/{run.id}/{name}"] == (folder / name).read_bytes()
+
+
+def test_a_flipped_class_is_named(out, exported):
+    files = members(out)
+    name = next(name for name in files if name.startswith("predictions/"))
+    table = np.load(io.BytesIO(files[name]))
+    right = int((table["class"] == table["label"]).argmax())
+    table["class"][right] = (table["label"][right] + 1) % 10
+    file = io.BytesIO()
+    np.save(file, table)
+    manifest = (out / "manifest.json").read_bytes()
+    pack(out, {**files, name: file.getvalue()})
+    run = name[len("predictions/") : -len(".npy")]
+    for command in (("verify", out), ("table", "--from", out)):
+        done = exported(*command, code=1)
+        assert f"{run} " in done.out + done.err
+        assert "by the predictions" in done.out + done.err
+    (out / "manifest.json").write_bytes(manifest)
+    assert "runs.tar.xz: changed after the export" in exported("verify", out, code=1).out
+    assert "runs.tar.xz: was changed" in exported("table", "--from", out, code=1).err
+
+
+@pytest.mark.parametrize("file", ["whole.json", "result.json", "metrics.jsonl"])
+def test_a_changed_file_of_a_run_is_named(out, file):
+    files = members(out)
+    name = next(name for name in files if name.endswith(file))
+    pack(out, {**files, name: files[name].replace(b"1", b"2")})
+    findings = bundle_check.check(Bundle(out)).findings
+    assert any(name.split("/")[1] in finding for finding in findings)
+
+
+@pytest.mark.parametrize("name", ["../evil.txt", "/tmp/evil.txt", "specs/../evil.txt", "evil.txt"])
+def test_an_archive_of_somebody_else_writes_nowhere(out, name):
+    pack(out, {**members(out), name: b""})
+    with pytest.raises(Failure, match="no file of a run"):
+        Bundle(out).recompute(*Bundle(out).read())
+    assert "no file of a run" in str(bundle_check.check(Bundle(out)).findings)
+
+
+def test_what_is_unpacked_goes_with_the_bundle(exported):
+    bundle = Bundle(exported.folder / "out")
+    folder = bundle.rundir(next(iter(bundle.read()[0].runs())).id).path
+    assert folder.is_dir()
+    del bundle
+    assert not folder.exists()
+
+
+def test_the_same_files_are_packed_to_the_same_bytes(exported, tmp_path):
+    lean.unpack(exported.folder / "out", tmp_path)
+    lean.pack(tmp_path)
+    packed = (tmp_path / lean.PACKED).read_bytes()
+    assert packed == (exported.folder / "out" / lean.PACKED).read_bytes()
+
+
+def test_a_table_of_top_5_has_all_that_it_needs(exported):
+    exported("export", "tiny", "analysis.metric=top5", "five", "--lean")
+    assert exported("verify", "five").out.splitlines()[-1].endswith("nothing wrong")
+    words = ("tiny", "analysis.metric=top5")
+    said = exported("table", "--from", "five", "--format", "csv").out
+    assert said == exported("table", *words, "--format", "csv").out
+    assert Bundle(exported.folder / "five").read()[0].spread == "images"
+
+
+def test_trials_keep_their_results_alone_and_an_anonymous_bundle_names_nobody(exported):
+    exported("sweep", "tuned", "launcher=inline")
+    exported("export", "tuned", "trials", "--lean", "--anonymous")
+    assert "nothing wrong" in exported("verify", "trials").out
+    assert exported("table", "--from", "trials").out == exported("table", "tuned").out
+    with open(exported.folder / "trials" / "runs.csv") as file:
+        trials = [line["id"] for line in csv.DictReader(file) if line["trial"]]
+    files = members(exported.folder / "trials")
+    assert len(trials) == 4
+    for run in trials:
+        assert f"specs/{run}/result.json" in files
+        assert f"predictions/{run}.npy" not in files
+        assert [*json.loads(files[f"specs/{run}/whole.json"])] == [f"{run}.npy"]
+    assert str(exported.folder).encode() not in b"".join(files.values())
+
+
+def test_it_can_not_be_merged(exported):
+    assert "is lean" in exported("merge", "out", "--store", "both", code=2).err
+
+
+# --- What is taken ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("classes", [2, 10, 100, 1000])
+def test_a_tie_counts_as_wrong(classes):
+    draw = np.random.default_rng(0)
+    kinds = [("class", "<i4"), ("rank", "<i4"), ("loss", "<f8"), ("label", "<i4")]
+    table = np.zeros(500, kinds)
+    logits = draw.integers(0, 9, (500, classes))  # many ties
+    table["class"] = logits.argmax(1)
+    table["label"] = np.where(draw.random(500) < 0.5, table["class"], classes - 1)
+    true = np.take_along_axis(logits, table["label"][:, None], 1)
+    table["rank"] = (logits >= true).sum(1) - 1
+    assert ((table["class"] == table["label"]) & (table["rank"] > 0)).any()
+    taken = CLASSIFY.excerpt.take(table)
+    assert taken.itemsize == 2 * (1 if classes <= 128 else 2)
+    scores = CLASSIFY.score(table, classes)
+    assert CLASSIFY.excerpt.score(taken) == {key: scores[key] for key in ("n", "top1")}
+    wrong = table["rank"] > 0
+    other = wrong & (table["class"] != table["label"])
+    assert (taken["class"][other] == table["class"][other]).all()
+
+
+@pytest.mark.parametrize("records", [0, 1, 7, 40, 400])
+def test_fewer_gradient_norms_have_the_same_mean_at_the_end(records):
+    draw = np.random.default_rng(0)
+    groups = np.array(["embedding", "blocks.0.attn", "head"])
+    norms = draw.random((records, 3))
+    arrays = {"steps": 10 * np.arange(records), "groups": groups, "norms": norms}
+    taken = PROBED["gradnorm"].excerpt(arrays)
+    if records:
+        assert (profile(taken)[1] == profile(arrays)[1]).all()
+    assert len(taken["steps"]) <= records / 4 + 2
