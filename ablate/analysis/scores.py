@@ -242,9 +242,9 @@ def on_set(cell: Cell, name: str) -> Cell:
     """The cell of the same runs in the column of a set. Its data is that set, in the classes that
     are learnt; of a task that reads texts, in its own."""
     data = next(other for other in also_of(cell.spec) if other["name"] == name)
-    texts = TASKS[task_of(cell.spec)].reads_text  # which ask for the classes of that set
-    shown = data if texts else {**data, "classes": cell.spec["data"]["classes"]}
-    return replace(cell, column=column_of(cell, name), spec={**cell.spec, "data": shown})
+    classes = TASKS[task_of(cell.spec)].among(cell.spec["data"]["classes"], data["classes"])
+    spec = {**cell.spec, "data": {**data, "classes": classes}}
+    return replace(cell, column=column_of(cell, name), spec=spec)
 
 
 def results_on(results: Results, name: str) -> Results:

@@ -11,7 +11,7 @@ from ablate.analysis.scores import Scores, blocks_of
 from ablate.planning.cell import spec_parents
 from ablate.planning.plan import Plan
 from ablate.shared.own import is_command, is_own, name_of
-from ablate.shared.spec import datasets_of, task_of
+from ablate.shared.spec import datasets_of, trains
 
 if TYPE_CHECKING:
     from ablate.analysis.table import TableColumn
@@ -73,7 +73,7 @@ def training(plan: Plan, specs: Sequence[Mapping[str, Any]], images: Collection[
     parts.append(f"{_span(images)} {plan.task.examples} at {size}" if images else size)
     lengths: dict[str, set[float]] = {}
     for spec in specs:
-        if task_of(spec) == "fewshot":  # which trains nothing; its parent's length is told
+        if not trains(spec):  # its parent's length is told
             continue
         number, unit = length_of(spec["train"])
         lengths.setdefault(unit, set()).add(number)

@@ -24,9 +24,9 @@ from ablate.planning.space import (
     make_sampler,
     spread_points,
 )
-from ablate.shared import own, spec
+from ablate.shared import spec
 from ablate.shared.errors import UserError
-from ablate.shared.spec import guesses_of
+from ablate.shared.spec import share_done, worst_of
 from ablate.shared.trainer import any_run
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class CellSearch:
             )
             if paid:
                 continue
-            self._spent += _share(trial.cell.spec, counted[-1]) if early and counted else 1.0
+            self._spent += share_done(trial.cell.spec, counted[-1]) if early and counted else 1.0
             steps = counted[-1]["step"] if early and counted else result["step"]
             self._multiply_adds += 3.0 * _forward(trial.cell.spec, result) * steps
         self._told += len(self._asked)
@@ -258,17 +258,12 @@ class CellSearch:
         guessing."""
         if result["status"] == "finished":
             return self._score(result["validation"])
-        key = self._metric.key
-        if own.is_own(tree):
-            chance = own.worst_of(tree, key)
-        else:
-            chance = self._metric.chance(guesses_of(tree))
-        if chance is None:  # every metric of ours has one
+        if (worst := worst_of(tree, self._metric)) is None:  # every metric of ours has one
             raise UserError(
-                f"tune: a trial diverged, and trainer.metrics.{key} says not what that counts as; "
-                f"declare its chance or its range, and sweep again"
+                f"tune: a trial diverged, and trainer.metrics.{self._metric.key} says not what "
+                f"that counts as; declare its chance or its range, and sweep again"
             )
-        return chance
+        return worst
 
     def _judged(self, lines: Lines) -> Lines:
         """The lines that have what trials are judged by, as all lines of ours."""
@@ -331,18 +326,6 @@ def applied(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any
             else:
                 _section(one, section, key)[leaf] = value
     return spec.unseeded(spec.to_tree(any_run(spec.seeded(changed, 0))), tree)
-
-
-def _share(tree: Mapping[str, Any], line: Mapping[str, Any]) -> float:
-    """How much of its whole training a run had done at a line of its metrics."""
-    if own.is_own(tree):  # only its trainer knows how long that is
-        return 1.0
-    train = tree["train"]
-    if train["steps"] is not None:
-        return float(line["step"] / train["steps"])
-    if train["examples"] is not None:
-        return float(line["step"] * train["batch"] / train["examples"])
-    return float(line["epoch"] / train["epochs"])
 
 
 def _forward(tree: Mapping[str, Any], result: Mapping[str, Any]) -> float:

@@ -46,7 +46,7 @@ from ablate.shared.dataset import local
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import sha256_of
 from ablate.shared.fingerprint import MEMO
-from ablate.shared.metrics import TASKS
+from ablate.shared.metrics import learn_from
 from ablate.shared.own import TRAINER, OwnRun, is_command, is_own, name_of
 from ablate.shared.parts import is_plugin
 from ablate.shared.program import line, split
@@ -405,5 +405,5 @@ def resolve_data(name: str, words: Sequence[str], store: Path) -> tuple[dict[str
     if isinstance(size, int) and size > 0:  # a patch that divides the image, whatever its size
         tree["model"] = {**tree["model"], "arch": f"mu/{size}"}
     if value_at(tree, "data.labels") == "masks":  # by a task that learns from them
-        tree["task"] = next(name for name, task in TASKS.items() if task.dense)
+        tree["task"] = learn_from("masks")[0]
     return spec.to_tree(composer.run(tree)), composer.notes

@@ -15,12 +15,12 @@ from ablate.planning.layers import Layers, SettingsLayer
 from ablate.shared.build import is_whole
 from ablate.shared.choices import CHOICES
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.metrics import TASKS
+from ablate.shared.metrics import DEFAULT, TASKS
 
 FROM = "from."
 SHARED = ("model", *CHOICES)  # sections, and groups, of both
-OWN = ("dropout", "drop_path")  # keys of `model` that a child says for itself
-OWN_DENSE = (*OWN, "input")  # of a child by a task that is `dense`
+OWN = TASKS[DEFAULT].says  # keys of `model` that a child says for itself
+OWN_OF_ANY = tuple({key: None for task in TASKS.values() for key in task.says})
 OF_FILE = ("weights", "names")  # keys of a start from a file
 
 
@@ -50,7 +50,7 @@ def check_once(settings: Mapping[str, Any], place: str) -> None:
     said: dict[str, str] = {}
     for key, value in settings.items():
         first = said.setdefault(bare(key), key)
-        if _is_shared(bare(key), OWN_DENSE) and settings[first] != value:
+        if _is_shared(bare(key), OWN_OF_ANY) and settings[first] != value:
             above = f"{place}: " if place else ""
             raise UserError(
                 f"{above}{first} is {settings[first]!r}, but {key} is {value!r}: a run has the "
@@ -99,7 +99,7 @@ def descend(
         del parent["seed"]
     tree["parent"] = parent
     task = TASKS.get(str(tree.get("task")))
-    keys = OWN_DENSE if task is not None and task.dense else OWN
+    keys = OWN if task is None else task.says
     whole = is_whole(parent["model"])
     own = {} if whole else {key: tree["model"][key] for key in keys if key in tree["model"]}
     tree["model"] = _headless({**parent["model"], **own})

@@ -31,7 +31,6 @@ from ablate.planning.probing import Spread, check_layer, check_measured, spread_
 from ablate.shared.errors import UserError, format_of, printable, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 from ablate.shared.metrics.probed import called
-from ablate.shared.own import is_own
 from ablate.shared.parts import PROBE
 from ablate.shared.schema import read
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
@@ -127,9 +126,7 @@ class Plan:
     def metric(self) -> Metric:
         """That the table is of."""
         found = self.named(self.analysis.metric or self.task.metrics[0].key, "analysis.metric")
-        theirs = found.own or (bool(self.cells) and is_own(self.cells[0].spec))
-        guessed = not found.neutral and not (theirs and found.chance(0) is None)
-        if self.analysis.diverged == "chance" and not guessed:
+        if self.analysis.diverged == "chance" and (found.neutral or not found.guessed):
             raise UserError(f"analysis.diverged: guessing has no {found.key}; leave chance out")
         return found
 

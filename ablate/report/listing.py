@@ -20,7 +20,6 @@ from ablate.shared import choices
 from ablate.shared.choices import CHOICES, Choice
 from ablate.shared.errors import UserError, nearest, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, TaskChoice
-from ablate.shared.metrics.metric import AREA, CROSSING
 from ablate.shared.metrics.probed import PROBED
 from ablate.shared.packages import installing
 from ablate.shared.schema import Bounds, Param, added, hints, keys
@@ -39,7 +38,7 @@ def _choices(table: dict[str, Choice]) -> Lines:
 def _metrics() -> Lines:
     """List the metrics of each task, then the numbers of probes, which need the probe."""
     for name, task in TASKS.items():
-        curve = (AREA, f"{CROSSING}:0.9") if task.trains else ()
+        curve = (key.replace("SHARE", "0.9") for key in task.curve)
         for key in (*(metric.key for metric in task.metrics), *curve):
             yield key, f"{_said(task, key)}; task={name}", "-"
     for probe, of in PROBED.items():

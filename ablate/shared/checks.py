@@ -150,7 +150,7 @@ def _also(run: Run) -> None:
             raise UserError(f"{place}: two sets have this name; give one of them another")
         if other.train is not None or not isinstance(other.test, str):
             raise UserError(f"{place}: expected a set that is only tested on, with a split `test`")
-        if other.classes > data.classes and not TASKS[run.task].reads_text:
+        if other.classes > TASKS[run.task].among(data.classes, other.classes):
             raise UserError(
                 f"{place}: has {other.classes} classes, data={data.name} has {data.classes}: its "
                 f"labels must be among the classes that are learnt"
@@ -341,6 +341,15 @@ def _start(run: Run) -> None:
         raise UserError(
             f"task: {run.task} trains nothing and needs weights to start from; give from.KEY=VALUE "
             f"(keys of a run that is trained first) or from.weights=FILE"
+        )
+
+
+def check_images(run: Run, images: int) -> None:
+    """Raises UserError where the training split has not the images of a batch."""
+    if TASKS[run.task].trains and run.train.batch > images:
+        raise UserError(
+            f"train.batch: {run.train.batch} is more than the {images} training images of "
+            f"data={run.data.name}; give at most {images}"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ablate.shared.errors import UserError
-from ablate.shared.metrics import TASKS
+from ablate.shared.metrics import TASKS, learn_from
 from ablate.shared.recipe import Augment
 from ablate.shared.schema import added
 from ablate.shared.sections import Data, Eval, Whole
@@ -29,17 +29,18 @@ _OF_IMAGES = {
     ),
     "eval": ("crop", "augment", "aspect", "also"),
 }
+_LEARNT = {"masks": "masks", "classes": "a class an image"}
 
 
 def check_masks(run: Run) -> None:
     """Raises UserError where masks, and keys of masks, don't go with the rest of a run."""
     task = TASKS[run.task]
     masks = run.data.labels == "masks"
-    if masks != task.dense:
-        fitting = ", ".join(name for name, other in TASKS.items() if other.dense == masks)
+    if run.data.labels != task.labels:
         raise UserError(
-            f"task: {run.task} learns from {_learnt(task.dense)}, and data={run.data.name} has "
-            f"{_learnt(masks)}; give task={fitting}, or other data"
+            f"task: {run.task} learns from {_LEARNT[task.labels]}, and data={run.data.name} has "
+            f"{_LEARNT[run.data.labels]}; give task={', '.join(learn_from(run.data.labels))}, or "
+            f"other data"
         )
     for section, keys in (_OF_IMAGES if masks else _OF_MASKS).items():
         before = added({"data": Data, "augment": Augment, "eval": Eval}[section])
@@ -50,10 +51,6 @@ def check_masks(run: Run) -> None:
     if masks:
         _check_data(run.data)
         _check_run(run)
-
-
-def _learnt(masks: bool) -> str:
-    return "masks" if masks else "a class an image"
 
 
 def _check_data(data: Data) -> None:

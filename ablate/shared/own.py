@@ -165,6 +165,7 @@ def metric_of(key: str, said: Mapping[str, Any], **more: Any) -> Metric:
     return Metric(
         key=key,
         chance=_Chance(known["chance"]),
+        guessed=known["chance"] is not None,
         sign=DIRECTIONS.get(known["direction"], 1),
         most=known["scale"] * most if least == 0 and most is not None else None,
         neutral=known["direction"] is None,

@@ -242,11 +242,28 @@ def classes_of(tree: Mapping[str, Any]) -> int:
 
 
 def guesses_of(tree: Mapping[str, Any]) -> int:
-    """Among how many classes a guess chooses in the test of the run of the plain tree. Texts may be
-    asked for classes that nothing was learnt of; a head knows all of its own."""
+    """Among how many classes a guess chooses in the test of the run of the plain tree."""
     task = metrics.TASKS.get(task_of(tree))
-    some = tree["data"].get("test_classes") if task is not None and task.reads_text else None
-    return classes_of(tree) if some is None else int(some)
+    learnt = classes_of(tree)
+    return learnt if task is None else task.among(learnt, tree["data"].get("test_classes"))
+
+
+def worst_of(tree: Mapping[str, Any], metric: metrics.Metric) -> float | None:
+    """The raw value that a run of the plain tree that diverged counts as in a search: that of
+    guessing. None of a trainer of the user's own that declares none."""
+    return own.worst_of(tree, metric.key) if own.is_own(tree) else metric.chance(guesses_of(tree))
+
+
+def share_done(tree: Mapping[str, Any], line: Mapping[str, Any]) -> float:
+    """How much of its whole training a run of the plain tree had done at a line of its metrics."""
+    if own.is_own(tree):  # only its trainer knows how long that is
+        return 1.0
+    train = tree["train"]
+    if train["steps"] is not None:
+        return float(line["step"] / train["steps"])
+    if train["examples"] is not None:
+        return float(line["step"] * train["batch"] / train["examples"])
+    return float(line["epoch"] / train["epochs"])
 
 
 def effective(tree: Mapping[str, Any]) -> dict[str, Any]:

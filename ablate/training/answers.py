@@ -28,9 +28,9 @@ from ablate.data.cache import class_names, count, look, prepare
 from ablate.data.other_sets import check_names, match_classes, shared_images
 from ablate.shared import choices, spec
 from ablate.shared.build import build_run
+from ablate.shared.checks import check_images
 from ablate.shared.errors import Failure, NoRoom, UserError
 from ablate.shared.files import FULL, write_whole
-from ablate.shared.metrics import TASKS
 from ablate.shared.schema import section
 from ablate.shared.sections import Data
 from ablate.training import faults, memory, numerics, plugin, resume_check
@@ -74,11 +74,8 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
         if content not in counts:
             counts[content] = count(run.data, cache)
         examples = counts[content]
-        if examples and TASKS[run.task].trains and run.train.batch > examples["train"]:
-            raise UserError(
-                f"train.batch: {run.train.batch} is more than the {examples['train']} training "
-                f"images of data={run.data.name}; give at most {examples['train']}"
-            )
+        if examples:
+            check_images(run, examples["train"])
         if device.type == "cpu" or torch.cuda.is_available():  # else it is of other hardware
             numerics.check(run, device)
         with blame(*by_path(run)):

@@ -9,7 +9,7 @@ from statistics import median
 import torch
 
 from ablate.data.splits import Split
-from ablate.shared.metrics import DEFAULT, TASKS
+from ablate.shared.metrics import stepping
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run
 from ablate.training.memory import micro_batch
@@ -105,9 +105,8 @@ def smaller(run: Run, batch: int) -> Run:
     default task, where its own takes no steps."""
     train = replace(run.train, batch=batch, micro_batch=None, steps=MOST)
     repeats = min(run.augment.repeats, batch)
-    task = run.task if TASKS[run.task].trains else DEFAULT
     augment = replace(run.augment, repeats=repeats)
-    return replace(run, task=task, train=train, augment=augment, probe=())
+    return replace(run, task=stepping(run.task), train=train, augment=augment, probe=())
 
 
 def random_split(data: Data, images: int, device: torch.device) -> Split:

@@ -60,6 +60,12 @@ def load(used: Used) -> Any:
     return getattr(loaded, wanted)
 
 
+def named(path: str) -> Any:
+    """What stands at an import path of the package's own tables, `module:name`."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
 def settings_of(used: Used) -> dict[str, Any]:
     """As Python's defaults have them: what JSON has as a list is a tuple."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in used.settings.items()}

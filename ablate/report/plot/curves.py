@@ -23,7 +23,7 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
 
     A panel a column and a quantity; no bands where there are many rows.
     """
-    if not plan.task.trains:
+    if not plan.task.curve:
         raise Nothing(f"{plan.name}: its runs take no steps, so they have no curves")
     found: dict[tuple[str, str], dict[float, list[dict[str, Any]]]] = {}
     first, by = plan.task.metrics[0], plan.task.clock

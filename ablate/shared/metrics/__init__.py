@@ -14,7 +14,7 @@ from ablate.shared.metrics.fewshot import FEWSHOT
 from ablate.shared.metrics.metric import Metric, TaskChoice, threshold
 from ablate.shared.metrics.segment import SEGMENT
 
-__all__ = ["DEFAULT", "TASKS", "Metric", "TaskChoice", "threshold"]
+__all__ = ["DEFAULT", "TASKS", "Metric", "TaskChoice", "learn_from", "stepping", "threshold"]
 
 DEFAULT = "classify"  # the task of every run that says none
 TASKS: dict[str, TaskChoice] = {
@@ -24,3 +24,13 @@ TASKS: dict[str, TaskChoice] = {
     "contrastive": CONTRASTIVE,
 }
 extensions.extend(TASKS, "ablate_tasks", TaskChoice)
+
+
+def learn_from(labels: str) -> list[str]:
+    """The tasks that learn from data with `data.labels` of this value."""
+    return [name for name, task in TASKS.items() if task.labels == labels]
+
+
+def stepping(task: str) -> str:
+    """The task of this name; the default where it takes no steps."""
+    return task if TASKS[task].trains else DEFAULT

@@ -60,5 +60,6 @@ CONTRASTIVE = TaskChoice(
     keeps="label, predicted class, loss, floor of the loss, is its class's name another's",
     how="Zero-shot: an image counts as the class whose name, embedded as a text, is nearest; of "
     "classes with equal names only the first can be right.",
+    unlike_timm="text tower",
     reads_text=True,
 )

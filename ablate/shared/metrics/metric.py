@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:  # numpy, which `ablate --help` does without
     import numpy as np
@@ -41,6 +41,7 @@ class Metric:
     on: str = ""  # what it is measured on, in the words of a caption; "": the test set
     how: str = ""  # a sentence of captions on what is measured
     own: str = ""  # the version of the user's function that it is made by; "" of a declared one
+    guessed: bool = True  # is there what guessing gets, which `chance` then says?
 
     def text(self, value: float, sign: bool = False) -> str:
         """A printed value or, with its `sign`, a difference, rounded as tables print it."""
@@ -103,8 +104,9 @@ class TaskChoice:
     sentence of captions on what every metric needs told. `shown`, of a task that trains nothing:
     how many images a run is shown, by the images of each split and the number of classes.
     `probed`: the numbers of probes that its runs may have, by probe. `own`: the functions of the
-    user's own that a plan names, by their import paths. `dense`: the head reads every patch's token
-    before the final norm, of images labelled by masks, and has initial values of its own. `views`:
+    user's own that a plan names, by their import paths. `labels`: what it learns from, as
+    `data.labels` says. `host`: the class of the ViT; `unlike_timm`: what this has and timm's has
+    not. `says`: keys of `model` that a run says itself where it starts from another. `views`:
     about how many images of `data.size` the model is shown for one that is evaluated. `reads_text`:
     its model has a text tower and reads the targets, too; the loss is of a whole batch. `excerpt`:
     of its predictions, in a lean bundle; None: all of them.
@@ -125,7 +127,10 @@ class TaskChoice:
     shown: Callable[[Mapping[str, int], int], int] | None = None
     probed: Mapping[str, Probed] = field(default_factory=dict)
     own: Mapping[str, Metric] = field(default_factory=dict)
-    dense: bool = False
+    labels: Literal["classes", "masks"] = "classes"
+    host: str = "ablate.training.model.vit:ViT"
+    unlike_timm: str = ""
+    says: tuple[str, ...] = ("dropout", "drop_path")
     views: int = 1
     reads_text: bool = False
     excerpt: Excerpt | None = None
@@ -134,6 +139,16 @@ class TaskChoice:
     def trains(self) -> bool:
         """Do its runs take steps? Else they measure the weights that they start from."""
         return self.shown is None
+
+    @property
+    def curve(self) -> tuple[str, ...]:
+        """How the metrics of its validation curve are named; () where there is none."""
+        return (AREA, f"{CROSSING}:SHARE") if self.trains else ()
+
+    def among(self, learnt: int, tested: int | None) -> int:
+        """Among how many classes a guess chooses in a test set of so many. Texts may be asked for
+        classes that nothing was learnt of; a head knows all of its own."""
+        return tested if self.reads_text and tested is not None else learnt
 
     @property
     def names(self) -> tuple[str, ...]:

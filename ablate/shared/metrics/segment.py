@@ -54,6 +54,9 @@ SEGMENT = TaskChoice(
     how="Mean IoU: of each class, summed over the pixels of all pictures at their original size; "
     "pixels of no class are left out.",
     probed={name: PROBED[name] for name in ("gradnorm", "scales")},
-    dense=True,
+    labels="masks",
+    host="ablate.training.model.segmenter:Segmenter",
+    unlike_timm="decoder of tokens",
+    says=("dropout", "drop_path", "input"),
     views=2,
 )

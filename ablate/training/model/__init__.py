@@ -6,7 +6,6 @@ C channels, K = P*P*C values of a patch; h and w are the sides of the grid of pa
 
 from __future__ import annotations
 
-import importlib
 from functools import partial
 from typing import Any
 
@@ -27,7 +26,7 @@ from ablate.training.model.towers import Towers
 from ablate.training.model.traits import Traits, traits
 from ablate.training.model.vit import ViT
 from ablate.training.model.whole_model import Images, build_whole
-from ablate.training.plugin import load
+from ablate.training.plugin import load, named
 
 __all__ = ["Host", "Images", "Perceptron", "Segmenter", "Towers", "ViT", "build"]
 
@@ -69,7 +68,8 @@ def _check_splittable(model: nn.Module) -> None:
 
 def vit(run: spec.ShippedRun) -> ViT:
     """A Vision Transformer, not yet initialised."""
-    return (Segmenter if TASKS[run.task].dense else ViT)(
+    host: type[ViT] = named(TASKS[run.task].host)
+    return host(
         run.model,
         Patches(run.data.size, run.model.patch, run.data.channels),
         _outputs(run),
@@ -105,5 +105,4 @@ def _constructor(kind: str, chosen: sections.Chosen) -> partial[Any]:
     if (own := chosen.plugin) is not None:
         used = Used(kind, chosen.name, chosen.settings, own.version, own.folder)
         return partial(remember, load(used), chosen.settings)
-    module, _, name = choices.CHOICES[kind][chosen.name].path.partition(":")
-    return partial(getattr(importlib.import_module(module), name), **chosen.settings)
+    return partial(named(choices.CHOICES[kind][chosen.name].path), **chosen.settings)

@@ -38,10 +38,8 @@ def timm_arguments(run: spec.Run) -> dict[str, Any]:
     can't say; nor a class of MLPs: `mlp_layer` is the name of one of timm.layers. Raises UserError
     for a model that timm does not have.
     """
-    if TASKS[run.task].dense:
-        raise UserError(f"export: timm has no decoder of tokens, which task={run.task} trains")
-    if run.text is not None:
-        raise UserError(f"task: timm's VisionTransformer has no text tower, task={run.task} has")
+    if lacks := TASKS[run.task].unlike_timm:
+        raise UserError(f"task: timm's VisionTransformer has no {lacks}, task={run.task} has")
     run = _check(run)
     model = run.model
     has_cls = model.pool == "tok"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run
 from ablate.training.model.whole_model import features
+from ablate.training.plugin import named
 from ablate.training.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:  # it imports this
@@ -127,6 +127,5 @@ class Task(Evaluation):
 
 def make_task(run: Run) -> Task:
     """The task of a run."""
-    module, _, name = TASKS[run.task].path.partition(":")
-    task: Task = getattr(importlib.import_module(module), name)(run)
+    task: Task = named(TASKS[run.task].path)(run)
     return task
