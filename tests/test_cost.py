@@ -38,6 +38,7 @@ def told(tmp_path):
             assert verb == "describe"
             timed.extend(question["calibrate"])
             answer = {"parameters": 1, "multiply_adds": multiply_adds, "launches": 10, "groups": {}}
+            answer["statistics"] = False
             examples = {"train": 1197, "validation": 300, "test": 200}
             whole = {**answer, "examples": examples, "warnings": []}
             timed_ = {"step_s": 2.0, "image_s": 0.01}
@@ -47,7 +48,7 @@ def told(tmp_path):
             }
 
         (store.cache / "costs.json").unlink(missing_ok=True)
-        launcher = SimpleNamespace(device="cpu", most=2, remote=False, ask=ask)
+        launcher = SimpleNamespace(device="cpu", most=2, ranks=1, remote=False, ask=ask)
         return estimate.costs(plan, store, launcher, {}, how.pop("finished", {}), **how), timed
 
     find.plan = plan

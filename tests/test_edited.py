@@ -481,10 +481,11 @@ def test_a_forged_plan_is_named_and_the_same_sweep_writes_it_again(store, ask):
 def test_what_costs_were_cached_counts_only_where_it_is_an_answer(store):
     path = store.cache / "costs.json"
     path.parent.mkdir(exist_ok=True)
-    size = {"parameters": 3, "multiply_adds": 9, "launches": 2}
+    size = {"parameters": 3, "multiply_adds": 9, "launches": 2, "statistics": False}
     answer = {**size, "examples": {"train": 5}, "warnings": []}
     forged = [3, {}, {**answer, "multiply_adds": 0}, {**answer, "examples": 3}]
-    forged += [{key: value for key, value in answer.items() if key != "launches"}]  # of before
+    for lacking in ("launches", "statistics"):  # of before
+        forged += [{key: value for key, value in answer.items() if key != lacking}]
     forged += [{**answer, "examples": {}}, {**answer, "step_s": "x"}, {**answer, "parameters": []}]
     write_sealed(path, {f"{n}": tree for n, tree in enumerate([*forged, answer])})
     assert estimate._cache(store).read() == {f"{len(forged)}": answer}

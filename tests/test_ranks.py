@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import nvidia
 import pytest
@@ -14,7 +16,11 @@ import tiny
 import torch
 from conftest import Shell
 from test_segment import WORDS, pair, png, write
+from test_table import PLANTED_TWO, make_plan, plant, tabulate
 
+from ablate.planning.expand import plan as planned
+from ablate.running import decisions
+from ablate.running.gpus import Gpu, GpuSet
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import ids_of, to_tree
 from ablate.training import worker
@@ -178,27 +184,106 @@ def test_segmentation_on_four_ranks_has_the_bits_of_one(tmp_path):
     assert on(1, tmp_path, *words) == on(4, tmp_path, *words)
 
 
+TWO = "launcher.cores_per_run=2"
+OF_SLURM = ("launcher=slurm", "launcher.gpus=2", "launcher.gpus_per_run=2")
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     {
-        ("train.micro_batch=null",): "2 ranks can't share the 1 micro-batches of a step",
-        ("train.batch=48", "train.micro_batch=16"): "a power of two of micro-batches",
-        ("norm=layernorm,powernorm", "train.micro_batch=16"): "powernorm reads in each micro-batch",
+        (TWO, "train.micro_batch=null"): "2 ranks can't share the 1 micro-batches of a step",
+        (*OF_SLURM, "train.micro_batch=null"): "2 ranks can't share the 1 micro-batches",
+        (TWO, "train.batch=48", "train.micro_batch=16"): "a power of two of micro-batches",
+        (TWO, "norm=layernorm,powernorm"): "powernorm reads in each micro-batch what",
+        (TWO, "norm=layernorm,batchnorm", "train.micro_batch=32"): (
+            "train.micro_batch: running statistics of 2 micro-batches can't be gathered; give at "
+            "most 16, or one rank (batchnorm)"
+        ),
         ("launcher.cores_per_run=3",): "launcher.cores_per_run: 3: expected one of 1, 2, 4, 8",
-        ("launcher=inline",): r"launcher.cores_per_run: is a setting of launcher=local",
+        ("launcher=inline", TWO): r"launcher.cores_per_run: is a setting of launcher=local",
     }.items(),
 )
 def test_what_can_not_be_the_same_is_refused_with_its_reason(words, why, shell):
-    given = ("launcher.cores_per_run=2",) if "cores" not in words[0] else ()
-    stems = () if "norm" in words[0] else ("stem=none,dpn",)
-    assert why in shell("sweep", *QUICK, *stems, *given, *words, "--yes", code=2).err
+    rows = () if any("norm=" in word for word in words) else ("stem=none,dpn",)
+    parts = () if any("micro_batch" in word for word in words) else ("train.micro_batch=16",)
+    for command in ("plan", *["sweep"] * ("batchnorm" in why)):
+        said = shell(command, *QUICK, *rows, *parts, *words, code=2).err
+        assert why in said
+        assert said.count("\n") == 1
     assert not list((shell.folder / "runs").glob("runs/*"))
 
 
-def test_statistics_of_two_micro_batches_are_not_gathered_and_the_run_says_so(shell):
-    words = ("norm=batchnorm,layernorm", "train.micro_batch=32", "launcher.cores_per_run=2")
+COUNTING = """
+import torch
+
+class Norm(torch.nn.LayerNorm):
+    def __init__(self, shape):
+        super().__init__(shape.width)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x)
+"""
+
+
+def test_a_class_of_ones_own_that_changes_as_it_is_called_is_refused_by_its_run(shell):
+    (shell.folder / "counting.py").write_text(COUNTING)
+    words = ("norm=layernorm,counting:Norm", "train.micro_batch=16", TWO)
     said = shell("sweep", *QUICK, *words, "--yes", code=1)
-    assert "changes as it is called" in said.err + said.out
+    assert re.search(r"model: Norm \(.*calls\) changes as it is called", said.err + said.out)
+
+
+@pytest.mark.parametrize(
+    ("models", "across", "why"),
+    [
+        (["H100"] * 2, "true, auto", ""),
+        (["H100"] * 2, "true, false", "false runs on 2 ranks {}train.deterministic=false)"),
+        (["H100", "A100"], "true, auto", "true, auto runs on 2 ranks {}GPUs differ: H100, A100)"),
+        ([], "true, false", ""),  # a CPU
+    ],
+)
+def test_a_plan_says_where_ranks_do_not_promise_the_bits_of_one(models, across, why, tmp_path):
+    gpus = [Gpu(str(n), f"GPU-{n}", model, f"GPU-{n}") for n, model in enumerate(models)]
+    device = "cuda" if gpus else "cpu"
+    launcher = SimpleNamespace(ranks=2, device=device, devices=GpuSet(tuple(gpus)))
+    variants = "variants: [{none: {stem: none}}, {dpn: {stem: dpn}}]"
+    across = f"across: {{train.deterministic: [{across}]}}"
+    (tmp_path / "two.yaml").write_text(f"base: {{data: digits}}\n{variants}\n{across}\n")
+    cells = planned([str(tmp_path / "two.yaml")], store=tmp_path)[0].cells
+    said = [why.format("equal those on one up to rounding (")] if why else []
+    assert decisions.rounded(cells, launcher) == said
+    launcher.ranks = 1
+    assert decisions.rounded(cells, launcher) == []
+
+
+def test_a_table_says_where_ranks_do_not_promise_the_bits_of_one():
+    plan = make_plan(["base", "near"], ("S", "B"))
+    alone = plant(plan, PLANTED_TWO)
+
+    def told(**of_b: object) -> list[str]:
+        """Of runs on four ranks; `of_b`: what is noted in those of column B."""
+        found = {
+            run: {**result, "ranks": 4, "deterministic": True, **(of_b if "@B" in run else {})}
+            for run, result in alone.items()
+        }
+        return said_of(found)
+
+    def said_of(found: dict) -> list[str]:
+        return [t for t in tabulate(plan, found).texts("caption") if "rounding" in t]
+
+    assert told() == []
+    assert told(ranks=1, deterministic=False) == []
+    said = "everal ranks shared runs, equal up to rounding: "
+    assert told(deterministic=False) == []  # on a CPU
+    off = told(deterministic=False, device="H100")
+    assert off == [f"B: s{said}deterministic algorithms were off."]
+    assert told(device="H100, A100") == [f"B: s{said}devices differ (H100, A100)."]
+    mixed = {
+        run: {**one, "ranks": 2, "deterministic": True, "device": "AB"["near" in run]}
+        for run, one in alone.items()
+    }
+    assert said_of(mixed) == [f"S, B: s{said}devices differ (A, B)."]
 
 
 @pytest.mark.slow

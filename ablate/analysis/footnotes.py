@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.captions import count, names, sentence
 from ablate.analysis.judging import JudgedRow, is_wide
-from ablate.analysis.scores import LARGEST, Scores, by_seed, short
+from ablate.analysis.scores import LARGEST, Scores, blocks_of, by_seed, short
 from ablate.analysis.table import Note, notes
 from ablate.planning.cell import Cell, TuningWinner
 from ablate.planning.plan import Plan
@@ -257,6 +257,27 @@ def mixtures(block: Sequence[Scores]) -> list[tuple[str, str]]:
             ]
             sentences.append((key, f"Runs differ in their {name}: {', '.join(parts)}."))
     return sentences
+
+
+def rounded(plan: Plan, cells: Mapping[tuple[str, str], Scores]) -> Iterator[str]:
+    """Yield a line for columns of which several ranks made runs, without the promise that these
+    have the bits of one."""
+    why: dict[str, list[str]] = {}
+    for column, block in blocks_of(plan, cells):
+        results = [result for found in block for result in found.results]
+        devices = dict.fromkeys(str(result.get("device")) for result in results)
+        # A trainer of the user's own promises nothing, and says nothing of determinism.
+        made = [r for r in results if r.get("ranks", 1) > 1 and "deterministic" in r]
+        loose = any(not r["deterministic"] and r["device"] != "cpu" for r in made)
+        reasons = [
+            *["deterministic algorithms were off"] * loose,
+            *[f"devices differ ({', '.join(devices)})"] * (", " in ", ".join(devices)),
+        ]
+        if made and reasons:
+            why.setdefault("; ".join(reasons), []).append(column.heading)
+    for reason, headings in why.items():
+        at = ", ".join(filter(None, headings))
+        yield f"{at}{': s' if at else 'S'}everal ranks shared runs, equal up to rounding: {reason}."
 
 
 def column_notes(block: Sequence[Scores], label: str) -> list[Note]:

@@ -24,7 +24,7 @@ from ablate.analysis.correct import Predictions, Rights
 from ablate.analysis.course import ColumnCourse, follow, judged_gains, means_alone
 from ablate.analysis.course import notes as course_notes
 from ablate.analysis.effects import change_effects, placement_effects
-from ablate.analysis.footnotes import column_notes, entry_notes, mixtures
+from ablate.analysis.footnotes import column_notes, entry_notes, mixtures, rounded
 from ablate.analysis.judging import (
     JudgedRow,
     gain_alpha,
@@ -162,6 +162,7 @@ def tabulate(
             *notes("warning", recipe_notes(plan, made.paper)),
             *notes("caption", captions.caption(plan, columns, rows_told)),
             *notes("caption", by_column(plan, cells)),
+            *notes("caption", rounded(plan, cells)),
             *(captions.details(plan, columns) if rows_told else ()),
             *dict.fromkeys(made.notes),
         ),

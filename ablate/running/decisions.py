@@ -76,12 +76,17 @@ def settle(plan: Plan, store: Store, launcher: Launcher) -> dict[tuple[str, str]
         decisions |= {(cell.row, cell.column): answer for cell in cells}
     for cells in _columns(plan):
         for cell in cells:
-            _check(cell, decisions.get((cell.row, cell.column), {}), slot.ranks)
+            check_shared(cell, launcher, decisions.get((cell.row, cell.column), {}))
     return decisions
 
 
-def _check(cell: Cell, settled: Mapping[str, Any], world: int) -> None:
-    """Raises UserError where several ranks can't have the cell's runs."""
+def check_shared(
+    cell: Cell, launcher: Launcher, settled: Mapping[str, Any], statistics: bool = False
+) -> None:
+    """Raises UserError where several ranks can't have the cell's runs. `settled`: for its column;
+    without it the micro-batch is as large as it may be. `statistics`: has its model running
+    ones?"""
+    world = launcher.ranks
     if world > 1:
         run = build_run(seeded(cell.spec, 0))
         micro, batch = run.train.micro_batch, run.train.batch
@@ -89,10 +94,31 @@ def _check(cell: Cell, settled: Mapping[str, Any], world: int) -> None:
             most = settled.get("micro_batch", batch // LEAST)
             micro = next(size for size in divisors(batch) if size <= most)
         try:
-            check_ranks(run, int(micro or batch), world)
+            check_ranks(run, int(micro or batch), world, statistics)
         except UserError as error:
             where = " / ".join(filter(None, (cell.row, cell.column)))
             raise UserError(f"{error} ({where})") from error
+
+
+def rounded(cells: Iterable[Cell], launcher: Launcher) -> list[str]:
+    """List a line for columns whose runs several ranks will share without the promise of the bits
+    of one, which a CPU gives always. What `train.deterministic=auto` will come to is not
+    foreseen."""
+    if launcher.ranks == 1:
+        return []
+    models = {gpu.model: None for gpu in launcher.devices.gpus}
+    why: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        loose = cell.spec["train"]["deterministic"] is False and launcher.device != "cpu"
+        reasons = ["train.deterministic=false"] * loose
+        reasons += [f"GPUs differ: {', '.join(models)}"] * (len(models) > 1)
+        why.setdefault("; ".join(reasons), {})[cell.column] = None
+    return [
+        f"{' '.join([', '.join(columns), 'runs']).strip()} on {launcher.ranks} ranks equal those "
+        f"on one up to rounding ({reasons})"
+        for reasons, columns in why.items()
+        if reasons
+    ]
 
 
 def bring(store: Store, source: Store) -> None:

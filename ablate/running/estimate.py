@@ -12,6 +12,7 @@ from ablate.planning.plan import Plan
 from ablate.planning.space import FACTORS
 from ablate.running.answers import AnswerCache
 from ablate.running.costs import Costs, mean_seconds, own_costs, shared_weights
+from ablate.running.decisions import check_shared, rounded
 from ablate.running.devices import Devices
 from ablate.running.launchers import Ask, Launcher
 from ablate.running.work import CellWork, searched, time_a_seed, time_left, works_of
@@ -55,6 +56,11 @@ def costs(
     answers = _Answers(store, launcher.ask, device)
     answers.describe(_factored(plan))
     answers.describe(cells, initial=any(spec.whole_of(cell.spec) for cell in cells))
+    shares = []
+    if on is None:
+        for cell in cells:
+            check_shared(cell, launcher, {}, answers[cell]["statistics"])
+        shares = rounded(cells, launcher)
     works = works_of(plan, states, cells, [answers[cell] for cell in cells])
     beyond, how = False, "from finished runs"
     for work in works:
@@ -86,7 +92,7 @@ def costs(
         wall_s=max(left_s / places, *((work.seconds or 0.0) * bool(work.left) for work in works)),
         searches=[work.search for work in works if work.search is not None],
         seed_s=time_a_seed(works),
-        notes=[*shared_weights(plan, described), *(on.bound(works) if on else ())],
+        notes=[*shared_weights(plan, described), *shares, *(on.bound(works) if on else ())],
     )
 
 
@@ -208,6 +214,7 @@ def _is_answer(tree: Any) -> bool:
             "parameters": parameters,
             "multiply_adds": size,
             "launches": launches,
+            "statistics": bool(),
             "examples": None | {"train": _} as examples,
         }:
             numbers = [parameters, size, launches, (examples or {"train": 0})["train"]]

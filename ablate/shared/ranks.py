@@ -10,11 +10,13 @@ from ablate.shared.spec import Run
 
 WORLDS = (1, 2, 4, 8)  # how many ranks there may be
 LEAST = 8  # micro-batches of a step where the machine decides, so that each of these fits
+IN_ORDER = 4  # micro-batches from which on statistics are taken in behind all of them
 
 
-def check_ranks(run: Run, micro_batch: int, world: int) -> None:
+def check_ranks(run: Run, micro_batch: int, world: int, statistics: bool = False) -> None:
     """Raises UserError where so many ranks would not give the bits of one: each takes as many
-    micro-batches, whose gradients are summed in a balanced tree."""
+    micro-batches, whose gradients are summed in a balanced tree. `statistics`: has the model
+    running ones?"""
     if world == 1 or not TASKS[run.task].trains:
         return
     parts = run.train.batch // micro_batch
@@ -30,6 +32,11 @@ def check_ranks(run: Run, micro_batch: int, world: int) -> None:
             f"train.micro_batch: {world} ranks can't share the {parts} micro-batches of a step "
             f"(batch {run.train.batch}, {micro_batch} at once); ranks that can: {fit}; or give "
             f"train.micro_batch=N"
+        )
+    if statistics and parts < IN_ORDER:
+        raise UserError(
+            f"train.micro_batch: running statistics of {parts} micro-batches can't be gathered; "
+            f"give at most {run.train.batch // IN_ORDER}, or one rank"
         )
     if run.norm is not None and run.norm.name == "powernorm":
         raise UserError(

@@ -27,6 +27,7 @@ from ablate.training.compiled import compile_step
 from ablate.training.journal import Journal
 from ablate.training.memory import micro_batch, part
 from ablate.training.model.count import describe
+from ablate.training.model.norm.running import has_statistics
 from ablate.training.numerics import choose
 from ablate.training.ranks import ALONE, Ranks
 from ablate.training.starting_weights import start_of
@@ -100,7 +101,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
             decided = max(1, batch // LEAST)
         training.micro_batch = part(batch, decided) if decided else micro_batch(training)
     if total:
-        check_ranks(run, training.micro_batch, ranks.world)
+        check_ranks(run, training.micro_batch, ranks.world, has_statistics(training.model))
         execution = machine.settled.get("execution")
         multiply_adds = int(describe(run)["multiply_adds"])
         compile_step(training, multiply_adds, machine.cache, beat, say, execution)

@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as _TorchBatchNorm
 
 from ablate.shared.errors import UserError
-from ablate.training.model.norm import BatchNorm, SwitchNorm
+from ablate.shared.ranks import IN_ORDER
+from ablate.training.model.norm import SwitchNorm
+from ablate.training.model.norm.running import running
 from ablate.training.ranks import Ranks
 
 Gradients = list[Tensor | None]
-IN_ORDER = 4  # micro-batches from which on statistics are taken in behind all of them
 
 
 class MicroBatches:
@@ -118,7 +119,7 @@ class Statistics:
     def __init__(self, model: nn.Module) -> None:
         self._each: list[tuple[nn.Module, float, list[Tensor]]] = []
         for module in model.modules():
-            if (found := _running(module)) is None:
+            if (found := running(module)) is None:
                 continue
             self._each.append((module, *found))
             # From now on a forward pass leaves what it saw itself.
@@ -162,16 +163,3 @@ class Statistics:
         sizes = [len(buffer) for buffer in self._moving]
         for buffer, value in zip(self._moving, running.split(sizes), strict=True):
             buffer.copy_(value)
-
-
-def _running(module: nn.Module) -> tuple[float, list[Tensor]] | None:
-    """The share that a new value has in a module's running ones, and these."""
-    if isinstance(module, BatchNorm):
-        return module.momentum, [module.mean, module.var]
-    if isinstance(module, SwitchNorm):
-        return 1 - module.momentum, [module.mean, module.var]
-    if isinstance(module, _TorchBatchNorm) and module.running_mean is not None:
-        assert module.running_var is not None
-        if module.momentum is not None:  # else a mean over all steps, which torch counts itself
-            return module.momentum, [module.running_mean, module.running_var]
-    return None

@@ -69,6 +69,10 @@ class Launcher(Liveness, Protocol):
         """Of its slots, also of those that are to come: cpu | cuda."""
 
     @property
+    def ranks(self) -> int:
+        """How many processes share a run, on each of its slots."""
+
+    @property
     def most(self) -> int:
         """How many slots it offers at most."""
 

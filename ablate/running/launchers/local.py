@@ -41,6 +41,10 @@ class Here(HostLock):
         return self.slots[0].device
 
     @property
+    def ranks(self) -> int:
+        return self.slots[0].ranks
+
+    @property
     def most(self) -> int:
         return len(self.slots)
 

@@ -91,6 +91,10 @@ class PilotLauncher:
         return "cuda" if self._settings["gpus"] and self._settings["devices"] != "cpu" else "cpu"
 
     @property
+    def ranks(self) -> int:
+        return int(self._settings["gpus_per_run"])
+
+    @property
     def most(self) -> int:
         return int(self._settings["jobs"]) * self._a_job
 

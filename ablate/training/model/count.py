@@ -17,6 +17,7 @@ from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Whole
 from ablate.shared.spec import ShippedRun
 from ablate.training.model import build
+from ablate.training.model.norm.running import has_statistics
 from ablate.training.model.stem import Patches
 from ablate.training.model.traits import StemTraits, Traits, traits
 from ablate.training.model.vit import ViT
@@ -132,7 +133,8 @@ SHAPES: dict[Any, Callable[..., Any]] = {
 
 def describe(run: spec.Run) -> dict[str, Any]:
     """Of the run's model: `parameters`, `multiply_adds` of one image's forward, `launches` of
-    kernels that a forward takes, however many images, and `groups`.
+    kernels that a forward takes, however many images, `groups`, and `statistics`: has it running
+    ones?
 
     `groups` is {path of a norm: how many values it normalises together}. Multiply-adds are those
     of matrix products (and convolutions), as papers print them. A combination of choices that
@@ -155,6 +157,7 @@ def describe(run: spec.Run) -> dict[str, Any]:
         "multiply_adds": counter.multiply_adds,
         "launches": counter.launches,
         "groups": {path: group for path, group in groups.items() if group is not None},
+        "statistics": has_statistics(model),
     }
 
 
@@ -175,6 +178,7 @@ def _described(run: spec.Run, model: Whole) -> dict[str, Any]:
         "multiply_adds": counter.multiply_adds // len(images),
         "launches": counter.launches,
         "groups": {},
+        "statistics": has_statistics(net),
     }
 
 
