@@ -114,7 +114,8 @@ report.html        the whole report, in one file
 LEAN = """\
 runs.tar.xz        specs/ and predictions/, thinned: trials and other runs of no table have neither
                    predictions nor probes, gradient norms have few steps, no run has a log;
-                   specs/ID/whole.json has the sha256 that a thinned or removed file had
+                   specs/ID/whole.json has the sha256 that a thinned or removed file had; `verify`
+                   says what can't be recomputed without
 """
 OWN = """\
 own.json           values of metrics of the author's own, by metric, run and set ("": the test set)
