@@ -16,6 +16,7 @@ from ablate.report.text import device_time
 from ablate.running import estimate
 from ablate.running.costs import Costs
 from ablate.running.devices import PEAKS, START_S, Devices
+from ablate.running.gpus import GpuSet
 from ablate.running.rehearse import Rehearsals
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
@@ -30,8 +31,9 @@ def told(tmp_path):
     """`told(multiply_adds, ...)`: the costs, and which specs the worker was asked to time."""
     store = Store(tmp_path)
     plan, _ = make_plan(WORDS, store=tmp_path)
+    split, _ = make_plan([*WORDS, "train.micro_batch=8"], store=tmp_path)
 
-    def find(multiply_adds: int, **how):
+    def find(multiply_adds: int, ranks: int = 1, slots: int = 2, **how):
         timed = []
 
         def ask(verb, question):
@@ -48,10 +50,12 @@ def told(tmp_path):
             }
 
         (store.cache / "costs.json").unlink(missing_ok=True)
-        launcher = SimpleNamespace(device="cpu", most=2, ranks=1, remote=False, ask=ask)
-        return estimate.costs(plan, store, launcher, {}, how.pop("finished", {}), **how), timed
+        launcher = SimpleNamespace(device="cpu", most=slots, ranks=ranks, remote=False, ask=ask)
+        launcher.devices = GpuSet()
+        of = split if ranks > 1 else plan
+        return estimate.costs(of, store, launcher, {}, how.pop("finished", {}), **how), timed
 
-    find.plan = plan
+    find.plan, find.split = plan, split
     return find
 
 
@@ -72,6 +76,21 @@ def test_nothing_is_timed_that_surely_takes_over_a_month(told, capsys):
         "train.steps=1000 --on h100:8` shows the time on GPUs\n"
         "launcher: local, attempts=5\n"
     ) in capsys.readouterr().out
+
+
+def test_ranks_share_what_was_timed_and_finished_runs_tell_their_own_time(told):
+    alone, _ = told(10**9, slots=8)
+    costs, _ = told(10**9, ranks=4, slots=2)
+    assert costs.how == "by a short calibration, shared evenly by 4 ranks"
+    for place, seconds in costs.seconds.items():
+        assert seconds == pytest.approx(alone.seconds[place] / 4)
+    assert costs.left_s == pytest.approx(alone.left_s)  # of devices
+    assert costs.seed_s == pytest.approx(alone.seed_s)
+    assert costs.wall_s == pytest.approx(alone.left_s / 8)  # 6 runs on two groups of four
+    assert alone.wall_s == max(alone.seconds.values())
+    runs = {run: {"seconds": 50} for cell in told.split.cells for run in cell.ids.values()}
+    costs, timed = told(10**9, ranks=4, slots=2, finished=runs)
+    assert (timed, costs.wall_s, costs.left_s) == ([], 6 * 50 / 2, 6 * 50 * 4)
 
 
 def test_runs_that_are_finished_tell_without_a_bound(told):

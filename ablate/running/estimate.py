@@ -45,8 +45,10 @@ def costs(
 
     `finished`: the details of the runs' "finished" events (seconds). Steps are not timed for a plan
     that surely takes less than `from_s` device-seconds, whose time left may be given as 0, nor for
-    a plan that surely takes over a month on all slots. With `on` nothing is timed at all. Raises
-    UserError for a combination that can't be built.
+    a plan that surely takes over a month on all slots. With `on` nothing is timed at all. Of
+    several ranks each is taken to have its share of what one takes, and nothing for what they
+    exchange, until runs have finished, whose times are their own. Raises UserError for a
+    combination that can't be built, or not be shared.
     """
     device, places = (launcher.device, launcher.most) if on is None else ("cuda", on.count)
     where = f"{places} x {on.name}" if on else f"{places} slot{'s' if places != 1 else ''}"
@@ -56,11 +58,11 @@ def costs(
     answers = _Answers(store, launcher.ask, device)
     answers.describe(_factored(plan))
     answers.describe(cells, initial=any(spec.whole_of(cell.spec) for cell in cells))
-    shares = []
+    ranks, notes = 1, list[str]()
     if on is None:
+        ranks, notes = launcher.ranks, rounded(cells, launcher)
         for cell in cells:
             check_shared(cell, launcher, {}, answers[cell]["statistics"])
-        shares = rounded(cells, launcher)
     works = works_of(plan, states, cells, [answers[cell] for cell in cells])
     beyond, how = False, "from finished runs"
     for work in works:
@@ -69,7 +71,7 @@ def costs(
     if on:
         how = on.basis(sorted({cell.spec["train"]["precision"] for cell in cells}))
     elif unknown:
-        beyond = time_left(works, FASTEST[device]) > MONTH_S * places
+        beyond = time_left(works, ranks * FASTEST[device]) > MONTH_S * places
         if launcher.remote and device != "cpu":  # there is none here to time
             how = "a lower bound, at the highest rate of any GPU, until runs have finished"
             for work in unknown:
@@ -80,19 +82,22 @@ def costs(
                 answers.time(cells, finished)
                 for work in unknown:
                     work.seconds = answers.seconds(work, cells)
+        how += f", shared evenly by {ranks} ranks" if ranks > 1 else ""
+        for work in unknown:
+            work.seconds = None if work.seconds is None else work.seconds / ranks
     stopped = beyond and any(work.seconds is None for work in works)
-    left_s = math.inf if stopped else time_left(works)
+    left_s = math.inf if stopped else time_left(works)  # of slots, which have `ranks` devices each
     described = {(cell.row, cell.column): answers[cell] for cell in cells}
     return Costs(
         described=described,
         seconds={(work.cell.row, work.cell.column): work.seconds for work in works},
         how=how,
-        left_s=left_s,
+        left_s=ranks * left_s,
         where=where,
         wall_s=max(left_s / places, *((work.seconds or 0.0) * bool(work.left) for work in works)),
         searches=[work.search for work in works if work.search is not None],
-        seed_s=time_a_seed(works),
-        notes=[*shared_weights(plan, described), *shares, *(on.bound(works) if on else ())],
+        seed_s=time_a_seed(works, ranks),
+        notes=[*shared_weights(plan, described), *notes, *(on.bound(works) if on else ())],
     )
 
 

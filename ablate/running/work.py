@@ -116,14 +116,14 @@ def _child(plan: Plan, parent: Cell) -> Cell:
     return child
 
 
-def time_a_seed(works: Sequence[CellWork]) -> dict[str, float | None]:
+def time_a_seed(works: Sequence[CellWork], ranks: int = 1) -> dict[str, float | None]:
     """Sum the device-seconds that one seed of every row takes, by column: its run, its search, and
-    the parents of both. None where not all are known."""
+    the parents of both, on `ranks` devices each. None where not all are known."""
     sums: dict[str, float] = {}
     for work in works:
         if work.seed:
             column, seconds = work.cell.column, math.nan if work.seconds is None else work.seconds
-            sums[column] = sums.get(column, 0.0) + work.seed * seconds
+            sums[column] = sums.get(column, 0.0) + ranks * work.seed * seconds
     return {column: None if math.isnan(s) else s for column, s in sums.items()}
 
 
