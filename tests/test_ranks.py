@@ -21,6 +21,7 @@ from test_table import PLANTED_TWO, make_plan, plant, tabulate
 from ablate.planning.expand import plan as planned
 from ablate.running import decisions
 from ablate.running.gpus import Gpu, GpuSet
+from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import ids_of, to_tree
 from ablate.training import worker
@@ -211,6 +212,14 @@ def test_what_can_not_be_the_same_is_refused_with_its_reason(words, why, shell):
         assert why in said
         assert said.count("\n") == 1
     assert not list((shell.folder / "runs").glob("runs/*"))
+
+
+def test_a_batch_of_fewer_images_than_eight_may_be_shared(tmp_path):
+    words = ["stem=none,dpn", "train.batch=4", "train.micro_batch=auto"]
+    cell = planned(words, store=tmp_path)[0].cells[0]
+    decisions.check_shared(cell, SimpleNamespace(ranks=4), {})
+    with pytest.raises(UserError, match="8 ranks can't share the 4 micro-batches of a step"):
+        decisions.check_shared(cell, SimpleNamespace(ranks=8), {})
 
 
 COUNTING = """

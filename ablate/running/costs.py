@@ -56,10 +56,12 @@ def own_costs(
     finished: Mapping[str, Mapping[str, Any]],
     places: int,
     where: str,
+    ranks: int = 1,
 ) -> Costs:
     """Estimate runs of a trainer of the user's own: a cell without a finished run takes what the
     others took, trials as long as runs. Before any has finished nothing is known (`how` says so).
-    `where`: the slots, or the devices that would train, of which nothing is known but runs here."""
+    `where`: the slots, or the devices that would train, of which nothing is known but runs here;
+    `ranks`: devices of each run."""
     seconds = {(cell.row, cell.column): mean_seconds(cell, finished) for cell in plan.cells}
     known = [each for each in seconds.values() if each is not None]
     typical = sum(known) / len(known) if known else 0.0
@@ -76,7 +78,7 @@ def own_costs(
             for cell in cells
             if (a_run := seconds[cell.row, cell.column]) is not None
         ]
-        seeds[column.label] = sum(each) if len(each) == len(cells) else None
+        seeds[column.label] = ranks * sum(each) if len(each) == len(cells) else None
     nothing: dict[str, Any] = {
         "parameters": None,
         "multiply_adds": None,
@@ -87,7 +89,7 @@ def own_costs(
         described=dict.fromkeys(seconds, nothing),
         seconds=seconds,
         how="from finished runs" if known else UNKNOWN,
-        left_s=left,
+        left_s=ranks * left,
         where=where,
         wall_s=left / places,
         seed_s=seeds,

@@ -91,7 +91,7 @@ def check_shared(
         run = build_run(seeded(cell.spec, 0))
         micro, batch = run.train.micro_batch, run.train.batch
         if micro == "auto":
-            most = settled.get("micro_batch", batch // LEAST)
+            most = settled.get("micro_batch", max(1, batch // LEAST))
             micro = next(size for size in divisors(batch) if size <= most)
         try:
             check_ranks(run, int(micro or batch), world, statistics)

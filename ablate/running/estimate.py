@@ -52,15 +52,16 @@ def costs(
     """
     device, places = (launcher.device, launcher.most) if on is None else ("cuda", on.count)
     where = f"{places} x {on.name}" if on else f"{places} slot{'s' if places != 1 else ''}"
+    ranks = launcher.ranks if on is None else 1
     if is_own(plan.cells[0].spec):
-        return own_costs(plan, states, finished, places, where)
+        return own_costs(plan, states, finished, places, where, ranks)
     cells = [*plan.cells, *plan.parents(), *searched(plan)]
     answers = _Answers(store, launcher.ask, device)
     answers.describe(_factored(plan))
     answers.describe(cells, initial=any(spec.whole_of(cell.spec) for cell in cells))
-    ranks, notes = 1, list[str]()
+    notes: list[str] = []
     if on is None:
-        ranks, notes = launcher.ranks, rounded(cells, launcher)
+        notes = rounded(cells, launcher)
         for cell in cells:
             check_shared(cell, launcher, {}, answers[cell]["statistics"])
     works = works_of(plan, states, cells, [answers[cell] for cell in cells])
