@@ -10,7 +10,7 @@ from torch import nn
 from ablate.shared.errors import UserError
 from ablate.training import calibrate, memory
 from ablate.training.calibrate import random_split
-from ablate.training.cost import cost, matmul_rate, utilisation
+from ablate.training.journal import cost, matmul_rate, utilisation
 from ablate.training.model import build
 from ablate.training.numerics import device_of
 from ablate.training.training import Training
@@ -149,7 +149,7 @@ def test_cost_and_utilisation(monkeypatch):
     assert 1e7 < spent["peak_bytes"] < 1e12
     assert matmul_rate(cpu, torch.float32) > 1e6  # of any machine
     clock = iter([0, 90, 100, 101, 200, 203, 300, 302] * 2)  # products of 90, 1, 3 and 2 s
-    monkeypatch.setattr("ablate.training.cost.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("ablate.training.journal.time.perf_counter", lambda: next(clock))
     rate = matmul_rate(cpu, torch.float32)
     assert rate == 512**3 / 2
     assert utilisation(10**6, rate / 6e6, cpu, torch.float32) == pytest.approx(0.5)

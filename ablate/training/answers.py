@@ -43,14 +43,14 @@ from ablate.training.model.export import timm_arguments, to_timm
 from ablate.training.model.init import overruled
 from ablate.training.model.whole_model import initial
 from ablate.training.optim import check_optimizer, factors
-from ablate.training.own.compare import compare
+from ablate.training.own.state import compare
 from ablate.training.own_augment import check_extra
 from ablate.training.plugin import blame, by_path
 from ablate.training.probes import class_of
 from ablate.training.rehearsal import Rehearsal, compare_rows, rehearse
 from ablate.training.schedule import check_schedule, lengths
 from ablate.training.starting_weights import check_start
-from ablate.training.task.own_loss import check_loss
+from ablate.training.task.classify import check_loss
 
 Progress = Callable[[int, int], None]
 Importing = Callable[[str], AbstractContextManager[None]]

@@ -17,8 +17,8 @@ from ablate.shared.recipe import Optim
 from ablate.training.fused import Fused
 from ablate.training.model.attention import Attention
 from ablate.training.model.host import Host
-from ablate.training.model.pool import MAPHead
 from ablate.training.model.stem import Plain
+from ablate.training.model.vit import MAPHead
 from ablate.training.model.whole_model import kernel_names
 from ablate.training.plugin import blame, load, settings_of
 

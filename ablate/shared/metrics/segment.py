@@ -55,7 +55,7 @@ SEGMENT = TaskChoice(
     "pixels of no class are left out.",
     probed={name: PROBED[name] for name in ("gradnorm", "scales")},
     labels="masks",
-    host="ablate.training.model.segmenter:Segmenter",
+    host="ablate.training.model.vit:Segmenter",
     unlike_timm="decoder of tokens",
     says=("dropout", "drop_path", "input"),
     views=2,

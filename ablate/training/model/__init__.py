@@ -19,12 +19,11 @@ from ablate.shared.parts import Used
 from ablate.training.model.constructor_values import remember
 from ablate.training.model.host import Host
 from ablate.training.model.init import initialise
-from ablate.training.model.perceptron import Perceptron
-from ablate.training.model.segmenter import Segmenter
+from ablate.training.model.mlp import Perceptron
 from ablate.training.model.stem import Patches
 from ablate.training.model.towers import Towers
 from ablate.training.model.traits import Traits, traits
-from ablate.training.model.vit import ViT
+from ablate.training.model.vit import Segmenter, ViT
 from ablate.training.model.whole_model import Images, build_whole
 from ablate.training.plugin import load, named
 

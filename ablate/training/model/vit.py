@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.shared import sections
 from ablate.shared.errors import UserError
 from ablate.training.model.act import activations
+from ablate.training.model.attention import attend
 from ablate.training.model.block import Layer
 from ablate.training.model.dense import Dense, Representation
 from ablate.training.model.drop import Drop
 from ablate.training.model.host import Host
+from ablate.training.model.mlp import MLP
 from ablate.training.model.norm import ExcludeCls, LayerNorm, MakeNorm, Shape
-from ablate.training.model.pool import POOLS
 from ablate.training.model.stem import Patches
 from ablate.training.model.traits import BlockTraits, NormTraits, StemTraits, traits
 
@@ -246,3 +248,82 @@ def blocks_of(model: sections.Model, stem: nn.Module) -> int:
             f"blocks, and {least} are needed; set model.depth or another stem"
         )
     return depth
+
+
+class Segmenter(ViT):
+    """Images (B, H, W, C) -> logits (B, classes, H, W): the linear decoder of Strudel et al. 2021
+    (arXiv 2105.05633).
+
+    Each patch's token as it leaves the last block, without the final norm, becomes a logit a class;
+    these are enlarged bilinearly (segm/model/decoder.py DecoderLinear, segmenter.py). The class
+    token and registers are read by nobody, and what a classifier has behind the tokens is not
+    there.
+    """
+
+    def __init__(
+        self, model: sections.Model, patches: Patches, classes: int, **choices: Any
+    ) -> None:
+        super().__init__(model, patches, classes, **choices)
+        self._grid = patches.grid
+        self.norm, self.rep = nn.Identity(), nn.Identity()
+        self.pool = nn.Identity()
+        self.head = Dense(model.width, classes, role="decoder")
+
+    def forward(self, images: Tensor) -> Tensor:
+        rows, columns = self._grid
+        patches = self.tokens(images)[:, -rows * columns :]
+        logits = self.head(patches).to(images.dtype)  # of which autocast makes bfloat16
+        planes = logits.unflatten(1, self._grid).permute(0, 3, 1, 2)
+        return F.interpolate(planes, size=images.shape[1:3], mode="bilinear")
+
+
+# --- From tokens to what the head reads: `model.pool` ---------------------------------------------
+
+
+def first_token(x: Tensor) -> Tensor:
+    """(B, N, D) -> (B, D): the class token."""
+    return x[:, 0]
+
+
+def mean_token(x: Tensor) -> Tensor:
+    """(B, N, D) -> (B, D): the mean over all tokens."""
+    return x.mean(1)
+
+
+class MAPHead(nn.Module):
+    """y + MLP(LN(y)), y the tokens' values as a learned query, the probe, attends to them.
+
+    Multihead attention pooling: Set Transformer's (Lee et al. 2019, arXiv 1810.00825) as in
+    Scaling Vision Transformers (Zhai et al. 2022, arXiv 2106.04560) and MAPHead of big_vision's
+    models/vit.py (at 26c7bc8). Heads, activation and inner width are the blocks'; no dropout, as
+    there. q, kv and proj have the names of timm's AttentionPoolLatent.
+    """
+
+    roles: ClassVar[dict[str, str]] = {"probe": "probe"}
+
+    def __init__(self, layer: Layer, eps: float) -> None:
+        super().__init__()
+        width, wide = layer.shape.width, layer.shape.heads * layer.head_dim
+        self.heads = layer.shape.heads
+        self.probe = nn.Parameter(torch.empty(1, 1, width))
+        self.q = Dense(width, wide, role="q")
+        self.kv = Dense(width, 2 * wide, role="kv")  # rows: k, v; in each, head by head
+        self.proj = Dense(wide, width, role="out")
+        self.norm = LayerNorm(layer.shape, eps=eps)
+        act = layer.act()
+        self.mlp = MLP(width, act.hidden(layer.hidden), 0.0, act=act)
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, D)
+        q = self.q(self.probe.expand(len(x), -1, -1)).unflatten(-1, (self.heads, -1))
+        kv = self.kv(x).unflatten(-1, (2, self.heads, -1))  # (B, N, 2, H, d)
+        q, k, v = (part.transpose(1, 2) for part in (q, *kv.unbind(2)))
+        y: Tensor = self.proj(attend(q, k, v))[:, 0]  # (B, 1, D) -> (B, D)
+        return y + self.mlp(self.norm(y))
+
+
+# Each made given what the blocks are told, and eps of LayerNorms.
+POOLS: dict[str, Callable[[Layer, float], Callable[[Tensor], Tensor]]] = {
+    "tok": lambda layer, eps: first_token,
+    "gap": lambda layer, eps: mean_token,
+    "map": MAPHead,
+}

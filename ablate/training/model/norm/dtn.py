@@ -13,8 +13,7 @@ from torch import Generator, Tensor, nn
 
 from ablate.shared.errors import UserError
 from ablate.training.model.dense import Dense
-from ablate.training.model.norm.scaled import rms
-from ablate.training.model.norm.shape import Norm, Shape, precise, unrounded
+from ablate.training.model.norm.shape import Norm, Shape, precise, rms, unrounded
 
 
 class Positions(Dense):

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ablate.training.model.norm.scaled import rms
-from ablate.training.model.norm.shape import Norm, Shape, precise
+from ablate.training.model.norm.shape import Norm, Shape, precise, rms
 
 KEPT = 0.9  # alpha of the forward and of the backward average
 

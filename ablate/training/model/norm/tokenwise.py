@@ -9,8 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.training.model.norm.scaled import unit
-from ablate.training.model.norm.shape import Norm, Shape, precise
+from ablate.training.model.norm.shape import Norm, Shape, precise, unit
 
 
 class LayerNorm(nn.Module):
