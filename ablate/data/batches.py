@@ -13,29 +13,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
-from ablate.data.augment import (
-    layout,
-    mix,
-    photometric,
-)
+from ablate.data.augment import layout, mix, photometric
 from ablate.data.draws import Draws
 from ablate.data.feed import Feed, Wanted
-from ablate.data.image_changes import (
-    Change,
-    ImageView,
-    changes_of,
-    erasing,
-    in_blocks,
-    normalise,
-)
+from ablate.data.image_changes import Change, ImageView, changes_of, erasing, in_blocks, normalise
 from ablate.data.masked_crop import MaskedCuts
 from ablate.data.picture_crop import Cut, Cuts, pixels
 from ablate.data.splits import AnySplit, EncodedSplit, MaskedSplit, Split
 from ablate.shared.errors import UserError
 from ablate.shared.recipe import Augment
 
-Extra = Callable[[torch.Tensor, Draws, int], torch.Tensor]
+Extra = Callable[[Tensor, Draws, int], Tensor]
 SHARE = 0.3  # of a device's free memory that a split may take
 
 
@@ -44,7 +34,7 @@ def has_masks(split: AnySplit) -> bool:
     return isinstance(split, MaskedSplit) or (isinstance(split, Split) and split.labels.ndim == 3)
 
 
-def _within(extents: torch.Tensor, size: int) -> torch.Tensor:
+def _within(extents: Tensor, size: int) -> Tensor:
     """bool (B, size, size): the first rows and columns, as many as `extents` (B, 2) says."""
     tall, wide = (layout.count(size, extents.device) < extents[:, side, None] for side in (0, 1))
     return tall[:, :, None] & wide[:, None, :]
@@ -95,7 +85,7 @@ class Batches:
         view: ImageView | None = None,
         ahead: bool = False,
         extra: Extra | None = None,
-        share: tuple[slice, Callable[[torch.Tensor], torch.Tensor]] | None = None,
+        share: tuple[slice, Callable[[Tensor], Tensor]] | None = None,
     ) -> None:
         """`extra`: what is done to the levels of a whole batch, uint8 to float32, at a step.
         `share`: which rows of each global batch `at` gives, where others give the rest, and what
@@ -113,7 +103,7 @@ class Batches:
         self._epoch = -1
         self._order = torch.empty(0, dtype=torch.int64)
         self._on_host = Draws(draws.seed)
-        self._cut: Callable[[torch.Tensor, int], Cut] | None = None
+        self._cut: Callable[[Tensor, int], Cut] | None = None
         self._view = view or whole_square(split)
         if isinstance(split, EncodedSplit):
             host = Draws(draws.seed)
@@ -137,7 +127,7 @@ class Batches:
     def _is_whole(self) -> bool:
         return self.rows == slice(0, self.size)
 
-    def at(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def at(self, step: int) -> tuple[Tensor, Tensor]:
         """images float32 (B, size, size, C) as `view` says and labels int64 (B,) of step 0, 1...
         Or masks int64 (B, size, size); then an image is 0 where it is padded. Of a share of the
         rows, which `mixed` takes: with the one before them."""
@@ -162,7 +152,7 @@ class Batches:
             images, labels = (part[self._places.to(part.device)] for part in (images, labels))
         return images, labels
 
-    def _through(self, images: torch.Tensor, made: Sequence[Change]) -> torch.Tensor:
+    def _through(self, images: Tensor, made: Sequence[Change]) -> Tensor:
         """The images that were read, changed."""
         parts = images.split([part.stop - part.start for part in self._read])
         changed = [
@@ -170,7 +160,7 @@ class Batches:
         ]
         return changed[0] if len(changed) == 1 else torch.cat(changed)
 
-    def _with_masks(self, rows: Split, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _with_masks(self, rows: Split, step: int) -> tuple[Tensor, Tensor]:
         images = rows.images
         if self._augment.photometric:
             uniform = self._draws.uniform("photometric", step, photometric.PHOTOMETRIC, self.size)
@@ -178,20 +168,18 @@ class Batches:
         values = normalise(images, self._view.input)
         return values.mul_(_within(rows.aspects, images.shape[1])[..., None]), rows.labels.long()
 
-    def mixed(
-        self, images: torch.Tensor, targets: torch.Tensor, step: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def mixed(self, images: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """mixup and cutmix of the global batch: images as they come, targets (B, classes)."""
         height, width = images.shape[1:3]
         own = mix.kept(height, width, self._mixture(step, images))
         return mix.mix(images, targets, own, self._is_whole)
 
-    def _mixture(self, step: int, images: torch.Tensor) -> torch.Tensor:
+    def _mixture(self, step: int, images: Tensor) -> Tensor:
         """float64 (5,), a `changes.Mixture` on the device, worked out on the host."""
         height, width = images.shape[1:3]
         strengths = self._augment.mixup, self._augment.cutmix
 
-        def draw(steps: int) -> torch.Tensor:
+        def draw(steps: int) -> Tensor:
             drawn = self._on_host.precise("mix", step, mix.MIXTURE, steps).tolist()
             made = [mix.mixture(height, width, uniforms, *strengths) for uniforms in drawn]
             return torch.tensor(made, dtype=torch.float64).to(self._draws.device)
@@ -213,7 +201,7 @@ class Batches:
             return self.split, rows, cut
         return self.split, rows[self._places], None if cut is None else cut.take(self._places)
 
-    def _rows(self, step: int) -> torch.Tensor:
+    def _rows(self, step: int) -> Tensor:
         """Which examples a step sees: with `repeats` r some B / r of them, one after the other and
         then again, so that neighbours are different images. (DeiT's sampler, deit/samplers.py,
         deals the copies of an image out to different devices.)"""
@@ -234,7 +222,7 @@ def evaluation_batches(
     view: ImageView | None = None,
     device: torch.device | None = None,
     share: Callable[[int], slice] = slice,
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Every example once, in stored order, its centre: images float32 (<= size, H, W, C) as `view`
     says, and labels int64; the last batch may be smaller. With masks one image at a time, as large
     as it is, and its mask uint8 (1, H, W). `share`: which of so many batches."""

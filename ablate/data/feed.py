@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
 from ablate.data.picture_crop import Cut
 from ablate.data.splits import AnySplit, Split
@@ -25,7 +26,7 @@ from ablate.data.splits import AnySplit, Split
 AHEAD = 1  # batches beyond the one that is asked for
 RING = AHEAD + 1  # buffers: one is filled while the other is sent
 
-Wanted = tuple[AnySplit, torch.Tensor, Cut | None]  # of which split, which rows, cut how
+Wanted = tuple[AnySplit, Tensor, Cut | None]  # of which split, which rows, cut how
 
 
 class Link(Protocol):
@@ -122,7 +123,7 @@ class Feed:
         self._buffers[place] = (self._buffers[place][0], event)
         return there, event
 
-    def _buffer(self, place: int, split: AnySplit, rows: torch.Tensor, cut: Cut | None) -> Split:
+    def _buffer(self, place: int, split: AnySplit, rows: Tensor, cut: Cut | None) -> Split:
         """One of the ring, as long as `rows`, once nothing is copied from it any more."""
         if place < len(self._buffers):
             whole, event = self._buffers[place]

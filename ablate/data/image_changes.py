@@ -10,17 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
-from ablate.data.augment import (
-    colour,
-    crop,
-    erase,
-    layout,
-    mnist,
-    operate,
-    randaugment,
-    warp,
-)
+from ablate.data.augment import colour, crop, erase, layout, mnist, operate, randaugment, warp
 from ablate.data.draws import Draws, uniform
 from ablate.data.picture_crop import Centre, Style, random_boxes
 from ablate.data.splits import AnySplit, Split
@@ -64,7 +56,7 @@ class ImageView:
         """Of images that are cut already."""
         return replace(self, crop=1.0)
 
-    def centred(self, images: torch.Tensor, aspects: torch.Tensor) -> torch.Tensor:
+    def centred(self, images: Tensor, aspects: Tensor) -> Tensor:
         """The central square of each image: uint8 (B, H, W, C) to (B, size, size, C)."""
         if self.crop == 1 and images.shape[1:3] == (self.size, self.size):
             return images
@@ -72,12 +64,12 @@ class ImageView:
         return crop.resize_area(images, boxes, self.size)
 
 
-def normalise(images: torch.Tensor, input: str = "range") -> torch.Tensor:
+def normalise(images: Tensor, input: str = "range") -> Tensor:
     """float32 from levels, same shape: x / 127.5 - 1 (range), x / 255 (unit), or that by ImageNet's
     mean and standard deviation (imagenet). The same bits everywhere: a GPU divides by a tensor,
     where by a number it would multiply with the inverse."""
 
-    def constant(*values: float) -> torch.Tensor:
+    def constant(*values: float) -> Tensor:
         return layout.constants(values, images.device)
 
     whole = constant(127.5 if input == "range" else 255.0)
@@ -89,24 +81,24 @@ def normalise(images: torch.Tensor, input: str = "range") -> torch.Tensor:
     return values
 
 
-def normal(draws: Draws, step: int, rows: range, values: int) -> torch.Tensor:
+def normal(draws: Draws, step: int, rows: range, values: int) -> Tensor:
     """float32 (rows, values): N(0, 1), `values` for each row of a step's global batch."""
     return layout.normal(draws.lanes("noise", step, rows, values))
 
 
-Change = Callable[[torch.Tensor, slice], torch.Tensor]  # of images, which are these rows' ones
+Change = Callable[[Tensor, slice], Tensor]  # of images, which are these rows' ones
 
 # Values of images that are changed at once. The operators of RandAugment, all at once on a GPU,
 # take some 27 bytes for each: 1.8 GB.
 AT_ONCE = 1 << 26
 
 
-def in_blocks(images: torch.Tensor, made: Sequence[Change], start: int = 0) -> torch.Tensor:
+def in_blocks(images: Tensor, made: Sequence[Change], start: int = 0) -> Tensor:
     """The images (B, ...) through all that is `made`, one change after the other, and no more than
     AT_ONCE values at a time: changes take many times the memory of what they give. The bits are the
     same, as an image is changed by its own numbers alone. `start`: the first one's row."""
 
-    def through(images: torch.Tensor, rows: slice) -> torch.Tensor:
+    def through(images: Tensor, rows: slice) -> Tensor:
         for one in made:
             images = one(images, slice(start + rows.start, start + rows.stop))
         return images
@@ -125,7 +117,7 @@ def in_blocks(images: torch.Tensor, made: Sequence[Change], start: int = 0) -> t
 
 
 def changes_of(
-    aspects: torch.Tensor, spec: Augment, view: ImageView, draws: Draws, step: int
+    aspects: Tensor, spec: Augment, view: ImageView, draws: Draws, step: int
 ) -> list[Change]:
     """Crop, flip, shake, jitter, RandAugment, as `spec` says, each image of the global batch by
     draws of its own.
@@ -133,7 +125,7 @@ def changes_of(
     Each has a key of its own, so that turning one on moves no other.
     """
 
-    def drawn(what: str, count: int) -> torch.Tensor:
+    def drawn(what: str, count: int) -> Tensor:
         return draws.uniform(what, step, count, len(aspects))
 
     made: list[Change] = []
@@ -179,7 +171,7 @@ def randaugment_change(
     kind = spec.style, many, spec.randaug_magnitude
     layers = draws.ahead(("randaug", kind, size, batch), step, batch * many * alone, draw)
 
-    def changed(images: torch.Tensor, rows: slice) -> torch.Tensor:
+    def changed(images: Tensor, rows: slice) -> Tensor:
         some = [layer.of(rows) for layer in layers]
         if spec.style == "tf":
             return randaugment.tf_randaugment(images, some)
@@ -193,8 +185,8 @@ def erasing(batch: int, probability: float, draws: Draws, step: int) -> Change:
     """Random erasing, in place, of normalised images."""
     numbers = draws.uniform("erase", step, erase.ERASING, batch)
 
-    def changed(images: torch.Tensor, rows: slice) -> torch.Tensor:
-        def noise(some: range, values: int) -> torch.Tensor:
+    def changed(images: Tensor, rows: slice) -> Tensor:
+        def noise(some: range, values: int) -> Tensor:
             there = range(rows.start + some.start, rows.start + some.stop)
             return normal(draws, step, there, values)
 
@@ -203,7 +195,7 @@ def erasing(batch: int, probability: float, draws: Draws, step: int) -> Change:
     return changed
 
 
-def shake(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch.Tensor:
+def shake(images: Tensor, spec: Augment, uniform: Tensor) -> Tensor:
     """Rotated, moved and zoomed out as `spec` says: uint8 (B, H, W, C) to the same."""
     return mnist.shake(images, uniform, spec.rotate, spec.translate, spec.zoom_out)
 
@@ -211,7 +203,7 @@ def shake(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch.T
 AUGMENT = 3  # uniforms that an image takes
 
 
-def augment(images: torch.Tensor, spec: Augment, uniform: torch.Tensor) -> torch.Tensor:
+def augment(images: Tensor, spec: Augment, uniform: Tensor) -> Tensor:
     """Each image of the global batch flipped with probability 1/2, then zero-padded and cropped
     back at a random offset, as `spec` says: uint8 (B, H, W, C) to the same, by `uniform`
     (AUGMENT, B). A number means the same whatever `spec` asks for: the flip moves no crop."""

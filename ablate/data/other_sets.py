@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 
 import torch
 
-from ablate.data.splits import AnySplit, Cached, EncodedSplit, Split
+from ablate.data.splits import AnySplit, Cached, EncodedSplit
 from ablate.shared.errors import UserError
 from ablate.shared.sections import Data
 
@@ -83,60 +83,13 @@ def shared_images(
 ) -> int:
     """How many images of `other` are in `train`, too, pixel for pixel; where files' own bytes are
     kept, byte for byte. `beat`: told from time to time which row of `train` is looked at."""
-    if isinstance(train, EncodedSplit) and isinstance(other, EncodedSplit):
-        return _shared(_Files(train), _Files(other), beat)
-    assert isinstance(train, Split)
-    assert isinstance(other, Split)
-    return _shared(_Squares(train), _Squares(other), beat)
-
-
-def _shared(train: _Images, other: _Images, beat: Callable[[int], None]) -> int:
-    """Marks tell most images apart: of the others nothing more is read."""
-    marks, seen = {mark for _, mark in other.marks()}, set()
-    for row, mark in train.marks():
+    assert isinstance(train, EncodedSplit) == isinstance(other, EncodedSplit)
+    marks, seen = {*other.marks()}, set()  # which tell most images apart: no more is read of these
+    for row, mark in enumerate(train.marks()):
         if row % _AT_ONCE == 0:
             beat(row)
         if mark in marks:
-            seen.add(blake2b(train.content(row)).digest())
+            seen.add(blake2b(train.kept(row)).digest())
     if not seen:
         return 0
-    return sum(blake2b(other.content(row)).digest() in seen for row in range(len(other)))
-
-
-class _Squares:
-    """Decoded images, marked by one row of pixels."""
-
-    def __init__(self, split: Split) -> None:
-        self._images = split.images
-
-    def __len__(self) -> int:
-        return len(self._images)
-
-    def marks(self) -> Iterator[tuple[int, bytes]]:
-        middle = self._images[:, self._images.shape[1] // 2]
-        for first in range(0, len(middle), _AT_ONCE):
-            rows = middle[first : first + _AT_ONCE].numpy()
-            yield from ((first + n, row.tobytes()) for n, row in enumerate(rows))
-
-    def content(self, row: int) -> bytes:
-        return self._images[row].numpy().tobytes()
-
-
-class _Files:
-    """Files' own bytes, marked by how many they are."""
-
-    def __init__(self, split: EncodedSplit) -> None:
-        self._split = split
-
-    def __len__(self) -> int:
-        return len(self._split)
-
-    def marks(self) -> Iterator[tuple[int, int]]:
-        spans = self._split.spans
-        yield from enumerate((spans[:, 1] - spans[:, 0]).tolist())
-
-    def content(self, row: int) -> bytes:
-        return self._split.content.read(*self._split.spans[row].tolist())
-
-
-_Images = _Squares | _Files
+    return sum(blake2b(other.kept(row)).digest() in seen for row in range(len(other)))

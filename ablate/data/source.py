@@ -41,8 +41,6 @@ def open_source(data: Data) -> Source:
         source = open_coloured(data)
     elif data.path is None:
         source = open_hub(data)
-    elif data.text is not None:
-        source = open_captions(data, found_at(data))
     elif (found := found_at(data)).kind == "parquet":
         source = open_parquet(data, found)
     else:
@@ -52,6 +50,9 @@ def open_source(data: Data) -> Source:
 
 
 def _open_files(data: Data, found: Listing) -> Source:
+    """What is no table of images."""
+    if found.kind == "captions":
+        return open_captions(data, found)
     return open_masks(data, found) if data.labels == "masks" else open_folder(data, found)
 
 
@@ -77,11 +78,8 @@ def rows(data: Data) -> dict[str, int] | None:
             return None
         return {split: known[split] for split in wanted_splits(data, sorted(known))}
     found = found_at(data)
-    if found.kind == "captions":
-        return {split: part.rows for split, part in open_captions(data, found).parts.items()}
-    if found.kind == "folder":
-        parts = _open_files(data, found).parts
-        return {split: part.rows for split, part in parts.items()}
+    if found.kind != "parquet":
+        return {split: part.rows for split, part in _open_files(data, found).parts.items()}
     from pyarrow import parquet
 
     return {
@@ -97,9 +95,7 @@ def sizes(data: Data, rows: dict[str, int]) -> dict[str, np.ndarray] | None:
         return None
     found = found_at(data)
     if found.kind != "parquet":
-        opened = _open_files if found.kind == "folder" else open_captions
-        parts = opened(data, found).parts
-        return {split: exact(part) for split, part in parts.items()}
+        return {split: exact(part) for split, part in _open_files(data, found).parts.items()}
     from pyarrow import parquet
 
     guessed = {}

@@ -6,13 +6,14 @@ from __future__ import annotations
 import mmap
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
+from torch import Tensor
 
 from ablate.data import source
 from ablate.data.mask import classes
@@ -34,9 +35,9 @@ class Split:
     """images: uint8 (N, H, W, C); labels: int64 (N,); aspects: float32 (N,), the width over the
     height that each image had before it was squeezed into a square."""
 
-    images: torch.Tensor
-    labels: torch.Tensor
-    aspects: torch.Tensor
+    images: Tensor
+    labels: Tensor
+    aspects: Tensor
     names: tuple[str, ...] | None = None  # the texts that labels stand for
 
     def __len__(self) -> int:
@@ -50,7 +51,7 @@ class Split:
         """Room for so many rows: `pinned` where a GPU is to fetch them by itself."""
         return room(rows, tuple(self.images.shape[1:]), pinned)
 
-    def gather(self, rows: torch.Tensor, cut: Cut | None, out: Split, each: Each) -> None:
+    def gather(self, rows: Tensor, cut: Cut | None, out: Split, each: Each) -> None:
         """Some of its rows into `out`, in the order given, part by part."""
 
         at_once = max(1, PART * len(self) // max(self.images.nbytes, 1))
@@ -64,16 +65,25 @@ class Split:
         for _ in each(part, range(0, len(rows), at_once)):
             pass
 
+    def marks(self) -> Iterator[bytes]:
+        """Of each image a row of its pixels: who has another is another image."""
+        middle = self.images[:, self.images.shape[1] // 2]
+        return (row.numpy().tobytes() for part in middle.split(MARKED) for row in part)
+
+    def kept(self, row: int) -> bytes:
+        """All of an image."""
+        return self.images[row].numpy().tobytes()
+
     def to(self, device: torch.device | str) -> Split:
         return self._each(lambda part: part.to(device, non_blocking=True))
 
-    def take(self, rows: torch.Tensor | slice) -> Split:
+    def take(self, rows: Tensor | slice) -> Split:
         """Some of its rows, in the order given."""
         if isinstance(rows, slice):
             return self._each(lambda part: part[rows])
         return self._each(lambda part: part.index_select(0, rows))
 
-    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Split:
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Split:
         return Split(change(self.images), change(self.labels), change(self.aspects), self.names)
 
 
@@ -113,9 +123,9 @@ class EncodedSplit:
     """
 
     content: Bytes
-    spans: torch.Tensor
-    labels: torch.Tensor
-    shapes: torch.Tensor
+    spans: Tensor
+    labels: Tensor
+    shapes: Tensor
     channels: int
     names: tuple[str, ...] | None = field(default=None, kw_only=True)  # as of a Split
 
@@ -127,11 +137,18 @@ class EncodedSplit:
         return self.labels.device
 
     @property
-    def aspects(self) -> torch.Tensor:
+    def aspects(self) -> Tensor:
         """float32 (N,): width over height."""
         return self.shapes[:, 1] / self.shapes[:, 0]
 
-    def take(self, rows: torch.Tensor | slice) -> EncodedSplit:
+    def marks(self) -> Iterator[int]:
+        """As of a Split: of each image how many bytes its file has."""
+        return iter((self.spans[:, 1] - self.spans[:, 0]).tolist())
+
+    def kept(self, row: int) -> bytes:
+        return self.content.read(*self.spans[row].tolist())
+
+    def take(self, rows: Tensor | slice) -> EncodedSplit:
         """Some of its rows, in the order given. None is read."""
         spans, labels, shapes = (part[rows] for part in (self.spans, self.labels, self.shapes))
         return replace(self, spans=spans, labels=labels, shapes=shapes)
@@ -140,7 +157,7 @@ class EncodedSplit:
         assert cut is not None
         return room(rows, (cut.size, cut.size, self.channels), pinned)
 
-    def gather(self, rows: torch.Tensor, cut: Cut | None, out: Split, each: Each) -> None:
+    def gather(self, rows: Tensor, cut: Cut | None, out: Split, each: Each) -> None:
         """As `Split.gather`, each image cut from its whole. One that stands there several times is
         decoded once. Raises Broken where the bytes are no image any more."""
         assert cut is not None
@@ -178,10 +195,10 @@ class MaskedSplit(EncodedSplit):
     float32 (B, 2), how many of its rows and columns are the image's: the rest is padding.
     """
 
-    lengths: torch.Tensor
+    lengths: Tensor
     data: Data
 
-    def take(self, rows: torch.Tensor | slice) -> MaskedSplit:
+    def take(self, rows: Tensor | slice) -> MaskedSplit:
         some = super().take(rows)
         assert isinstance(some, MaskedSplit)
         return replace(some, lengths=self.lengths[rows])
@@ -192,7 +209,7 @@ class MaskedSplit(EncodedSplit):
         masks = torch.empty(images.shape[:3], dtype=torch.uint8, pin_memory=pinned)
         return Split(images, masks, torch.empty(rows, 2, pin_memory=pinned))
 
-    def gather(self, rows: torch.Tensor, cut: Cut | None, out: Split, each: Each) -> None:
+    def gather(self, rows: Tensor, cut: Cut | None, out: Split, each: Each) -> None:
         """Each image and its mask, cut alike."""
         assert isinstance(cut, MaskedCrops)
         numbers = rows.tolist()
@@ -222,6 +239,7 @@ class MaskedSplit(EncodedSplit):
 
 AnySplit = Split | EncodedSplit
 PART = 1 << 20  # bytes of images that one thread copies at a time
+MARKED = 4096  # images at once
 Each = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]  # map, or by threads
 
 
@@ -269,7 +287,7 @@ class Cached:
         return MaskedSplit(content, spans, labels, shapes, channels, lengths, self.masks)
 
 
-def mapped(path: Path) -> torch.Tensor:
+def mapped(path: Path) -> Tensor:
     """A .npy file, mapped copy-on-write, since torch warns of arrays that it can't write to.
 
     Not by np.load: without MAP_NORESERVE the kernel refuses a file that is larger than its memory.

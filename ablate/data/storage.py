@@ -14,7 +14,7 @@ the files' own bytes. The processes that decode load this, and no torch.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,12 @@ def arrays(
 def _splits(rows: Mapping[str, Any]) -> list[str]:
     """Those that there are, in their order."""
     return [split for split in SPLITS if split in rows]
+
+
+def drop_rows(each: Iterable[Sequence[Array]], split: int, rows: Sequence[int]) -> None:
+    """Leave out these rows of a split, of arrays that have a row an image."""
+    for arrays in filter(None, each):
+        arrays[split].drop([(row, row + 1) for row in rows])
 
 
 class Squares:
@@ -81,9 +87,7 @@ class Squares:
 
     def drop(self, split: int, rows: Sequence[int]) -> None:
         """Leave out these images, in ascending order."""
-        for array in (self._images, self._aspects):
-            if array:
-                array[split].drop([(row, row + 1) for row in rows])
+        drop_rows((self._images, self._aspects), split, rows)
 
     def pixels(self, split: int) -> Iterator[bytes]:
         """Of each image, `DIGEST` bytes that those of other pixels have not."""
@@ -150,8 +154,7 @@ class Encoded:
     def drop(self, split: int, rows: Sequence[int]) -> None:
         begins = self._begins[split]
         self._encoded[split].drop([(int(begins[row]), int(begins[row + 1])) for row in rows])
-        for array in (self._shapes, self._pixels):
-            array[split].drop([(row, row + 1) for row in rows])
+        drop_rows((self._shapes, self._pixels), split, rows)
         kept = np.delete(np.diff(begins), rows)
         self._begins[split] = np.concatenate([[0], np.cumsum(kept)])
         self._offsets[split].drop([(len(kept) + 1, len(begins))])
@@ -205,8 +208,7 @@ class Masked(Encoded):
 
     def drop(self, split: int, rows: Sequence[int]) -> None:
         super().drop(split, rows)
-        for array in (self._lengths, self._labels):
-            array[split].drop([(row, row + 1) for row in rows])
+        drop_rows((self._lengths, self._labels), split, rows)
 
     def check(self) -> None:
         """Raises UserError for a split without a pixel of a class."""

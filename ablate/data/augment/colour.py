@@ -6,6 +6,7 @@ the operators that TensorFlow executes otherwise.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 import torch
@@ -161,7 +162,7 @@ def mean_of(greys: Tensor) -> Tensor:
     return mean.add_(0.5).floor_().float()
 
 
-def saturation(images: Tensor, factor: Tensor) -> Tensor:
+def saturation(images: Tensor, factor: Tensor, grey: Callable[[Tensor], Tensor] = grey) -> Tensor:
     """0 is grey, 1 the image: ImageEnhance.Color. With one channel nothing changes."""
     if images.shape[3] == 1:
         return images

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ablate.data.augment import colour
 from ablate.data.augment.colour import blend, extremes, smooth
-from ablate.data.augment.layout import along_lines, lines, pixels, planes
+from ablate.data.augment.layout import along_lines, lines
 
 
 def posterize(images: Tensor, bits: Tensor) -> Tensor:
@@ -41,10 +41,7 @@ def sum_of(images: Tensor) -> float:
 def saturation(images: Tensor, factor: Tensor) -> Tensor:
     """0 is grey, 1 the image; with one channel nothing changes. The grey is a share of 255.5 cut
     off (tf.image.rgb_to_grayscale), to 2e-5 of a level."""
-    if images.shape[3] == 1:
-        return images
-    levels = planes(images).float()
-    return pixels(blend(grey(levels), levels, factor))
+    return colour.saturation(images, factor, grey)
 
 
 def grey(planes: Tensor) -> Tensor:

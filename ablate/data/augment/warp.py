@@ -103,9 +103,7 @@ def flip(images: Tensor, mask: Tensor) -> Tensor:
     return flipped
 
 
-def flip_and_crop(
-    images: torch.Tensor, flip: torch.Tensor, top: torch.Tensor, left: torch.Tensor, pad: int
-) -> torch.Tensor:
+def flip_and_crop(images: Tensor, flip: Tensor, top: Tensor, left: Tensor, pad: int) -> Tensor:
     """Image b, mirrored where flip[b], zero-padded by `pad`, cropped at (top[b], left[b]).
 
     uint8 (B, H, W, C) to the same; flip bool (B,), top and left int64 (B,) in 0..2 pad.

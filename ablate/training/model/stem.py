@@ -6,12 +6,20 @@ What one may say of itself is `traits.StemTraits`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ablate.training.model.dense import Dense
-from ablate.training.model.norm import Affine, LayerNorm, OneChannelBatchNorm, RMSNorm, Shape
+from ablate.training.model.norm import (
+    Affine,
+    LayerNorm,
+    MakeNorm,
+    OneChannelBatchNorm,
+    RMSNorm,
+    Shape,
+)
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,14 @@ class Stem(nn.Module):
         return self.after(self.dense(self.before(patches)))
 
 
+class Dual(Stem):
+    """n(W m(p) + b): a norm of the values of a patch, and one of the channels of its token."""
+
+    def __init__(self, patches: Patches, width: int, norm: MakeNorm) -> None:
+        before, after = (norm(patches.shape(channels)) for channels in (patches.values, width))
+        super().__init__(patches, width, before=before, after=after)
+
+
 class Plain(Stem):
     """W p + b: the plain ViT (Dosovitskiy et al. 2021)."""
 
@@ -83,17 +99,14 @@ class Plain(Stem):
         super().__init__(patches, width)
 
 
-class DualPatchNorm(Stem):
+class DualPatchNorm(Dual):
     """LN(W LN(p) + b): Kumar, Dehghani, Houlsby 2023 (arXiv 2302.01327), Eq. 3-4.
 
     The first LN is over the K values of a patch, the second over the D channels of its token.
     """
 
     def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
-        before, after = (
-            LayerNorm(patches.shape(channels), eps=eps) for channels in (patches.values, width)
-        )
-        super().__init__(patches, width, before=before, after=after)
+        super().__init__(patches, width, partial(LayerNorm, eps=eps))
 
 
 class PreNorm(Stem):
@@ -128,46 +141,36 @@ class PostPosembNorm(Stem):
         setattr(self, {"patches": "after_posemb", "include_cls": "after_cls"}[cls], norm)
 
 
-class OnlyLearnable(Stem):
+class OnlyLearnable(Dual):
     """g1 * (W (g0 * p + b0) + b) + b1: what Dual PatchNorm learns, without what it measures."""
 
     def __init__(self, patches: Patches, width: int) -> None:
-        before, after = (Affine(patches.shape(channels)) for channels in (patches.values, width))
-        super().__init__(patches, width, before=before, after=after)
+        super().__init__(patches, width, Affine)
 
 
-class NoLearnable(Stem):
+class NoLearnable(Dual):
     """n(W n(p) + b), n an LN without scale and bias."""
 
     def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
-        before, after = (
-            LayerNorm(patches.shape(channels), eps=eps, affine=False)
-            for channels in (patches.values, width)
-        )
-        super().__init__(patches, width, before=before, after=after)
+        norm = partial(LayerNorm, eps=eps, affine=False)
+        super().__init__(patches, width, norm)
 
 
-class DualRMSNorm(Stem):
+class DualRMSNorm(Dual):
     """R(W R(p) + b), R(v) = g * v / sqrt(mean(v^2) + eps)."""
 
     def __init__(self, patches: Patches, width: int, *, eps: float = 1e-6) -> None:
-        before, after = (
-            RMSNorm(patches.shape(channels), eps=eps) for channels in (patches.values, width)
-        )
-        super().__init__(patches, width, before=before, after=after)
+        super().__init__(patches, width, partial(RMSNorm, eps=eps))
 
 
-class DualBatchNorm(Stem):
+class DualBatchNorm(Dual):
     """N(W N(p) + b), N a BatchNorm of one channel: all values of all patches of the batch together.
 
     BatchNorm_in_Transformers_CV (model/vitbn.py).
     """
 
     def __init__(self, patches: Patches, width: int) -> None:
-        before, after = (
-            OneChannelBatchNorm(patches.shape(channels)) for channels in (patches.values, width)
-        )
-        super().__init__(patches, width, before=before, after=after)
+        super().__init__(patches, width, OneChannelBatchNorm)
 
 
 class Standardise(nn.Module):

@@ -53,17 +53,13 @@ class Behind(nn.Module):
         return x[:, self.number :]
 
 
-class ClassToken(nn.Module):
-    """Joins a learned token before the others; it has no position."""
+class ClassToken(Registers):
+    """Joins one learned token before the others, which the head reads; it has no position."""
 
     roles: ClassVar[dict[str, str]] = {"token": "cls"}
 
     def __init__(self, width: int) -> None:
-        super().__init__()
-        self.token = nn.Parameter(torch.empty(1, 1, width))
-
-    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, 1+N, D)
-        return torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+        super().__init__(1, width)
 
 
 class PlacedClassToken(ClassToken):

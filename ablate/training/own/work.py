@@ -22,13 +22,7 @@ from ablate.shared.source import own_frame
 from ablate.shared.spec import to_tree
 from ablate.shared.trainer import build_own
 from ablate.training import faults
-from ablate.training.attempt import (
-    Attempt,
-    TrainingStopped,
-    code_digest,
-    hold,
-    listed,
-)
+from ablate.training.attempt import Attempt, TrainingStopped, code_digest, hold, listed
 from ablate.training.own.code import Code
 from ablate.training.own.command import Command
 from ablate.training.own.handle import Ended, Handle

@@ -7,7 +7,6 @@ model reads. One that is off is not built.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import io
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,7 +21,7 @@ from ablate.shared.errors import UserError
 from ablate.shared.files import write_whole
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
-from ablate.training.plugin import by_path, load
+from ablate.training.plugin import by_path, load, named
 from ablate.training.probes.probe import Probe
 
 IMAGES = 500  # of validation, at least, that probes at the end look at
@@ -87,8 +86,7 @@ class Probes:
 def class_of(name: str, run: Run) -> Callable[..., Probe]:
     """Raises UserError for a class of the user's own that can't be imported, or is no Probe."""
     if name in PROBES:
-        module, _, of = PROBES[name].path.partition(":")
-        cls = getattr(importlib.import_module(module), of)
+        cls = named(PROBES[name].path)
     else:
         cls = next(load(used) for used in by_path(run) if (used.key, used.name) == ("probe", name))
         if not (isinstance(cls, type) and issubclass(cls, Probe)):

@@ -46,9 +46,7 @@ class Classify(Task):
         self._soft = self._mixes or (own is not None and self._smoothing > 0)
         self._own = own
 
-    def inputs(
-        self, batches: Batches, step: int, dtype: torch.dtype
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def inputs(self, batches: Batches, step: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Images, and labels int64 (B,) or, where images are mixed, soft ones (B, C); a loss by
         import path has soft ones where they are smoothed, too."""
         images, labels = batches.at(step)
@@ -58,11 +56,11 @@ class Classify(Task):
         soft = targets(labels, self._classes, self._smoothing, dtype)
         return batches.mixed(images, soft, step) if self._mixes else (images, soft)
 
-    def loss(self, outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
         """Mean over the rows given, a scalar."""
         return self._minimised(outputs, target)
 
-    def _cross_entropy(self, outputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def _cross_entropy(self, outputs: Tensor, target: Tensor) -> Tensor:
         return loss(outputs, target, self._smoothing, self._kind)
 
     def prior_loss(self, train: AnySplit) -> float | None:
@@ -80,7 +78,7 @@ class Classify(Task):
     def evaluate(
         self,
         predict: Predictor,
-        batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+        batches: Iterable[tuple[Tensor, Tensor]],
     ) -> tuple[dict[str, float], np.ndarray]:
         """Metrics and predictions of a whole split: see `evaluate`. With a loss by import path the
         measured loss is the cross-entropy."""
@@ -89,8 +87,8 @@ class Classify(Task):
 
 
 def targets(
-    labels: torch.Tensor, classes: int, smoothing: float, dtype: torch.dtype = torch.float32
-) -> torch.Tensor:
+    labels: Tensor, classes: int, smoothing: float, dtype: torch.dtype = torch.float32
+) -> Tensor:
     """(B, C): 1 - smoothing on the label's class, and smoothing / C on every class.
 
     What mixup and cutmix mix: labels are smoothed first (timm.data.mixup.mixup_target).
@@ -101,12 +99,12 @@ def targets(
 
 
 def loss(
-    logits: torch.Tensor,
-    target: torch.Tensor,
+    logits: Tensor,
+    target: Tensor,
     smoothing: float,
     kind: Loss = "softmax",
     reduction: Literal["mean", "none"] = "mean",
-) -> torch.Tensor:
+) -> Tensor:
     """Mean loss over the rows given, a scalar; with `none` that of each row, (B,).
 
     softmax: cross-entropy. sigmoid: a binary cross-entropy for each class, summed over the classes
@@ -129,7 +127,7 @@ def loss(
 
 
 def prior_loss(
-    labels: torch.Tensor, classes: int, smoothing: float = 0.0, kind: Loss = "softmax"
+    labels: Tensor, classes: int, smoothing: float = 0.0, kind: Loss = "softmax"
 ) -> float:
     """The training loss of the best prediction that looks at no image: the class frequencies.
 
@@ -148,7 +146,7 @@ def prior_loss(
 
 
 def evaluate(
-    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    batches: Iterable[tuple[Tensor, Tensor]],
     kind: Loss = "softmax",
     ranks: Ranks = ALONE,
 ) -> tuple[dict[str, float], np.ndarray]:

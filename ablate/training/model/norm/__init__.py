@@ -23,25 +23,3 @@ from ablate.training.model.norm.tokenwise import (
     RMSNorm,
     ScaleNorm,
 )
-
-__all__ = [
-    "DTN",
-    "Affine",
-    "BatchNorm",
-    "DTNPool",
-    "DTNVar",
-    "DynamicTanh",
-    "ExcludeCls",
-    "GroupNorm",
-    "Identity",
-    "InstanceNorm",
-    "LayerNorm",
-    "MakeNorm",
-    "Norm",
-    "OneChannelBatchNorm",
-    "PowerNorm",
-    "RMSNorm",
-    "ScaleNorm",
-    "Shape",
-    "SwitchNorm",
-]
