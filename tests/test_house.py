@@ -14,7 +14,7 @@ from ablate.training import worker
 
 PACKAGE = REPOSITORY / "ablate"
 LONGEST_FILE, LONGEST_FUNCTION = 600, 100
-MOST_NOUNS, MOST_LINES = 25, 41_400  # of code; what it grows by has to go elsewhere
+MOST_NOUNS, MOST_LINES = 25, 43_000  # of code: what grows beyond has to shrink elsewhere
 TABLES = {"shared/choices.py"}  # of data
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablate.analysis.scores import Results, Scores, blocks_of
 from ablate.planning.plan import Plan
-from ablate.planning.probing import RIGHT_WITHIN
+from ablate.shared.metrics import Metric
 
 if TYPE_CHECKING:  # numpy, which `--help` does without
     from ablate.analysis.stats.estimate import Bools
@@ -49,20 +49,20 @@ def correct(
                 right = np.zeros((len(block), len(plan.seeds), len(table)), dtype=bool)
             if len(table) != right.shape[-1]:
                 return Correct(None, f"{found.cell.row} was tested on other images")
-            marks = _marks(plan.metric.key, table, found.main.by_seed[seed])
+            marks = _marks(plan.metric, table, found.main.by_seed[seed])
             if marks is None:
                 return Correct(None, f"predictions.npy of {found.cell.row} is not right or wrong")
             right[r, s] = marks
     return Correct(right)
 
 
-def _marks(metric: str, table: Any, value: float) -> Bools | None:
+def _marks(metric: Metric, table: Any, value: float) -> Bools | None:
     """Which images are right by a run's predictions; of a program these say it by themselves, and
     their share is the metric's value in %, else None."""
     if table.dtype.names and "rank" not in table.dtype.names:  # of a lean bundle
-        return table["class"] == table["label"] if RIGHT_WITHIN[metric] == 1 else None
+        return table["class"] == table["label"] if metric.right_within == 1 else None
     if table.dtype.names:
-        marks: Bools = table["rank"] < RIGHT_WITHIN[metric]
+        marks: Bools = table["rank"] < metric.right_within
         return marks
     marks = table.astype(bool)
     same = table.ndim == 1 and table.dtype.kind in "bui" and bool((marks == table).all())

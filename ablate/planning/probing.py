@@ -6,17 +6,14 @@ import shlex
 from typing import TYPE_CHECKING, Literal
 
 from ablate.shared.errors import UserError
-from ablate.shared.metrics import DEFAULT, Metric
+from ablate.shared.metrics import DEFAULT, TASKS, Metric
 from ablate.shared.own import marks_examples
 from ablate.shared.parts import is_plugin
-from ablate.shared.spec import task_of
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
 
 Spread = Literal["images", "one way", "paired"]
-# Metrics that are a share of images: right is a true class among so many of the likeliest.
-RIGHT_WITHIN = {"top1": 1, "top5": 5}
 FEWEST_AT_ONCE = 5  # seeds: with fewer, a family of several columns is judged in pairs
 
 
@@ -68,8 +65,8 @@ def no_images(plan: Plan, metric: Metric) -> str:
     for cell in plan.cells[:1]:
         if marks_examples(cell.spec, metric.key):
             continue
-        if metric.key not in RIGHT_WITHIN or task_of(cell.spec) != DEFAULT:
-            made = " and ".join(RIGHT_WITHIN)
+        if not metric.right_within:
+            made = " and ".join(m.key for m in TASKS[DEFAULT].metrics if m.right_within)
             return f"says which images are right, which makes {made} of {DEFAULT}, not {metric.key}"
     return "is not tried for tuned sweeps, whose n counts searches" if plan.tune else ""
 

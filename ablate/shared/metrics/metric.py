@@ -41,6 +41,7 @@ class Metric:
     on: str = ""  # what it is measured on, in the words of a caption; "": the test set
     how: str = ""  # a sentence of captions on what is measured
     own: str = ""  # the version of the user's function that it is made by; "" of a declared one
+    right_within: int = 0  # it is the share of examples whose true class has a rank below it; 0: no
     guessed: bool = True  # is there what guessing gets, which `chance` then says?
 
     def text(self, value: float, sign: bool = False) -> str:
@@ -166,7 +167,8 @@ class TaskChoice:
             return self.probed[probe].find(number)
         if name == AREA:
             what = f"mean validation {first.short} of the curve"
-            return replace(first, key=AREA, name=what, of_curve=True, is_share=False, needs="")
+            curve = replace(first, key=AREA, name=what, of_curve=True, needs="")
+            return replace(curve, is_share=False, right_within=0)
         if (value := threshold(name)) is not None:
             most = math.inf if first.most is None else first.most / first.scale
             return _crossing(name, first, value) if 0 < value <= most else None

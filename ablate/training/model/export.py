@@ -77,44 +77,29 @@ def timm_arguments(run: spec.Run) -> dict[str, Any]:
 def to_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """timm's state dict from ours. Raises UserError for a model that timm does not have."""
     run = _check(run)
+    theirs = {other: state[name] for name, other in _renamed(run).items()}
     kernel = state["stem.dense.weight"]  # (D, K), K = (row, column, channel)
     side, channels = run.model.patch, run.data.channels
-    theirs = {
-        "patch_embed.proj.weight": kernel.unflatten(1, (side, side, channels)).permute(0, 3, 1, 2),
-        "patch_embed.proj.bias": state["stem.dense.bias"],
-        "pos_embed": state["posemb"],
-    }
-    if run.model.pool == "tok":
-        theirs["cls_token"] = state["cls.token"]
-    if run.model.registers:
-        theirs["reg_token"] = state["registers.token"]
+    theirs["patch_embed.proj.weight"] = kernel.unflatten(1, (side, side, channels)).permute(
+        0, 3, 1, 2
+    )
     if run.model.cls_posemb:  # timm's registers have positions, too, where its class token has one
         bare = [torch.zeros_like(state["registers.token"])] if run.model.registers else []
         theirs["pos_embed"] = torch.cat([state["cls.posemb"], *bare, state["posemb"]], 1)
-    theirs |= {other: state[name] for name, other in _renamed(run).items()}
     return {name: tensor.contiguous() for name, tensor in theirs.items()}
 
 
 def from_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Our state dict from timm's. Raises UserError for a model that timm does not have."""
     run = _check(run)
+    ours = {name: state[other] for name, other in _renamed(run).items()}
     kernel = state["patch_embed.proj.weight"]  # (D, C, P, P)
-    ours = {
-        "stem.dense.weight": kernel.permute(0, 2, 3, 1).flatten(1),
-        "stem.dense.bias": state["patch_embed.proj.bias"],
-        "posemb": state["pos_embed"],
-    }
-    if run.model.pool == "tok":
-        ours["cls.token"] = state["cls_token"]
-    number = run.model.registers
-    if number:
-        ours["registers.token"] = state["reg_token"]
+    ours["stem.dense.weight"] = kernel.permute(0, 2, 3, 1).flatten(1)
     if run.model.cls_posemb:
-        positions = state["pos_embed"]
+        positions, number = state["pos_embed"], run.model.registers
         ours["cls.posemb"], ours["posemb"] = positions[:, :1], positions[:, 1 + number :]
         if number:
             ours["registers.token"] = state["reg_token"] + positions[:, 1 : 1 + number]
-    ours |= {name: state[other] for name, other in _renamed(run).items()}
     return {name: tensor.contiguous() for name, tensor in ours.items()}
 
 
@@ -132,6 +117,11 @@ def _renamed(run: spec.ShippedRun) -> dict[str, str]:
         for part in ("weight", "bias")
         if run.model.qkv_bias or not f"{ours}.{part}".endswith("qkv.bias")
     }
+    same |= {"stem.dense.bias": "patch_embed.proj.bias", "posemb": "pos_embed"}
+    if run.model.registers:
+        same["registers.token"] = "reg_token"
+    if run.model.pool == "tok":
+        same["cls.token"] = "cls_token"
     if run.model.pool == "map":
         same["pool.probe"] = "attn_pool.latent"
     if run.model.layerscale is not None:
