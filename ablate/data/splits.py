@@ -68,7 +68,7 @@ class Split:
     def marks(self) -> Iterator[bytes]:
         """Of each image a row of its pixels: who has another is another image."""
         middle = self.images[:, self.images.shape[1] // 2]
-        return (row.numpy().tobytes() for part in middle.split(MARKED) for row in part)
+        return (row.tobytes() for part in middle.split(MARKED) for row in part.numpy())
 
     def kept(self, row: int) -> bytes:
         """All of an image."""
