@@ -307,6 +307,9 @@ class Plan:
             plan = cls._of(tree)
         except (UserError, LookupError, TypeError, AttributeError, ValueError, RecursionError) as e:
             raise ValueError("is no plan of a sweep") from e
+        parts = {"format", *(part.name for part in fields(cls)), *plan.design.tree()}
+        for key in sorted(tree.keys() - parts):
+            raise ValueError(f"has {_unknown(key, 'designs')}")
         _check(plan)
         return plan
 
@@ -328,6 +331,12 @@ class Plan:
         return replace(plan, design=design_of(tree))
 
 
+def _unknown(name: Any, of: str) -> str:
+    """What there is not, and how it would come from outside: see `shared.extensions`."""
+    said = printable(str(name))
+    return f"{said}, which is unknown here: ablate_{of}/{said}.py is not on Python's path"
+
+
 def _check(plan: Plan) -> None:
     """Raises ValueError where a value names what there is not."""
     if not plan.cells:
@@ -345,8 +354,11 @@ def _check(plan: Plan) -> None:
         if not (run.isalnum() and run.isascii()):  # a folder's name
             raise ValueError(f"is no plan of a sweep: {run!r} is no run's id")
     tasks = {task_of(cell.spec) for cell in plan.cells}  # a trial may be a parent, of another one
-    if len(tasks) > 1 or not all(has_task(cell.spec) for cell in cells):
-        raise ValueError("is no plan of a sweep: its runs have no task, or several")
+    for cell in cells:
+        if not has_task(cell.spec):
+            raise ValueError(f"has task={_unknown(cell.spec.get('task'), 'tasks')}")
+    if len(tasks) > 1:
+        raise ValueError("is no plan of a sweep: its runs have several tasks")
     metric = plan.analysis.metric
     if (metric and not plan.task.find(metric)) or not 0 < plan.analysis.alpha < 1:
         raise ValueError("is no plan of a sweep: its analysis can't be computed")
