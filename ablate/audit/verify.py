@@ -28,10 +28,10 @@ from ablate.report.formats import render
 from ablate.shared import decoded, spec
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import is_number, read_json, sha256_of
-from ablate.shared.own import is_own, said_by
+from ablate.shared.own import is_own
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
-from ablate.shared.spec import also_of, classes_of, datasets_of, task_in
+from ablate.shared.spec import also_of, classes_of, datasets_of, said_by, task_in
 from ablate.store.events import BUNDLED, HELD, PLANNING, History, RunState
 from ablate.store.ledger import Ledger
 from ablate.store.record import Recorded, folded
@@ -261,14 +261,7 @@ class _Check:
         if result["status"] != "finished":
             return {}
         lines = folder.read_metrics()
-        line = lines[-1] if lines else {}
-        made = {
-            "step": line.get("step"),
-            "train_loss": line.get("train_loss"),
-            "validation": {name[4:]: line[name] for name in line if name.startswith("val_")},
-        }
-        if is_own(run.cell.spec):
-            made = said_by(run.cell.spec, lines)
+        made = said_by(run.cell.spec, lines)
         for key, value in made.items():
             if value != result.get(key):
                 words = f"{key} of the last line is {value}, but {result.get(key)} in result.json"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
@@ -246,6 +246,18 @@ def guesses_of(tree: Mapping[str, Any]) -> int:
     task = metrics.TASKS.get(task_of(tree))
     learnt = classes_of(tree)
     return learnt if task is None else task.among(learnt, tree["data"].get("test_classes"))
+
+
+def last_measured(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What of a run's result the last line of its `metrics.jsonl` says."""
+    line = lines[-1] if lines else {}
+    scores = {name[4:]: line[name] for name in line if name.startswith("val_")}
+    return {"step": line.get("step"), "train_loss": line.get("train_loss"), "validation": scores}
+
+
+def said_by(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What of the result of a finished run of the plain tree its `metrics.jsonl` says."""
+    return own.said_by(tree, lines) if own.is_own(tree) else last_measured(lines)
 
 
 def worst_of(tree: Mapping[str, Any], metric: metrics.Metric) -> float | None:

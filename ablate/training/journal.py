@@ -20,6 +20,7 @@ from ablate.shared.files import write_whole
 from ablate.shared.metrics import TASKS
 from ablate.shared.rundir import Metrics, RunDir
 from ablate.shared.sections import Data
+from ablate.shared.spec import last_measured
 from ablate.training.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from ablate.training.model.count import describe
 from ablate.training.training import Training
@@ -131,7 +132,7 @@ class Journal:
         """It counts up to there, wherever it has got to: so it can't depend on who was faster."""
         self._say(f"pruned: not worth going on after step {step}")
         self._metrics.rewind(step)
-        last = self._last()
+        last = last_measured(self._metrics.lines())
         return {
             "status": "pruned",
             "step": step,
@@ -151,7 +152,7 @@ class Journal:
             weights_sha256 = save_weights(self._rundir, training.model)
             training.probes.end(data, training.measure)
         predictions_sha256 = _write(self._rundir.predictions, predictions)
-        last = self._last()
+        last = last_measured(self._metrics.lines())
         prior = training.task.prior_loss(data["train"]) if total else None
         spent = self._used(total)
         collapsed = prior is not None and last["train_loss"] >= prior
@@ -188,12 +189,6 @@ class Journal:
         scores, predictions = self._training.evaluate(split, data)
         path = self._rundir.predictions_on(data.name)
         return {"test": scores, "predictions_sha256": _write(path, predictions)}
-
-    def _last(self) -> dict[str, Any]:
-        """Of the last step that was measured, whoever trained it."""
-        line = self._metrics.lines()[-1]
-        scores = {name[4:]: line[name] for name in line if name.startswith("val_")}
-        return {"train_loss": line["train_loss"], "validation": scores}
 
     def _used(self, steps: int) -> dict[str, Any]:
         training = self._training
