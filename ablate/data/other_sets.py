@@ -11,6 +11,7 @@ from hashlib import blake2b
 import torch
 
 from ablate.data.splits import AnySplit, Cached, EncodedSplit
+from ablate.data.stored_set import few
 from ablate.shared.errors import UserError
 from ablate.shared.sections import Data
 
@@ -68,9 +69,7 @@ def check_names(data: Data, names: Sequence[str] | None) -> list[str]:
 
 
 def _some(names: list[str] | None) -> str:
-    if names is None:
-        return "no names"
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+    return "no names" if names is None else few(names, 5)
 
 
 def relabel(split: AnySplit, numbers: list[int]) -> AnySplit:

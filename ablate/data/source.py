@@ -20,7 +20,7 @@ from ablate.data.draws import key
 from ablate.data.labels import by_rule
 from ablate.data.mask import open_masks
 from ablate.data.picture import Example
-from ablate.data.stored_set import Part, Source, part_of, path_of, slice_of, wanted_splits
+from ablate.data.stored_set import Part, Source, few, part_of, path_of, slice_of, wanted_splits
 from ablate.data.tables import open_hub, open_parquet, parquet_file, parquet_files
 from ablate.shared.dataset import BUNDLED, Listing, class_folders, local, local_splits, split_folder
 from ablate.shared.errors import UserError
@@ -192,9 +192,9 @@ def _check_apart(
 def check_class_names(data: Data, names: list[str] | None) -> None:
     """Raises UserError where the set has another number of classes than `data.classes`."""
     if names is not None and len(names) != data.classes:
-        shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
         raise UserError(
-            f"data.classes: {data.classes}, but data={data.name} has {len(names)} classes: {shown}"
+            f"data.classes: {data.classes}, but data={data.name} has {len(names)} classes: "
+            f"{few(names)}"
         )
 
 
@@ -229,7 +229,7 @@ def open_folder(data: Data, found: Listing) -> Source:
             if folder not in numbers:
                 raise UserError(
                     f"data.path: {file}: {folder!r} is no class of the training split "
-                    f"({', '.join(names[:10])}{', ...' if len(names) > 10 else ''})"
+                    f"({few(names)})"
                 )
             images.append((file, numbers[folder]))
         parts[split] = part_of(images, _file)

@@ -53,6 +53,11 @@ class Source:
     by_class: bool = False  # in the order of the classes?
 
 
+def few(names: Sequence[str], most: int = 10) -> str:
+    """The first of the names, for a message: "a, b, ..."."""
+    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+
+
 def slice_of(data: Data, name: str) -> Slice:
     return parse_slice(name, getattr(data, name))
 

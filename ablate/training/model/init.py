@@ -97,27 +97,15 @@ EVERYWHERE: dict[str, Rule] = {
 
 # big_vision/models/vit.py (at 26c7bc8) and flax's defaults. It has no cls.posemb.
 BIG_VISION: dict[str, Rule] = EVERYWHERE | {
-    "patch.kernel": lecun_normal,
-    "patch.bias": constant(0),
-    "posemb": by_width,
-    "cls": constant(0),
-    "cls.posemb": by_width,
+    **dict.fromkeys((role for role in DENSE if role.endswith("bias")), constant(0)),
+    **dict.fromkeys(("mlp.bias", "glu.bias"), normal(1e-6)),
+    **dict.fromkeys(("patch.kernel", "rep.kernel"), lecun_normal),
+    **dict.fromkeys(("q.kernel", "out.kernel", "mlp.kernel"), xavier_uniform),
     "qkv.kernel": partial(xavier_uniform, parts=3),
-    "qkv.bias": constant(0),
-    "q.kernel": xavier_uniform,
-    "q.bias": constant(0),
     "kv.kernel": partial(xavier_uniform, parts=2),
-    "kv.bias": constant(0),
-    "out.kernel": xavier_uniform,
-    "out.bias": constant(0),
-    "mlp.kernel": xavier_uniform,
-    "mlp.bias": normal(1e-6),
     "glu.kernel": partial(xavier_uniform, parts=2),  # each of the two as if it were alone
-    "glu.bias": normal(1e-6),
-    "rep.kernel": lecun_normal,
-    "rep.bias": constant(0),
-    "head.kernel": constant(0),
-    "head.bias": constant(0),
+    **dict.fromkeys(("posemb", "cls.posemb"), by_width),
+    **dict.fromkeys(("cls", "head.kernel"), constant(0)),
 }
 
 # deit/models.py (timm's vision_transformer.py): also of DTN.
