@@ -142,6 +142,17 @@ def as_torch(owner: nn.Module, name: str, seed: int) -> Tensor:
     return owner.get_parameter(name).detach().clone()
 
 
+def by_part(values: Tensor, owner: nn.Module, name: str, scheme: str, seed: int) -> str:
+    """Fill a parameter's first values as its module says. In words by what; "": it says nothing."""
+    said, generator = traits(owner, Traits), Generator().manual_seed(seed)
+    if said.initialise(name, values, generator):
+        return "its initialise()"
+    if (role := said.roles.get(name)) not in SCHEMES[scheme]:
+        return ""
+    SCHEMES[scheme][role](values, generator, owner)
+    return f"its role {role!r}"
+
+
 @torch.no_grad()
 def initialise(model: Host, seed: int) -> None:
     """Fill every parameter of the model, on the CPU and in float32 whatever the model is in.
@@ -150,25 +161,19 @@ def initialise(model: Host, seed: int) -> None:
     the values of its constructor, see `constructor_values`. `model.head_bias` is added to the
     head's bias.
     """
-    rules = SCHEMES[model.init]
-    generator = Generator()
     constructed = Constructed(model, seed)
     for name, parameter in model.named_parameters():
         path, _, own_name = name.rpartition(".")
         owner = model.get_submodule(path)
         values = torch.empty(parameter.shape, device="cpu", dtype=torch.float32)
-        generator.manual_seed(key(seed, "init", name))
         said = traits(owner, Traits)
-        if not said.initialise(own_name, values, generator):
-            role = said.roles.get(own_name)
-            if role in rules:
-                rules[role](values, generator, owner)
-            elif (value := constructed.value(name)) is not None:
+        if not by_part(values, owner, own_name, model.init, key(seed, "init", name)):
+            if (value := constructed.value(name)) is not None:
                 values.copy_(value)
             else:
                 values = as_torch(owner, own_name, key(seed, "init", path))
-            if role == "head.bias":
-                values += model.head_bias
+        if said.roles.get(own_name) == "head.bias":
+            values += model.head_bias
         parts = torch.atleast_1d(values).chunk(len(said.gains))
         for part, gain in zip(parts, said.gains, strict=True):
             part *= gain
@@ -185,7 +190,6 @@ def overruled(model: Host, seed: int) -> list[str]:
 
     Raises UserError where nothing fills a parameter, or a constructor does otherwise each time.
     """
-    rules = SCHEMES[model.init]
     lines: dict[tuple[type, str], str | None] = {}
     constructed, again = Constructed(model, seed), Constructed(model, seed)
     for name, parameter in model.named_parameters():
@@ -195,27 +199,19 @@ def overruled(model: Host, seed: int) -> list[str]:
         if (cls, own_name) in lines or cls.__module__.startswith(("ablate.", "torch.")):
             continue
         lines[cls, own_name] = None
-        value, said = constructed.value(name), traits(owner, Traits)
-        generator = Generator().manual_seed(key(seed, "init", name))
-        values = torch.empty(parameter.shape, device="cpu")
-        role = said.roles.get(own_name)
-        if said.initialise(own_name, values, generator):
-            role = "its initialise()"
-        elif role in rules:
-            rules[role](values, generator, owner)
-            role = f"its role {role!r}"
+        value, values = constructed.value(name), torch.empty(parameter.shape, device="cpu")
+        by = by_part(values, owner, own_name, model.init, key(seed, "init", name))
+        if by:
+            if value is not None and not torch.equal(values, value.float()):
+                lines[cls, own_name] = (
+                    f"{cls.__name__}: {own_name!r} starts by {by}, not as its constructor "
+                    f"fills it; leave that out where the constructor shall count"
+                )
         elif value is None:
             as_torch(owner, own_name, seed)
         elif (other := again.value(name)) is None or not torch.equal(value, other):
             raise UserError(
                 f"{cls.__name__}: its constructor gives {own_name!r} other values each time; "
                 f"draw them by torch's functions, without a generator"
-            )
-        else:
-            continue
-        if value is not None and not torch.equal(values, value.float()):
-            lines[cls, own_name] = (
-                f"{cls.__name__}: {own_name!r} starts by {role}, not as its constructor "
-                f"fills it; leave that out where the constructor shall count"
             )
     return [line for line in lines.values() if line]
