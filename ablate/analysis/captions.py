@@ -67,7 +67,7 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
         f"in {of.points}{less}{how * judged}. Intervals are over {intervals}; {tested}."
     ]
     if plan.changes is not None:
-        lines.append("Cells have no verdicts of their own; what each change does is below.")
+        lines.append("Cells have no verdicts of their own; changes have.")
     lines += filter(None, [of.how, plan.task.how, _also(plan, columns)])
     lines += _population(plan, columns)
     parents = dict.fromkeys(parent_words(cell.spec) for cell in plan.cells)
