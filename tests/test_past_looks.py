@@ -55,6 +55,17 @@ def every(now: InterimLook, *before: InterimLook) -> tuple[int, ...]:
 # --- How many contrasts -------------------------------------------------------------------------
 
 
+def test_a_crossed_design_is_read_as_its_main_effects_and_not_as_its_cells():
+    """Two effects of the cells b, x, y, z, and the two variants of a table that shares its runs."""
+    factorial = reading("bxyz", 2, "design", analysis={"changes": ["one", "two"]})
+    assert contrasts(factorial) == 2
+    assert contrasts(reading("bxq", 5), factorial) == contrasts(factorial, reading("bxq", 5)) == 4
+    assert contrasts(factorial, factorial) == 2
+    assert PastLooks([factorial], reading("bxq", 5)).read_over_baselines() == 4
+    assert PastLooks([], factorial).read_over_baselines() == 0
+
+
+
 @pytest.mark.parametrize(
     ("now", "before", "expected"),
     [

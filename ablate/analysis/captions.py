@@ -307,7 +307,7 @@ def _by_column(
 
 def _among(past: PastLooks, column: str, judged: int) -> str:
     count = past.contrasts(column)
-    if count <= len(past.now.columns[column].variants):
+    if count <= len(past.ours(column)):
         return ""
     return (
         f"These runs were read before, in {names(past.others(column))}, among {count} variants: "

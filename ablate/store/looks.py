@@ -23,6 +23,7 @@ CODE = "code"  # of an analysis: the version of the user's function that is its 
 UNTIL = "until"  # of an analysis: the looks that give out seeds
 TUNE = "tune"  # of an analysis: a hash of the searches that choose settings
 SKIPPED = "skipped"  # of an analysis: runs that the user left out, whose seed others have
+EFFECTS = "changes"  # of an analysis: the changes of a crossed design, whose main effects are read
 SHOWN = 8  # values of a list in a note
 
 
@@ -70,6 +71,13 @@ class InterimLook:
     @property
     def n(self) -> int:
         return max((column.n for column in self.columns.values()), default=0)
+
+    def gains(self, column: ReadColumn, every: bool = False) -> set[str]:
+        """Name what was read over the baseline of one of its columns: the variants, by their specs,
+        those of which nothing was read only if `every`; of a crossed design its main effects."""
+        if effects := self.analysis.get(EFFECTS):
+            return {f"{name} {_hash([row.spec for row in column.rows.values()])}" for name in effects}
+        return {row.spec for row in column.variants if row.runs or every}
 
     @property
     def specs(self) -> dict[str, Any]:
@@ -153,6 +161,8 @@ def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]]) -> InterimLook:
     if plan.metric.own:
         analysis[CODE] = plan.metric.own
     analysis |= plan.design.of_look()
+    if plan.changes is not None and plan.changes.crossed:
+        analysis[EFFECTS] = [*plan.changes.names]
     if plan.tune is not None:
         analysis[TUNE] = _hash(asdict(plan.tune))
     if skipped := plan.unevenly_skipped:

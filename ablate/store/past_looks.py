@@ -23,9 +23,8 @@ class ReadAt(NamedTuple):
     column: ReadColumn
 
     @property
-    def specs(self) -> set[str]:
-        """Of the variants of which something was read."""
-        return {row.spec for row in self.column.variants if row.runs}
+    def gains(self) -> set[str]:
+        return self.look.gains(self.column)
 
     def is_verdict_on(self, metric: str) -> bool:
         return self.look.metric == metric and not self.look.planned
@@ -70,12 +69,12 @@ class PastLooks:
             for read in family:
                 if read.column.decided and read.look.is_of(self.now):
                     return read.column.contrasts
-        return len(self._ours(column).union(*(read.specs for read in family)))
+        return len(self.ours(column).union(*(read.gains for read in family)))
 
     def others(self, column: str) -> list[str]:
         """The sweeps in which variants of the family were read that the column has not."""
-        ours = self._ours(column)
-        return _sweeps(read for read in self._family(column) if not read.specs <= ours)
+        ours = self.ours(column)
+        return _sweeps(read for read in self._family(column) if not read.gains <= ours)
 
     def counts(self, column: str) -> SeedCounts:
         """At which numbers of seeds the family was read. Means count only where the seeds or the
@@ -107,16 +106,16 @@ class PastLooks:
             and self._read[index].is_verdict_on(self.now.metric)
             and baseline & {*self._read[index].column.baseline.runs.values()}
         ]
-        specs = (read.specs for read in (*self._family(column), *others))
-        return len(self._ours(column).union(*specs)), _sweeps(others)
+        gains = (read.gains for read in (*self._family(column), *others))
+        return len(self.ours(column).union(*gains)), _sweeps(others)
 
     def read_over_baselines(self) -> int:
         """The most variants that were read over a baseline of the table, 0 where there are no more
         than the table has."""
         counts = [
             count
-            for label, column in self.now.columns.items()
-            if (count := self.beside(label)[0]) > len(column.variants)
+            for label in self.now.columns
+            if (count := self.beside(label)[0]) > len(self.ours(label))
         ]
         return max(counts, default=0)
 
@@ -143,8 +142,9 @@ class PastLooks:
             {id(self._read[index].look): self._read[index].look for index in found}.values()
         )
 
-    def _ours(self, column: str) -> set[str]:
-        return {row.spec for row in self.now.columns[column].variants}
+    def ours(self, column: str) -> set[str]:
+        """What the table tells over the baseline of a column."""
+        return self.now.gains(self.now.columns[column], every=True)
 
     def _family(self, column: str) -> list[ReadAt]:
         return [self._read[index] for index in self._indices(column)]
