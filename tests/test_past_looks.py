@@ -65,7 +65,6 @@ def test_a_crossed_design_is_read_as_its_main_effects_and_not_as_its_cells():
     assert PastLooks([], factorial).read_over_baselines() == 0
 
 
-
 @pytest.mark.parametrize(
     ("now", "before", "expected"),
     [

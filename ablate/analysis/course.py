@@ -196,7 +196,7 @@ def _changes(
     labels = [row.label for row in plan.rows]
     block.sort(key=lambda found: labels.index(found.cell.row))
     y, unstable = _arrays(plan, block)
-    method = replace(sequential_of(plan, label, past), contrasts=changes.contrasts)
+    method = sequential_of(plan, label, past)
     right, lacking = None, ""
     if method.spread == "images" and predictions is not None:
         right, lacking = correct(plan, block, results, "", predictions)

@@ -31,6 +31,8 @@ def method_of(plan: Plan, column: str, past: PastLooks | None = None) -> Method:
 
     analysis = plan.analysis
     contrasts = Counter(cell.column for cell in plan.cells if cell.row != plan.baseline)
+    if (changes := plan.changes) is not None:  # cells have no verdicts
+        contrasts = Counter(dict.fromkeys(contrasts, changes.contrasts))
     comparisons = max(1, contrasts[column])
     if past is not None:
         contrasts = Counter({at: max(n, past.contrasts(at)) for at, n in contrasts.items()})

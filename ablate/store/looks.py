@@ -76,7 +76,8 @@ class InterimLook:
         """Name what was read over the baseline of one of its columns: the variants, by their specs,
         those of which nothing was read only if `every`; of a crossed design its main effects."""
         if effects := self.analysis.get(EFFECTS):
-            return {f"{name} {_hash([row.spec for row in column.rows.values()])}" for name in effects}
+            cells = _hash([row.spec for row in column.rows.values()])
+            return {f"{name} {cells}" for name in effects}
         return {row.spec for row in column.variants if row.runs or every}
 
     @property
