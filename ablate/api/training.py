@@ -21,7 +21,7 @@ from ablate.running.launchers import Launcher, make
 from ablate.shared.errors import Failure, UserError, unknown
 from ablate.shared.files import sha256_of
 from ablate.shared.result import FINAL
-from ablate.store.events import HELD
+from ablate.store.events import HELD, RunState
 from ablate.store.ledger import Ledger
 from ablate.store.progress import BLOCKED, GIVEN_UP, working
 from ablate.store.store import Store
@@ -191,6 +191,15 @@ def recorded(store: Store, name: str) -> str:
     return sha256_of(path) if path.exists() else ""
 
 
+def recorded_states(plan: Plan, store: Store) -> tuple[dict[str, RunState], dict[str, Any]]:
+    """Return the states of the plan's runs, and the details of all "finished" events; nothing where
+    the store has no ledger yet."""
+    if not store.ledger.exists():
+        return {}, {}
+    with Ledger.reading(store) as ledger:
+        return ledger.states({run.id for run in plan.runs()}), ledger.last_detail("finished")
+
+
 def check_words(plan: Plan, store: Store) -> None:
     """Raise UserError if the store has a sweep of this name with other runs."""
     before = _driven(plan.name, store)
@@ -275,13 +284,12 @@ def _ready(
     launcher.warm()  # while the models are built
     slots = {str(notes.get("slot")) for notes in working(store, states)}
     preflight(launcher, slots, lambda line: say(f"warning: {line}"))
-    confirm(forecast(plan, store, ledger, launcher))
+    confirm(forecast(plan, store, launcher))
     return True
 
 
-def forecast(plan: Plan, store: Store, ledger: Ledger | None, launcher: Launcher) -> SweepCost:
-    """Return the warnings of a sweep and, of a long one, its cost at most. `ledger`: None where the
-    store has none yet."""
+def forecast(plan: Plan, store: Store, launcher: Launcher) -> SweepCost:
+    """Return the warnings of a sweep and, of a long one, its cost at most."""
     from ablate.planning.plan_merge import unasked
     from ablate.running.estimate import costs
     from ablate.running.preflight import in_use
@@ -291,8 +299,7 @@ def forecast(plan: Plan, store: Store, ledger: Ledger | None, launcher: Launcher
     about = "about" if most is plan else "at most about"
     if most is not plan and most.tune:  # with the parents of all trials
         most = grown(most, store, Search(unasked(most)))
-    states = {} if ledger is None else ledger.states({run.id for run in most.runs()})
-    finished = {} if ledger is None else ledger.last_detail("finished")
+    states, finished = recorded_states(most, store)
     cost = costs(most, store, launcher, states, finished, from_s=LONG_H * 3600)
     told = rehearsed(most, store, launcher, cost.described, own_only=True)
     warnings = (*cost.warnings(), *told.warnings, *in_use(launcher, store, states))

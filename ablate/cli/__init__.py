@@ -26,11 +26,10 @@ from ablate.cli import (  # noqa: E402
     driving,
     keeping,
     looking,
-    ordering,
     publishing,
 )
-from ablate.cli.mistakes import UsageError, told  # noqa: E402
-from ablate.cli.selection import flat  # noqa: E402
+from ablate.cli.mistakes import UsageError, in_words  # noqa: E402
+from ablate.cli.options import flat  # noqa: E402
 from ablate.report.gate import gate  # noqa: E402
 from ablate.shared.errors import Failure, UserError, printable  # noqa: E402
 from ablate.version import __version__  # noqa: E402
@@ -44,7 +43,7 @@ data = typer.Typer(help="Prepare datasets.")
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Train": (
-        *(driving.sweep, driving.plan, driving.stop, ordering.run),
+        *(driving.sweep, driving.plan, driving.stop, driving.run),
         *(choosing.new, choosing.list_, choosing.config),
     ),
     "Look": (
@@ -142,9 +141,9 @@ def _run() -> int:
             raise BrokenPipeError from ended
         raise
     except UsageError as error:
-        return _told(told(error), 2)
+        return _fail(in_words(error), 2)
     except (UserError, Failure) as error:
-        return _told(f"ablate: {error}", 2 if isinstance(error, UserError) else 1)
+        return _fail(f"ablate: {error}", 2 if isinstance(error, UserError) else 1)
     except typer.Abort:  # Ctrl-C, or no more input, where it asked
         raise KeyboardInterrupt from None
     except BrokenPipeError:
@@ -152,13 +151,13 @@ def _run() -> int:
     except sqlite3.Error as error:
         broken = not isinstance(error, sqlite3.OperationalError)
         remedy = "; `ablate doctor --repair` rebuilds it from the run folders" if broken else ""
-        return _told(f"ablate: the store's ledger.db: {error}{remedy}", 1)
+        return _fail(f"ablate: the store's ledger.db: {error}{remedy}", 1)
     except OSError as error:  # a store that is a file, or can't be written to
         place = f"{error.filename}: " if error.filename else ""
-        return _told(f"ablate: {place}{error.strerror or error}", 1)
+        return _fail(f"ablate: {place}{error.strerror or error}", 1)
 
 
-def _told(line: str, code: int) -> int:
+def _fail(line: str, code: int) -> int:
     if _heard:
         raise KeyboardInterrupt
     if "--debug" in sys.argv:

@@ -8,22 +8,31 @@ from typing import Annotated, Any
 import typer
 
 from ablate.cli import completing
-from ablate.cli.printing import Format, TextFormat, YamlFormat, print_json
-from ablate.cli.selection import RUNS, Scale, Selection, StoreDir
+from ablate.cli.options import (
+    RUNS,
+    Format,
+    Scale,
+    StoreDir,
+    TextFormat,
+    YamlFormat,
+    argument,
+    option,
+)
+from ablate.cli.printing import print_json
+from ablate.cli.selection import Selection, store_at
+from ablate.report.gate import begin
 
 
 def list_(
     kind: Annotated[
         str | None,
-        typer.Argument(
-            metavar="KIND",
-            help="Kind to list: sweeps, norms, stems, data, ..., keys (default: all but keys).",
-            autocompletion=completing.kinds,
+        argument(
+            "KIND",
+            "Kind to list: sweeps, norms, stems, data, ..., keys (default: all but keys).",
+            completing.kinds,
         ),
     ] = None,
-    prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="List only names that begin with PREFIX.")
-    ] = "",
+    prefix: Annotated[str, argument("PREFIX", "List only names that begin with PREFIX.")] = "",
     format: TextFormat = Format.text,
 ) -> None:
     """List the choices for a sweep: name, description and source. `keys` explains every key."""
@@ -31,29 +40,25 @@ def list_(
     from ablate.report.listing import catalogue
 
     sweeps = ((name, title, str(path)) for name, title, path in find_sweeps())
-    found = catalogue(kind, prefix, lambda: sweeps)
+    kinds = catalogue(kind, prefix, lambda: sweeps)
     if format is Format.json:
-        print_json({kind.name: kind.tree() for kind in found})
+        print_json({one.name: one.tree() for one in kinds})
     else:
-        print("\n\n".join(kind.text() for kind in found))
+        print("\n\n".join(one.text() for one in kinds))
 
 
 def config(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[NAME] KEY=VALUE",
-            help="Settings of a run, or a sweep, of which one cell.",
-            autocompletion=completing.words,
+        argument(
+            "[NAME] KEY=VALUE",
+            "Settings of a run, or a sweep, of which one cell.",
+            completing.words,
         ),
     ] = None,
-    row: Annotated[
-        str | None,
-        typer.Option(metavar="LABEL", help="Row of the sweep (default: its baseline)."),
-    ] = None,
+    row: Annotated[str | None, option("LABEL", "Row of the sweep (default: its baseline).")] = None,
     column: Annotated[
-        str | None,
-        typer.Option(metavar="LABEL", help="Column of the sweep (default: its first)."),
+        str | None, option("LABEL", "Column of the sweep (default: its first).")
     ] = None,
     scale: Scale = None,
     format: YamlFormat = Format.yaml,
@@ -69,33 +74,33 @@ def config(
     run: str | None
     named = "=" not in (words or ["="])[0]
     if named or any(option is not None for option in (row, column, scale)):
-        made, _ = Selection(words or [], scale, store=store).plan(unseen=True)
-        tree, run, said = first_run(made, one_cell(made, row, column))
+        plan, _ = Selection(words or [], scale, store=store).plan(unseen=True)
+        tree, run, lines = first_run(plan, one_cell(plan, row, column))
     else:
         tree, run = resolve(words or [], store)
-        said = iter([f"run {run}"])
+        lines = iter([f"run {run}"])
     tree = as_read(tree)
     if format is Format.json:
         print_json({"run": run, "configuration": tree})
         return
-    head = "".join(f"# {line}\n" for line in said)
-    print(f"{head}{OmegaConf.to_yaml(OmegaConf.create(tree))}", end="")
+    for line in lines:
+        print(f"# {line}")
+    print(OmegaConf.to_yaml(OmegaConf.create(tree)), end="")
 
 
 def new(
     kind: Annotated[
         str,
-        typer.Argument(
-            metavar="KIND",
-            help="norm, stem, block, activation, model, optimizer, schedule, loss, augmentation, "
+        argument(
+            "KIND",
+            "norm, stem, block, activation, model, optimizer, schedule, loss, augmentation, "
             "metric, probe, trainer, sweep, recipe or data.",
         ),
     ],
     name: Annotated[
         str,
-        typer.Argument(
-            metavar="NAME",
-            help="Name of the file; of a trainer also the command of a program, in quotes.",
+        argument(
+            "NAME", "Name of the file; of a trainer also the command of a program, in quotes."
         ),
     ],
 ) -> None:
@@ -112,49 +117,48 @@ def new(
 
 
 def prepare(
-    name: Annotated[str, typer.Argument(help="Dataset (`ablate list data`).")],
+    name: Annotated[str, argument(None, "Dataset (`ablate list data`).")],
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="data.KEY=VALUE", help="Settings of the dataset.")
+        list[str] | None, argument("data.KEY=VALUE", "Settings of the dataset.")
     ] = None,
     store: StoreDir = RUNS,
 ) -> None:
     """Fetch and decode a dataset before a sweep. After a stop the same command goes on."""
     from ablate.planning.compose import resolve_data
-    from ablate.report.live import begin, view
+    from ablate.report.live import view
     from ablate.running.launchers.decode import check, remarks
     from ablate.running.launchers.fork import ForkServer
-    from ablate.store.store import Store
 
-    kept = Store(store)
+    place = store_at(store)
     spec, notes = resolve_data(name, words or [], store)
     for note in notes:
         print(f"note: {note}")
-    question = {"data": spec["data"], "cache": str(kept.cache)}
+    question = {"data": spec["data"], "cache": str(place.cache)}
     begin(f"data={name}: looking for files")
     try:
-        check(spec["data"], kept.root, print)
+        check(spec["data"], place.root, print)
         with ForkServer() as server:
-            found = server.ask("prepare", {**question, "look": True})
-            if not found["whole"]:
-                print(f"data={name}: {_images(found)}; {found['free']} are free", flush=True)
-                if found["done"]:
-                    print(f"resuming after {found['done']:,} images", flush=True)
+            state = server.ask("prepare", {**question, "look": True})
+            if not state["whole"]:
+                print(f"data={name}: {_images(state)}; {state['free']} are free", flush=True)
+                if state["done"]:
+                    print(f"resuming after {state['done']:,} images", flush=True)
                 with view() as watching:
                     progress = functools.partial(watching.reading, name)
-                    found = server.ask("prepare", question, progress)
+                    state = server.ask("prepare", question, progress)
     except KeyboardInterrupt:
         print("stopped; the same command goes on")
         raise typer.Exit(130) from None
-    print(f"data={name} is decoded: {_images(found)}")
-    for line in remarks(spec["data"], kept.root):
+    print(f"data={name} is decoded: {_images(state)}")
+    for line in remarks(spec["data"], place.root):
         print(line)
 
 
-def _images(found: dict[str, Any]) -> str:
+def _images(state: dict[str, Any]) -> str:
     """Describe a dataset by the worker's answer."""
-    if found["examples"] is None:
+    if state["examples"] is None:
         return "not downloaded yet; the size is unknown"
-    splits: dict[str, int] = found["examples"]
+    splits: dict[str, int] = state["examples"]
     counts = ", ".join(f"{split} {splits[split]:,}" for split in ("train", "validation", "test"))
-    size = found["size"] or "of a size not known before they are downloaded,"
-    return f"{sum(splits.values()):,} images ({counts}), {size} in {found['folder']}"
+    size = state["size"] or "of a size not known before they are downloaded,"
+    return f"{sum(splits.values()):,} images ({counts}), {size} in {state['folder']}"

@@ -1,102 +1,141 @@
-"""Commands that train, or show the cost of training: sweep, plan, stop."""
+"""Commands that train, or show the cost of training: sweep, plan, stop, and run for single runs."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ablate.cli import starting
-from ablate.cli.mistakes import number
-from ablate.cli.printing import Format, TableView, TextFormat, print_json, print_table
-from ablate.cli.selection import RUNS, Selection, StoreDir
-from ablate.shared.errors import UserError
+from ablate.cli.options import RUNS, Format, StoreDir, TextFormat, argument, flag, number, option
+from ablate.cli.printing import TableView, ask_for, print_json, print_table
+from ablate.cli.selection import Selection, changing, reading, store_at
+from ablate.report.gate import begin
+from ablate.shared.errors import Failure, UserError, unknown
 
 if TYPE_CHECKING:
     from ablate.analysis.table import Table
+    from ablate.api.training import SweepCost
     from ablate.planning.plan import Plan
     from ablate.running.driver import Outcome
     from ablate.running.observers import Observers
-    from ablate.store.events import RunState
     from ablate.store.store import Store
 
 
 def sweep(
     selection: Selection,
     retry: Annotated[
-        str, typer.Option(help="Train runs with these states again: failed,oom,hung,damaged.")
+        str, option(None, "Train runs with these states again: failed,oom,hung,damaged.")
     ] = "",
     replace: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--replace",
-            help="Give up earlier plans of this name: their seeds, or another sweep; `ablate gc` "
-            "then offers their runs.",
+            "Give up earlier plans of this name: their seeds, or another sweep; `ablate gc` then "
+            "offers their runs.",
         ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Start a long sweep without asking.")] = False,
+    yes: Annotated[bool, flag("--yes", "Start a long sweep without asking.")] = False,
     detach: Annotated[
         str | None,
-        typer.Option(
-            metavar="here|job",
-            help="Leave the driver in the background, or in a job of its own (launcher=slurm).",
+        option(
+            "here|job",
+            "Leave the driver in the background, or in a job of its own (launcher=slurm).",
         ),
     ] = None,
     quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print errors only; no table, so no verdict is read.")
+        bool, flag("--quiet", "Print errors only; no table, so no verdict is read.")
     ] = False,
 ) -> None:
     """Train the missing runs of a sweep. The same command starts, resumes and extends it."""
-    from ablate.api.training import check_retry
-
-    again = [status for status in retry.split(",") if status]
-    check_retry(again)
-    with starting.silent() if quiet else contextlib.nullcontext():
-        _sweep(selection, again, replace, yes, detach, quiet)
-
-
-def _sweep(
-    selection: Selection,
-    again: list[str],
-    replace: bool,
-    yes: bool,
-    detach: str | None,
-    quiet: bool,
-) -> None:
-    from ablate.api.training import Start, check_name, renamed_lines
+    from ablate.api.training import Start, check_name, check_retry, renamed_lines
     from ablate.planning.logger import aside
     from ablate.report.live import view
     from ablate.running.disk import await_room
     from ablate.running.loggers import check_installed
     from ablate.running.observers import Observers
-    from ablate.store.store import Store
 
-    kept = Store(selection.store)
-    beside = aside(selection.beside)
-    check_installed([*beside.loggers])
-    check_name(selection.words, kept)
-    start = Start(selection.plan, kept, replace)
-    if detach is not None:
-        starting.detach(detach, start.plan, kept, start.settings, yes)
-        return
-    print(f"sweep: {start.plan.name}", flush=True)
-    for line in renamed_lines(start.plan, kept):
-        print(line)
-    await_room(kept, view)
-    with Observers(beside, kept.root, start.plan.name, _say) as observers:
-        try:
-            outcome = start.train(observers, again, partial(starting.confirm, yes=yes), _say)
-        except KeyboardInterrupt:  # once it trains the driver listens itself
-            print("stopped before the first run; the same command goes on")
-            raise typer.Exit(130) from None
-        _close(kept, outcome, observers, quiet)
+    again = [status for status in retry.split(",") if status]
+    check_retry(again)
+    with _silence() if quiet else contextlib.nullcontext():
+        store = store_at(selection.store)
+        beside = aside(selection.beside)
+        check_installed([*beside.loggers])
+        check_name(selection.words, store)
+        start = Start(selection.plan, store, replace)
+        if detach is not None:
+            _detach(detach, start.plan, store, start.settings, yes)
+            return
+        _say(f"sweep: {start.plan.name}")
+        for line in renamed_lines(start.plan, store):
+            print(line)
+        await_room(store, view)
+        with Observers(beside, store.root, start.plan.name, _say) as observers:
+            try:
+                outcome = start.train(observers, again, partial(_confirm, yes=yes), _say)
+            except KeyboardInterrupt:  # once it trains the driver listens itself
+                print("stopped before the first run; the same command goes on")
+                raise typer.Exit(130) from None
+            _close(store, outcome, observers, quiet)
 
 
 def _say(line: str) -> None:
     print(line, flush=True)
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    """Print nothing on standard output, and take no answer: what would be asked is refused."""
+    with open(os.devnull, "w") as out, open(os.devnull) as nobody:
+        asked, sys.stdin = sys.stdin, nobody
+        try:
+            with contextlib.redirect_stdout(out):
+                yield
+        finally:
+            sys.stdin = asked
+
+
+def _confirm(forecast: SweepCost, yes: bool) -> None:
+    """Print warnings, and ask about the cost of a long sweep, unless `yes`. Raise UserError where
+    nobody can answer."""
+    for warning in forecast.warnings:
+        print(f"warning: {warning}")
+    if forecast.cost:
+        lacking = f"{forecast.cost}: a sweep of this length needs a confirmation"
+        ask_for(lacking, f"{forecast.cost}. Start?", yes)
+
+
+def _detach(where: str, plan: Plan, store: Store, settings: Mapping[str, Any], yes: bool) -> None:
+    """Ask what the sweep would ask, which nobody could answer later; then leave the same command
+    behind without this terminal and --detach."""
+    from ablate.api.training import forecast, grower, grown
+    from ablate.running import launchers
+    from ablate.running.detach import WHERE, leave
+
+    if where not in WHERE:
+        raise unknown("--detach", where, WHERE)
+    if not yes:
+        launcher = launchers.make(settings, store.cache)
+        try:
+            now = grown(plan, store, grower(plan, store))
+            _confirm(forecast(now, store, launcher), yes=False)
+        finally:
+            launcher.free()
+    words, skip = [], False
+    for word in sys.argv[1:]:
+        if not skip and word != "--detach" and not word.startswith("--detach="):
+            words.append(word)
+        skip = word == "--detach"
+    if not yes:
+        words.insert(words.index("sweep") + 1, "--yes")
+    print(leave(where, words, plan.name, store, settings))
 
 
 def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) -> None:
@@ -104,15 +143,14 @@ def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) ->
     from ablate.analysis.headline import headline
     from ablate.api.training import check_outcome
     from ablate.store.find import left_out
-    from ablate.store.ledger import Ledger
 
     plan, progress = outcome.plan, outcome.progress
-    done = f"{progress.done} of {progress.total}"
     if outcome.signal is not None:
+        done = f"{progress.done} of {progress.total}"
         print(f"stopped after {done}; the same command goes on")
         raise typer.Exit(128 + outcome.signal)
     if not quiet:  # a table that nobody sees would be a look
-        with Ledger.reading(store) as ledger:
+        with reading(store.root) as (_, ledger):
             shown = left_out(plan, ledger)
         table = print_table(shown, store, TableView())
         if line := headline(table):
@@ -125,13 +163,12 @@ def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) ->
 
 def _verdicts(table: Table) -> list[dict[str, Any]]:
     """Of a complete table that was printed, which was a look."""
-    given = (entry for entry in table.entries if entry.verdict)
+    numbers = ("mean", "low", "high", "n")
     return [
-        {
-            **{"row": entry.row, "column": entry.column, "verdict": entry.verdict},
-            **{key: getattr(entry.gain, key, None) for key in ("mean", "low", "high", "n")},
-        }
-        for entry in given
+        {"row": e.row, "column": e.column, "verdict": e.verdict}
+        | {key: getattr(e.gain, key, None) for key in numbers}
+        for e in table.entries
+        if e.verdict
     ]
 
 
@@ -139,104 +176,85 @@ def plan(
     selection: Selection,
     detect: Annotated[
         float | None,
-        typer.Option(
-            parser=number,
-            metavar="POINTS",
-            help="Show the seeds and hours it takes to detect this gain.",
-        ),
+        option("POINTS", "Show the seeds and hours it takes to detect this gain.", parser=number),
     ] = None,
     spread: Annotated[
         float | None,
-        typer.Option(
+        option(
+            "POINTS",
+            "Standard deviation between seeds, for --detect and --until (default: measured).",
             parser=number,
-            metavar="POINTS",
-            help="Standard deviation between seeds, for --detect and --until (default: measured).",
         ),
     ] = None,
     on: Annotated[
-        str | None,
-        typer.Option(metavar="DEVICE:N", help="Show the cost on other hardware, such as h100:8."),
+        str | None, option("DEVICE:N", "Show the cost on other hardware, such as h100:8.")
     ] = None,
     mfu: Annotated[
         float | None,
-        typer.Option(
-            parser=number,
-            metavar="SHARE",
-            help="Share of the peak speed that training reaches, for --on.",
-        ),
+        option("SHARE", "Share of the peak speed that training reaches, for --on.", parser=number),
     ] = None,
     format: TextFormat = Format.text,
 ) -> None:
     """Show the runs and the cost of a sweep, without training."""
     from ablate.analysis.own import with_own
-    from ablate.api.training import check_name, grower, grown, imported_plan, memory
-    from ablate.report import trees
-    from ablate.report.designs import (
-        DesignForecast,
-        compare_designs,
-        show_designs,
+    from ablate.api.training import (
+        check_name,
+        grower,
+        grown,
+        imported_plan,
+        memory,
+        recorded_states,
     )
+    from ablate.report import trees
+    from ablate.report.designs import DesignForecast, compare_designs, show_designs
     from ablate.report.planned import show_head, show_plan
-    from ablate.report.power import Detection, Outlook, forecast, outlook
+    from ablate.report.power import forecast, outlook
     from ablate.running import launchers
     from ablate.running.devices import Devices
     from ablate.running.estimate import costs
     from ablate.running.preflight import in_use
     from ablate.running.rehearse import rehearsed
-    from ablate.store.store import Store
 
-    kept = Store(selection.store)
-    if (found := imported_plan(kept, selection.words)) is not None:
-        made, settings = found
+    store = store_at(selection.store)
+    if (imported := imported_plan(store, selection.words)) is not None:
+        plan, settings = imported
     else:
-        check_name(selection.words, kept)
-        made, settings = selection.plan(memory(kept), unseen=True)
-    _check_options(detect, spread, on, mfu, made)
+        check_name(selection.words, store)
+        plan, settings = selection.plan(memory(store), unseen=True)
+    _check_options(detect, spread, on, mfu, plan)
     devices = None if on is None else Devices.parse(on, mfu)
     if format is Format.text:
-        show_head(made)
-    made = grown(made, kept, grower(made, kept))
-    states, finished = _told_by_ledger(made, kept)
-    launcher = launchers.make(settings, kept.cache)
+        show_head(plan)
+    plan = grown(plan, store, grower(plan, store))
+    states, finished = recorded_states(plan, store)
+    launcher = launchers.make(settings, store.cache)
     try:
-        cost = costs(made, kept, launcher, states, finished, on=devices)
-        told = rehearsed(made, kept, launcher, cost.described)
+        cost = costs(plan, store, launcher, states, finished, on=devices)
+        rehearsals = rehearsed(plan, store, launcher, cost.described)
     finally:
         launcher.free()
-    detection: Detection | None = None
+    detection, ahead = None, None
     withheld: dict[str, str] = {}
-    ahead: Outlook | None = None
     designs: list[DesignForecast] = []
-    if detect is not None or made.design.grows or made.changes is not None:
-        results, withheld = kept.results(made.runs(), curves=True, probes=True)
-        read = with_own(made, results, kept), kept.metrics, kept.probe
-        designs = compare_designs(made, cost, detect, spread, read)
+    if detect is not None or plan.design.grows or plan.changes is not None:
+        results, withheld = store.results(plan.runs(), curves=True, probes=True)
+        read = with_own(plan, results, store), store.metrics, store.probe
+        designs = compare_designs(plan, cost, detect, spread, read)
         if detect is not None and not designs:
-            detection = forecast(made, detect, spread, cost, *read)
-        ahead = outlook(made, spread, cost, *read) if made.design.grows else None
-    amiss = [*launcher.devices.remarks, *in_use(launcher, kept, states)] if on is None else []
+            detection = forecast(plan, detect, spread, cost, *read)
+        ahead = outlook(plan, spread, cost, *read) if plan.design.grows else None
+    amiss = [*launcher.devices.remarks, *in_use(launcher, store, states)] if on is None else []
+    shown = plan, states, cost, rehearsals, settings, amiss
     if format is Format.json:
-        why = withheld.values()
-        known = states, cost, told, settings, detection, ahead, designs
-        print_json(trees.of_plan(made, *known, why, amiss))
+        print_json(trees.of_plan(*shown, detection, ahead, designs, withheld.values()))
         return
-    show_plan(made, states, cost, told, settings, amiss)
-    show_designs(made, designs, detect)
-    for lines in (part.lines() for part in (ahead, detection) if part is not None):
-        print()
-        print(*lines, sep="\n")
-    for why_not in withheld.values():
-        print(f"withheld: {why_not}")
-
-
-def _told_by_ledger(plan: Plan, store: Store) -> tuple[dict[str, RunState], dict[str, Any]]:
-    """The states of the plan's runs, and the details of all "finished" events."""
-    from ablate.store.ledger import Ledger
-
-    if not store.ledger.exists():
-        return {}, {}
-    with Ledger.reading(store) as ledger:
-        return ledger.states({run.id for run in plan.runs()}), ledger.last_detail("finished")
+    show_plan(*shown)
+    show_designs(plan, designs, detect)
+    for part in (ahead, detection):
+        if part is not None:
+            print("", *part.lines(), sep="\n")
+    for why in withheld.values():
+        print(f"withheld: {why}")
 
 
 def _check_options(
@@ -251,50 +269,134 @@ def _check_options(
         )
     if on is None and mfu is not None:
         raise UserError("--mfu: needs --on")
-    for option, value in (("--detect", detect), ("--spread", spread)):
-        if value is not None and not 0 < value < float("inf"):
-            raise UserError(f"{option}: must be more than 0 points, got {value:g}")
+    for name, points in (("--detect", detect), ("--spread", spread)):
+        if points is not None and not 0 < points < math.inf:
+            raise UserError(f"{name}: must be more than 0 points, got {points:g}")
 
 
 def stop(
     sweep: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NAME", help="Sweep to stop (default: the sweep that is being driven)."
-        ),
+        str | None, argument("NAME", "Sweep to stop (default: the sweep that is being driven).")
     ] = None,
     timeout: Annotated[
         float,
-        typer.Option(
+        option(
+            "SECONDS",
+            "Give up after this time (default: wait until Ctrl-C).",
             parser=number,
-            metavar="SECONDS",
-            help="Give up after this time (default: wait until Ctrl-C).",
             show_default=False,
         ),
     ] = math.inf,
     store: StoreDir = RUNS,
 ) -> None:
     """Stop a sweep from another shell. Workers write checkpoints first; a second stop ends them."""
-    from ablate.report.live import begin
     from ablate.running import driver_lock
-    from ablate.store.ledger import Ledger
     from ablate.store.progress import driver_of, observe
-    from ablate.store.store import Store
 
     if not timeout > 0:
         raise UserError(f"--timeout: must be more than 0 seconds, got {timeout:g}")
-    kept = Store(store)
-    if driver_of(kept) is not None:
+    place = store_at(store)
+    if driver_of(place) is not None:
         begin("stopping: workers write their checkpoints")
-    stopped = driver_lock.stop(kept, sweep, begin, timeout)
+    stopped = driver_lock.stop(place, sweep, begin, timeout)
     if stopped is None:
         print(f"no run of {sweep or store} is active")
-        return
-    plan = kept.read_plan(stopped)
-    if plan is None:  # it had planned nothing yet
+    elif (plan := place.read_plan(stopped)) is None:  # it had planned nothing yet
         print(f"stopped {stopped}")
+    else:
+        with reading(store) as (_, ledger):
+            progress = observe(plan, list(plan.runs()), place, ledger)
+        done = f"{progress.done} of {progress.total}"
+        print(f"stopped {stopped} after {done}; the same `ablate sweep` goes on")
+
+
+# --- Orders for single runs -----------------------------------------------------------------------
+
+# order -> (the status that it leaves, None: as it was; what is said)
+DONE = {
+    "skip": ("skipped", "skipped: {}; tables leave out its seed and say so"),
+    "cancel": ("cancelled", "cancelled: {}; it is not trained until `{}`"),
+    "first": (None, "first: {}; it is trained before all others"),
+    "undo": (None, "undone: {}; the same `ablate sweep` trains it"),
+}
+
+
+def run(
+    runs: Annotated[list[str], argument("RUN", "LABEL@COLUMN#SEED, or the beginning of an id.")],
+    skip: Annotated[
+        bool, flag("--skip", "Never train it; tables leave out its seed, and say so in a note.")
+    ] = False,
+    cancel: Annotated[
+        bool, flag("--cancel", "Stop it, with a checkpoint, and don't train it on.")
+    ] = False,
+    first: Annotated[bool, flag("--first", "Train it before all others.")] = False,
+    undo: Annotated[bool, flag("--undo", "Take --skip or --cancel back.")] = False,
+    delete: Annotated[
+        bool, flag("--delete", "Remove its folder; asks first. A sweep trains it again.")
+    ] = False,
+    yes: Annotated[bool, flag("--yes", "Delete without asking.")] = False,
+    store: StoreDir = RUNS,
+) -> None:
+    """Skip, cancel, prefer or delete single runs of a sweep, also while it is driven."""
+    from ablate.running.orders import ask, check
+    from ablate.store.find import find_run
+
+    orders = {"skip": skip, "cancel": cancel, "first": first, "undo": undo, "delete": delete}
+    given = [order for order, is_given in orders.items() if is_given]
+    if len(given) != 1:
+        names = ", ".join(f"--{order}" for order in orders)
+        raise UserError(
+            f"run: expected one of {names}, got {len(given)}; `ablate show RUN` shows a run, "
+            f"`ablate sweep {shlex.join(runs)}` trains a sweep"
+        )
+    if yes and not delete:
+        raise UserError("--yes: needs --delete")
+    [order] = given
+    with reading(store) as (place, ledger):
+        named = {find_run(place, ledger, text): text for text in runs}
+        if order != "delete":
+            check(place, ledger, order, named)
+    if delete:
+        _delete(store, named, yes)
         return
-    with Ledger.reading(kept) as ledger:
-        progress = observe(plan, list(plan.runs()), kept, ledger)
-    done = f"{progress.done} of {progress.total}"
-    print(f"stopped {stopped} after {done}; the same `ablate sweep` goes on")
+    try:
+        ask(place, order, list(named), begin)
+    except KeyboardInterrupt:
+        begin("the order stays: whoever drives the store next obeys it")
+        raise typer.Exit(130) from None
+    status_after, line = DONE[order]
+    with reading(store) as (_, ledger):
+        states = ledger.states(named)
+    for one, text in named.items():
+        status = states[one].status
+        if status_after not in (None, status):
+            raise Failure(f"{text}: is {status} by now")
+        print(line.format(text, place.command("run", text, "--undo")))
+
+
+def _delete(folder: Path, runs: dict[str, str], yes: bool) -> None:
+    from rich.filesize import decimal
+
+    from ablate.store.gc import remove_run, run_folder
+
+    with changing(folder, "run") as (store, ledger):
+        items = {run: run_folder(store, ledger, run, text) for run, text in runs.items()}
+        states = ledger.states(runs)
+        for run, item in items.items():
+            status = states[run].status if run in states else "not in the ledger"
+            print(f"to remove: {runs[run]} ({status}), {decimal(item.bytes)} in {item.path}")
+        ask_for(f"{', '.join(runs.values())}: needs a confirmation", "Remove?", yes)
+        for run, item in items.items():
+            again = _again(store, run)
+            remove_run(store, ledger, run, item)
+            print(f"removed: {runs[run]}; {again}")
+
+
+def _again(store: Store, run: str) -> str:
+    """Say which command brings a run back."""
+    from ablate.shared.imported import is_imported
+
+    with contextlib.suppress(ValueError):  # a damaged run.json
+        if is_imported(store.rundir(run).read_spec()):
+            return "the same `ablate import` imports it again"
+    return "the same `ablate sweep` trains it again"

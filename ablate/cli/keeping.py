@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli import completing
-from ablate.cli.printing import Format, TextFormat, print_json
-from ablate.cli.selection import RUNS, Scale, Selection, StoreDir, planned
+from ablate.cli.options import RUNS, Format, Scale, StoreDir, TextFormat, argument, flag, option
+from ablate.cli.printing import ask_for, print_json
+from ablate.cli.selection import Selection, changing, reading, store_at
+from ablate.report.gate import begin
 from ablate.report.text import counted
 from ablate.shared.errors import Failure, UserError, printable
 
@@ -30,29 +32,26 @@ if TYPE_CHECKING:
 def doctor(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="NAME KEY=VALUE",
-            help="Name of a sweep, or settings of a run (default: quickstart).",
-            autocompletion=completing.words,
+        argument(
+            "NAME KEY=VALUE",
+            "Name of a sweep, or settings of a run (default: quickstart).",
+            completing.words,
         ),
     ] = None,
     scale: Scale = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Rebuild the ledger from plans and run folders.")
+        bool, flag("--repair", "Rebuild the ledger from plans and run folders.")
     ] = False,
     statistics: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--statistics",
-            help="Tell how often verdicts err on runs of the store (default: of all sweeps).",
+            "Tell how often verdicts err on runs of the store (default: of all sweeps).",
         ),
     ] = False,
     constraints: Annotated[
         bool,
-        typer.Option(
-            "--constraints",
-            help="Print the file for `pip install -c` that keeps what is installed.",
-        ),
+        flag("--constraints", "Print the file for `pip install -c` that keeps what is installed."),
     ] = False,
     format: TextFormat = Format.text,
     store: StoreDir = RUNS,
@@ -67,36 +66,35 @@ def doctor(
     from ablate.running import launchers
     from ablate.running.launchers.fork import ForkServer
     from ablate.running.launchers.local import environment, unfit
-    from ablate.store.store import Store
 
     if constraints:
         if words or scale or statistics or repair:
             raise UserError("--constraints: prints a file's path; leave other words out")
         print(write_constraints())
         return
-    kept = Store(store)
+    place = store_at(store)
     repaired: list[str] = []
     tell = show if format is Format.text else list
     if repair:
         if words or scale or statistics:
             raise UserError("--repair: checks the store alone; leave other words out")
-        repaired = _repair(kept)
+        repaired = _repair(place)
         if format is Format.text:
             print("\n".join(repaired))
-        findings = tell(examine_store(kept))
+        findings = tell(examine_store(place))
     elif statistics:
         if scale:
             raise UserError("--statistics: takes names of sweeps of the store; leave --scale out")
-        findings = tell(null_tables(kept, words or []))
+        findings = tell(null_tables(place, words or []))
     else:
         label, specs, settings = _config(words, scale, store)
-        slots = launchers.make_here(settings, kept.cache).slots
+        slots = launchers.make_here(settings, place.cache).slots
         try:
             # not of an inline launcher: another process shall resume what one has begun
             with ForkServer(environment(slots)) as server:
                 ask = functools.partial(server.ask, environment=slots[0].environment)
                 tried = functools.partial(unfit, server)
-                findings = tell(examine(kept, settings, slots, label, specs, ask, tried))
+                findings = tell(examine(place, settings, slots, label, specs, ask, tried))
         except KeyboardInterrupt:
             print("stopped; the same command begins again", file=sys.stderr)
             raise typer.Exit(130) from None
@@ -105,7 +103,7 @@ def doctor(
     problems = [finding.what for finding in findings if finding.level == "problem"]
     if problems:
         names = ", ".join(dict.fromkeys(problems))
-        raise Failure(f"doctor: {len(problems)} problem{'s'[: len(problems) > 1]} ({names})")
+        raise Failure(f"doctor: {counted(len(problems), 'problem')} ({names})")
 
 
 def _repair(store: Store) -> list[str]:
@@ -113,7 +111,6 @@ def _repair(store: Store) -> list[str]:
     from collections import Counter
 
     from ablate.running.driver_lock import alone
-    from ablate.store.ledger import Ledger
     from ablate.store.repair import repair
 
     if not store.root.is_dir():
@@ -122,7 +119,7 @@ def _repair(store: Store) -> list[str]:
         )
     with alone(store, "doctor --repair"):
         done = repair(store)
-    with Ledger.reading(store) as ledger:
+    with reading(store.root) as (_, ledger):
         sweeps, states = ledger.sweeps(), ledger.states()
     lines = [] if done.aside is None else [f"the old ledger is kept as {done.aside}"]
     counts = Counter(state.status for state in states.values())
@@ -159,12 +156,10 @@ def _config(
 def verify(
     selection: Selection,
     rerun: Annotated[
-        str | None,
-        typer.Option(metavar="RUN", help="Train this run again and compare the bits."),
+        str | None, option("RUN", "Train this run again and compare the bits.")
     ] = None,
     trust: Annotated[
-        bool,
-        typer.Option("--trust", help="With --rerun: start a command that no file here declares."),
+        bool, flag("--trust", "With --rerun: start a command that no file here declares.")
     ] = False,
     format: TextFormat = Format.text,
 ) -> None:
@@ -175,62 +170,53 @@ def verify(
     """
     from ablate.audit.bundle import Bundle
     from ablate.audit.verify import verify as check
-    from ablate.report.live import begin
-    from ablate.store.ledger import Ledger
-    from ablate.store.store import Store
 
-    kept = Store(selection.store)
-    bundle = Bundle(Path(selection.words[0])) if len(selection.words) == 1 else None
-    if bundle is not None and (bundle.is_one or bundle.manifest.is_file()) and rerun is None:
-        _verify_bundle(bundle, selection.has_options, format)
-        return
     if rerun is not None:
         if selection.has_options:
             raise UserError(
                 "--rerun: takes NAME, RUN and launcher.KEY=VALUE; leave other options out"
             )
-        _rerun(kept, rerun, selection.words, trust, format)
+        _rerun(selection.store, rerun, selection.words, trust, format)
         return
-    with Ledger.reading(kept) as ledger:
-        plan = planned(kept, ledger, selection, sealed=False)
+    bundle = Bundle(Path(selection.words[0])) if len(selection.words) == 1 else None
+    if bundle is not None and (bundle.is_one or bundle.manifest.is_file()):
+        _verify_bundle(bundle, selection.has_options, format)
+        return
+    with selection.opened(sealed=False) as (store, ledger, plan):
         begin(f"checking the runs of {plan.name}")
-        found = check(plan, kept, ledger)
-    _say(found, format, plan.name)
+        _show_verified(check(plan, store, ledger), format, plan.name)
 
 
 def _verify_bundle(bundle: Bundle, others: bool, format: Format) -> None:
     from ablate.audit.bundle_check import check
-    from ablate.report.live import begin
 
     if others:
         raise UserError(f"{bundle.root}: is an export of one sweep; leave other options out")
     bundle.check_format()
     begin(f"checking the files of {bundle.root}")
-    found = check(bundle)
-    _say(found, format, str(bundle.root), f" of the bundle {bundle.root}")
+    of = f" of the bundle {bundle.root}"
+    _show_verified(check(bundle), format, str(bundle.root), of)
 
 
-def _say(found: Verified, format: Format, name: str, what: str = "") -> None:
+def _show_verified(verified: Verified, format: Format, name: str, of: str = "") -> None:
     """Print the findings. Raises Failure for any finding.
 
     As JSON: name: the sweep, or the bundle's folder; runs, numbers: how many were checked;
     findings, notes: lines.
     """
     if format is Format.json:
-        print_json({"name": name, **dataclasses.asdict(found)})
+        print_json({"name": name, **dataclasses.asdict(verified)})
     else:
-        for line in found.findings:
+        for line in (*verified.findings, *(f"note: {note}" for note in verified.notes)):
             print(printable(line))
-        for note in found.notes:
-            print(f"note: {printable(note)}")
-    if found.findings:
-        raise Failure(f"{name}: {counted(len(found.findings), 'finding')}")
-    counts = f"{counted(found.runs, 'run')}, {counted(found.numbers, 'number')}{what}"
+    if verified.findings:
+        raise Failure(f"{name}: {counted(len(verified.findings), 'finding')}")
     if format is Format.text:
-        print(f"verified: {counts}, nothing wrong")
+        counts = f"{counted(verified.runs, 'run')}, {counted(verified.numbers, 'number')}"
+        print(f"verified: {counts}{of}, nothing wrong")
 
 
-def _rerun(store: Store, text: str, words: list[str], trust: bool, format: Format) -> None:
+def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: Format) -> None:
     """Train a run once more, and print the differences. Raises Failure for any difference,
     UserError for a run that can only be read, or whose command came from elsewhere.
 
@@ -240,21 +226,20 @@ def _rerun(store: Store, text: str, words: list[str], trust: bool, format: Forma
     from ablate.audit.rerun import SAME, RerunStopped, rerun
     from ablate.planning.compose import Composer
     from ablate.planning.overrides import once, parse, split_launcher
-    from ablate.report.live import begin, view
+    from ablate.report.live import view
     from ablate.running import launchers
     from ablate.running.launchers.decode import decode
     from ablate.shared.imported import is_imported
     from ablate.shared.own import name_of
     from ablate.store.find import driven, find_run, planned_as, sweeps
-    from ablate.store.ledger import Ledger
     from ablate.store.progress import SweepProgress, Worker
 
-    composer = Composer(store.root)
+    composer = Composer(folder)
     name, words = (words[0], words[1:]) if words and "=" not in words[0] else (None, words)
     chosen, others = split_launcher(once(parse(word, composer.groups) for word in words))
     if others:
         raise UserError(f"--rerun: takes launcher.KEY=VALUE only; leave {next(iter(others))}= out")
-    with Ledger.reading(store) as ledger:
+    with reading(folder) as (store, ledger):
         if name is not None:
             driven(store, ledger, sweeps(store, ledger), name)
         of = planned_as(store, ledger, find_run(store, ledger, text, name))
@@ -277,8 +262,8 @@ def _rerun(store: Store, text: str, words: list[str], trust: bool, format: Forma
                 quiet.enter_context(contextlib.redirect_stdout(sys.stderr))
             watching = quiet.enter_context(view())
 
-            def show(slot: Slot, folder: RunDir, notes: Mapping[str, Any]) -> None:
-                watching.show(SweepProgress(sweep, 1, {}, [Worker(run, slot.name, notes, folder)]))
+            def show(slot: Slot, place: RunDir, notes: Mapping[str, Any]) -> None:
+                watching.show(SweepProgress(sweep, 1, {}, [Worker(run, slot.name, notes, place)]))
 
             decode([run.cell.spec], store.root, watching, launcher.ask)
             machine, lines = rerun(store, run, launcher, show)
@@ -306,27 +291,22 @@ def _rerun(store: Store, text: str, words: list[str], trust: bool, format: Forma
 
 def gc(
     sweeps: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="SWEEP", help="Sweeps to forget before files are removed."),
+        list[str] | None, argument("SWEEP", "Sweeps to forget before files are removed.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove files without asking.")] = False,
+    yes: Annotated[bool, flag("--yes", "Remove files without asking.")] = False,
     store: StoreDir = RUNS,
 ) -> None:
     """Remove runs, decoded data and leftovers that no sweep refers to. Asks first."""
     from rich.filesize import decimal
 
-    from ablate.running.driver_lock import alone
     from ablate.store.gc import collect, kept, links, rubbish, summary, with_foreign
-    from ablate.store.ledger import Ledger
-    from ablate.store.store import Store
 
     forget = list(dict.fromkeys(sweeps or []))
-    place = Store(store)
-    with Ledger.reading(place):
+    with reading(store):
         pass  # there is a store
-    with alone(place, "gc"), Ledger.driving(place) as ledger:
+    with changing(store, "gc") as (place, ledger):
         plans, known = kept(place, ledger, forget), ledger.sweeps()
-        found = rubbish(place, ledger, plans)
+        items = rubbish(place, ledger, plans)
         for path in links(place):
             print(f"left alone: {path} is a link; its target may belong to another store")
         for path in with_foreign(place, plans):
@@ -334,27 +314,21 @@ def gc(
         for name in forget:
             there = name in known or place.plan_path(name).exists()
             print(f"to forget: the sweep {name!r}" if there else f"already forgotten: {name!r}")
-        for line in summary(found):
+        for line in summary(items):
             print(line)
-        if not (found or forget):
+        if not (items or forget):
             print("nothing to remove: a sweep refers to every file")
             return
-        size = decimal(sum(item.bytes for item in found))
-        if not yes:
-            if not sys.stdin.isatty():
-                raise UserError(f"{size} to remove: needs a confirmation; add --yes")
-            if not typer.confirm(f"Remove these {size}?"):
-                raise typer.Exit(0)
-        print(f"removed {decimal(collect(place, ledger, plans, found, forget))}")
+        size = decimal(sum(item.bytes for item in items))
+        ask_for(f"{size} to remove: needs a confirmation", f"Remove these {size}?", yes)
+        print(f"removed {decimal(collect(place, ledger, plans, items, forget))}")
 
 
 # --- Merging stores -------------------------------------------------------------------------------
 
 
 def merge(
-    sources: Annotated[
-        list[Path], typer.Argument(metavar="SOURCE", help="Stores, and folders of `ablate export`.")
-    ],
+    sources: Annotated[list[Path], argument("SOURCE", "Stores, and folders of `ablate export`.")],
     format: TextFormat = Format.text,
     store: StoreDir = RUNS,
 ) -> None:
@@ -362,11 +336,7 @@ def merge(
     from ablate.audit.bundle import Bundle
     from ablate.audit.merge import merge as bring
     from ablate.audit.source import read_source
-    from ablate.report.live import begin
-    from ablate.running.driver_lock import alone
     from ablate.shared.files import make_folder
-    from ablate.store.ledger import Ledger
-    from ablate.store.store import Store
 
     if Bundle(store).is_one:
         raise UserError(f"{store}: is a bundle, which nothing is added to; name a store")
@@ -374,11 +344,10 @@ def merge(
         if source.resolve() == store.resolve():
             raise UserError(f"{source}: is the store itself; name another one")
     read = [read_source(source) for source in sources]
-    kept = Store(store)
-    make_folder(kept.root)
+    make_folder(store)
     begin(f"checking the runs of {', '.join(map(str, sources))}")
-    with alone(kept, "merge"), Ledger.driving(kept) as ledger:
-        done = bring(kept, ledger, read)
+    with changing(store, "merge") as (place, ledger):
+        done = bring(place, ledger, read)
     if format is Format.json:
         print_json({"store": str(store), "sources": [dataclasses.asdict(one) for one in done]})
     else:
@@ -409,45 +378,35 @@ def _lines(done: Brought) -> Iterator[str]:
 def import_(
     source: Annotated[
         Path,
-        typer.Argument(
-            metavar="SHEET",
-            help="File .csv, .tsv, .jsonl or .parquet, or the folder of a Hydra multirun.",
+        argument(
+            "SHEET", "File .csv, .tsv, .jsonl or .parquet, or the folder of a Hydra multirun."
         ),
     ],
-    row: Annotated[str, typer.Option(metavar="COLUMN", help="Column that names the variant.")],
+    row: Annotated[str, option("COLUMN", "Column that names the variant.")],
     metric: Annotated[
         list[str],
-        typer.Option(
-            metavar="KEY:more|less:UNIT",
-            help="Column of a metric, which values are better, and the unit, such as acc:more:%; "
+        option(
+            "KEY:more|less:UNIT",
+            "Column of a metric, which values are better, and the unit, such as acc:more:%; "
             "NAME=COLUMN renames it. The first is the table's.",
         ),
     ],
     name: Annotated[
-        str | None, typer.Option("--as", help="Name for the sweep (default: the file's).")
+        str | None, option(None, "Name for the sweep (default: the file's).", "--as")
     ] = None,
     column: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Column whose values become columns of the table."),
+        str | None, option("COLUMN", "Column whose values become columns of the table.")
     ] = None,
     seed: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN", help="Column of seeds, if runs of a seed share what it decides."
-        ),
+        str | None, option("COLUMN", "Column of seeds, if runs of a seed share what it decides.")
     ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(metavar="ROW", help="Baseline (default: the first variant).")
-    ] = None,
+    baseline: Annotated[str | None, option("ROW", "Baseline (default: the first variant).")] = None,
     predictions: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Column that names files of predictions (.npy)."),
+        str | None, option("COLUMN", "Column that names files of predictions (.npy).")
     ] = None,
     result: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="JSON or yaml file in which each job of a multirun left numbers."
-        ),
+        option("FILE", "JSON or yaml file in which each job of a multirun left numbers."),
     ] = None,
     format: TextFormat = Format.text,
     store: StoreDir = RUNS,
@@ -458,18 +417,17 @@ def import_(
     """
     from ablate.audit.importing import Declared, import_alone
     from ablate.audit.sheet import read_sheet
-    from ablate.store.store import Store
 
     options = {"--as": name, "--row": row, "--column": column, "--seed": seed}
     options |= {"--baseline": baseline, "--predictions": predictions, "--result": result}
     words = [*(pair for pair in options.items() if pair[1] is not None)]
     words += [("--metric", one) for one in metric]
-    said = Declared(
+    declared = Declared(
         name if name is not None else source.stem or source.resolve().name,
         *(row, metric, column, seed, baseline, predictions, result),
         words=["import", str(source), *(str(part) for pair in words for part in pair)],
     )
-    done = import_alone(Store(store), read_sheet(source, result), said)
+    done = import_alone(store_at(store), read_sheet(source, result), declared)
     if format is Format.json:
         print_json({"store": str(store), "source": str(source), **dataclasses.asdict(done)})
         return

@@ -27,8 +27,7 @@ HABITS = {
 HABITUAL = ("ablate", "sweep", "plan", "config")  # commands where it is meant so
 VERBS = {  # commands of other tools: what is here
     **dict.fromkeys(
-        ("train", "resume", "start", "fit"),
-        "`ablate sweep` trains, and goes on where it stopped",
+        ("train", "resume", "start", "fit"), "`ablate sweep` trains, and goes on where it stopped"
     ),
     "init": "`ablate new sweep NAME` writes a sweep file",
     **dict.fromkeys(
@@ -39,37 +38,7 @@ VERBS = {  # commands of other tools: what is here
 }
 
 
-def one_of(*choices: str) -> dict[str, Any]:
-    """What an option with these choices is declared with."""
-
-    def parse(text: str) -> str:
-        if text not in choices:
-            raise typer.BadParameter(expected(text, choices))
-        return choices[choices.index(text)]
-
-    return {
-        **{"parser": parse, "metavar": "|".join(choices)},
-        "autocompletion": lambda: [*choices],
-    }
-
-
-def number(text: str) -> float:
-    """The value of an option that is a number."""
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"expected a number, got {text!r}") from None
-
-
-def whole(text: str) -> int:
-    """The value of an option that is a whole number."""
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"expected a whole number, got {text!r}") from None
-
-
-def told(error: Any) -> str:
+def in_words(error: Any) -> str:
     """A UsageError as one line: "ablate table: option: expected one of ..., got ..."."""
     if error.ctx is None:  # of an option without its value, or with one too many
         command = " ".join(word for word in sys.argv[1:2] if not word.startswith("-"))

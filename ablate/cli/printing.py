@@ -1,20 +1,21 @@
-"""Prints on standard output: tables, and JSON for other programs."""
+"""Prints on standard output: tables, and JSON for other programs; and writes to `--out`."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import math
+import os
+import stat
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ablate.cli.mistakes import one_of
-from ablate.shared import extensions
+from ablate.cli.options import Format, Rows, TableFormat, flag, option
 from ablate.shared.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -25,103 +26,48 @@ if TYPE_CHECKING:
     from ablate.store.store import Store
 
 
-class Format(StrEnum):
-    """The formats of output; each command takes some of them."""
-
-    text = "text"
-    yaml = "yaml"
-    rich = "rich"
-    md = "md"
-    latex = "latex"
-    html = "html"
-    csv = "csv"
-    json = "json"
-
-
-def _of(*formats: str) -> Any:
-    """An option that takes one of these; the first is the default."""
-    return typer.Option("--format", **one_of(*formats), help="Output format.")
-
-
-def _read(*formats: str) -> Any:
-    help = "Output format (default: rich on a terminal, md elsewhere)."
-    return typer.Option("--format", **one_of(*formats), help=help)
-
-
-TextFormat = Annotated[Format, _of(Format.text, Format.json)]
-YamlFormat = Annotated[Format, _of(Format.yaml, Format.json)]
-TrialsFormat = Annotated[Format | None, _read(Format.rich, Format.md, Format.csv, Format.json)]
-Rows = Annotated[
-    str | None,
-    typer.Option(metavar="A,B", help="Rows to show; intervals stay those of the whole sweep."),
-]
-
-
 @dataclass(frozen=True)
 class TableView:
     """How a table is shown, and what of it. The fields are options, as those of a Selection."""
 
     rows: Rows = None
-    columns: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Columns of the sweep to show.")
-    ] = None
+    columns: Annotated[str | None, option("A,B", "Columns of the sweep to show.")] = None
     where: Annotated[
-        list[str],
-        typer.Option(
-            metavar="KEY=VALUE", help="Show the cells where a key of rows or columns is so."
-        ),
+        list[str], option("KEY=VALUE", "Show the cells where a key of rows or columns is so.")
     ] = field(default_factory=list)
-    sort: Annotated[
-        str | None, typer.Option(metavar="gain", help="Order of the rows: the best gain first.")
-    ] = None
-    format: Annotated[
-        str | None,
-        _read(
-            *(Format.rich, Format.md, Format.latex, Format.html, Format.csv, Format.json),
-            *extensions.names("ablate_formats"),
-        ),
-    ] = None
+    sort: Annotated[str | None, option("gain", "Order of the rows: the best gain first.")] = None
+    format: TableFormat = None
     show: Annotated[
         str | None,
-        typer.Option(
-            help="Columns: accuracy,gain,ci,pm,population,n,verdict,params,macs,cost,chosen,paper "
-            "and metrics (`ablate list metrics`)."
+        option(
+            None,
+            "Columns: accuracy,gain,ci,pm,population,n,verdict,params,macs,cost,chosen,paper and "
+            "metrics (`ablate list metrics`).",
         ),
     ] = None
-    transpose: Annotated[bool, typer.Option("--transpose", help="Show variants as columns.")] = (
-        False
-    )
+    transpose: Annotated[bool, flag("--transpose", "Show variants as columns.")] = False
     wide: Annotated[
         bool | None,
-        typer.Option(
+        option(
+            None,
+            "Lay the table out as papers do: a line for each architecture and variant (default: "
+            "for a sweep with groups).",
             "--wide/--no-wide",
-            help="Lay the table out as papers do: a line for each architecture and variant "
-            "(default: for a sweep with groups).",
             show_default=False,
         ),
     ] = None
     against: Annotated[
-        str | None,
-        typer.Option(metavar="paper", help="Show published figures beside the measured."),
+        str | None, option("paper", "Show published figures beside the measured.")
     ] = None
-    label: Annotated[
-        str | None, typer.Option(metavar="tab:NAME", help="Label of the LaTeX table.")
-    ] = None
+    label: Annotated[str | None, option("tab:NAME", "Label of the LaTeX table.")] = None
     caption: Annotated[
-        str | None,
-        typer.Option(metavar="TEXT", help="Caption of the LaTeX table (default: title)."),
+        str | None, option("TEXT", "Caption of the LaTeX table (default: title).")
     ] = None
     notes: Annotated[
-        str | None,
-        typer.Option(
-            metavar="full|short|none", help="Notes under the LaTeX table (default: full)."
-        ),
+        str | None, option("full|short|none", "Notes under the LaTeX table (default: full).")
     ] = None
     strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict", help="Refuse a table of unlike runs, and verdicts of repeated looks."
-        ),
+        bool, flag("--strict", "Refuse a table of unlike runs, and verdicts of repeated looks.")
     ] = False
 
     def check(self) -> None:
@@ -168,21 +114,30 @@ def _finite(tree: Any) -> Any:
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
-def print_set(format: str | None, texts: Callable[[str], str], rich: Callable[[int], Any]) -> None:
-    """Print for readers: `texts` makes every format but rich, `rich` takes the width in characters.
+def ask_for(lacking: str, question: str, yes: bool) -> None:
+    """Ask, unless `yes`, and end the command where the answer is no. Raises UserError, which begins
+    with what is `lacking`, where nobody can answer."""
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UserError(f"{lacking}; add --yes")
+        if not typer.confirm(question):
+            raise typer.Exit(0)
+
+
+def print_set(format: str | None, draw: Callable[..., Any]) -> None:
+    """Print for readers what `draw` makes of a format and, for rich, a width in characters.
 
     `format` None is rich on a terminal, Markdown elsewhere.
     """
-    terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says
-    if format is None:
-        format = Format.rich if terminal else Format.md
-    if format is not Format.rich:
-        sys.stdout.write(texts(format))
-        return
     from ablate.report.gate import console
 
-    screen = console(force_terminal=terminal)
-    screen.print(rich(screen.width))
+    terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says
+    format = format or (Format.rich if terminal else Format.md)
+    if format is Format.rich:
+        screen = console(force_terminal=terminal)
+        screen.print(draw(format, width=screen.width))
+    else:
+        sys.stdout.write(draw(format))
 
 
 def print_table(
@@ -217,14 +172,13 @@ def read_table(
         )
     if "population" in parts and (why := no_images(plan, plan.metric)):
         raise UserError(f"--show population: {why}; leave population out")
-    named = "params" in parts or "macs" in parts
     also = [part for part in parts if part not in SHOW]
     plan = plan.with_own(*also, place="--show")
-    asked = [plan.metric, *(plan.named(name, "--show") for name in also)]
-    probes = any(m.probe for m in asked)
+    metrics = [plan.metric, *(plan.named(name, "--show") for name in also)]
     results: Results = recomputed or {}
     withheld: dict[str, str] = {}
     if recomputed is None:
+        probes = any(metric.probe for metric in metrics)
         results, withheld = store.results(plan.runs(), True, probes, predictions=True)
     table = read(
         plan,
@@ -233,7 +187,7 @@ def read_table(
         withheld=withheld,
         strict=view.strict,
         also=also,
-        sizes=sizes(plan, store, results) if named else None,
+        sizes=sizes(plan, store, results) if {"params", "macs"} & {*parts} else None,
         cost="cost" in parts,
         population="population" in parts,
         paper=beside(plan, store.root) if "paper" in parts else None,
@@ -243,7 +197,7 @@ def read_table(
     return table, parts
 
 
-def print_rendered(table: Table, view: TableView, show: tuple[str, ...]) -> None:
+def print_rendered(table: Table, view: TableView, parts: tuple[str, ...]) -> None:
     """Print a table on standard output."""
     from ablate.report.formats import render
     from ablate.report.formats.tidy import tree
@@ -251,12 +205,47 @@ def print_rendered(table: Table, view: TableView, show: tuple[str, ...]) -> None
     if view.format is Format.json:
         print_json(tree(table))
         return
-    draw = functools.partial(
-        render,
-        table,
-        show=show,
-        transpose=view.transpose,
-        wide=view.wide,
-        floated=view.floated,
-    )
-    print_set(view.format, draw, lambda width: draw(Format.rich, width=width))
+    layout: Any = {"transpose": view.transpose, "wide": view.wide, "floated": view.floated}
+    print_set(view.format, functools.partial(render, table, show=parts, **layout))
+
+
+# --- Files of `--out` -----------------------------------------------------------------------------
+
+
+def check_out(path: Path, formats: Sequence[str]) -> str:
+    """The format that the file's ending names; the first for what is no file, such as /dev/stdout.
+
+    Raises UserError for another ending, for a folder, and where no file can be.
+    """
+    if _is_stream(path):
+        return formats[0]
+    real = Path(os.path.realpath(path))
+    if real.is_dir() or not real.parent.is_dir():
+        raise UserError(f"--out: {path}: name a file in a folder that exists")
+    format = real.suffix.removeprefix(".").lower()
+    if format not in formats:
+        raise unknown(f"--out: {path}", format, formats, "a file that ends in one of")
+    return format
+
+
+def write_out(path: Path, content: bytes) -> bool:
+    """Write a file whole, behind a link to it; into what is no file write through. Was it a file?
+
+    Nothing but a file may be replaced by a rename: the name of a device is everybody's.
+    """
+    from ablate.shared.files import write_whole
+
+    if _is_stream(path):
+        with open(path, "wb") as stream:
+            stream.write(content)
+        return False
+    write_whole(Path(os.path.realpath(path)), content)
+    return True
+
+
+def _is_stream(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)

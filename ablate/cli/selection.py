@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import inspect
+import contextlib
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ablate.cli import completing
-from ablate.cli.mistakes import number, whole
+from ablate.cli.options import RUNS, Scale, StoreDir, argument, flag, number, option, whole
+from ablate.report.gate import begin
 from ablate.shared.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,73 +21,74 @@ if TYPE_CHECKING:
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
-Scale = Annotated[
-    str | None,
-    typer.Option(
-        "--scale", help="Scale of the sweep file to use.", autocompletion=completing.scales
-    ),
-]
-StoreDir = Annotated[
-    Path, typer.Option("--store", envvar="ABLATE_STORE", help="Folder of runs and results.")
-]
-RUNS = Path("runs")
+
+def store_at(folder: Path) -> Store:
+    """The store in a folder, which is loaded late."""
+    from ablate.store.store import Store
+
+    return Store(folder)
+
+
+@contextlib.contextmanager
+def reading(folder: Path) -> Iterator[tuple[Store, Ledger]]:
+    """A store and its ledger, for a command that looks. Raises UserError where there is none."""
+    from ablate.store.ledger import Ledger
+
+    store = store_at(folder)
+    with Ledger.reading(store) as ledger:
+        yield store, ledger
+
+
+@contextlib.contextmanager
+def changing(folder: Path, command: str) -> Iterator[tuple[Store, Ledger]]:
+    """The same for a command that changes them. Raises Failure where another process does."""
+    from ablate.running.driver_lock import alone
+    from ablate.store.ledger import Ledger
+
+    store = store_at(folder)
+    with alone(store, command), Ledger.driving(store) as ledger:
+        yield store, ledger
 
 
 @dataclass(frozen=True)
 class Selection:
     """A sweep as the command line names it. The fields are the arguments, in the order of --help.
 
-    A command takes one as a parameter; `flat` is how typer sees it.
+    A command takes one as a parameter; `options.flat` is how typer sees it.
     """
 
     words: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="NAME KEY=VALUE",
-            help="Name of a sweep, and settings.",
-            autocompletion=completing.words,
-        ),
+        list[str], argument("NAME KEY=VALUE", "Name of a sweep, and settings.", completing.words)
     ] = field(default_factory=list)
     scale: Scale = None
     name: Annotated[
-        str | None, typer.Option("--as", help="Name for the sweep (default: its words).")
+        str | None, option(None, "Name for the sweep (default: its words).", "--as")
     ] = None
-    across: Annotated[list[str], typer.Option(help="Key whose values become columns.")] = field(
+    across: Annotated[list[str], option(None, "Key whose values become columns.")] = field(
         default_factory=list
     )
     each: Annotated[
-        bool, typer.Option("--each", help="Vary one factor at a time instead of all combinations.")
+        bool, flag("--each", "Vary one factor at a time instead of all combinations.")
     ] = False
     change: Annotated[
         list[str],
-        typer.Option(
-            metavar="'NAME: K=V ...'",
-            help="A change of a design, by its settings; twice or more.",
-        ),
+        option("'NAME: K=V ...'", "A change of a design, by its settings; twice or more."),
     ] = field(default_factory=list)
     design: Annotated[
         str | None,
-        typer.Option(
-            metavar="KIND",
-            help="Combinations of the changes: one_at_a_time, leave_one_out, both (default), "
-            "factorial or fractional.",
+        option(
+            "KIND",
+            "Combinations of the changes: one_at_a_time, leave_one_out, both (default), factorial "
+            "or fractional.",
         ),
     ] = None
     until: Annotated[
         int | None,
-        typer.Option(
-            parser=whole,
-            metavar="N",
-            help="Add seeds up to N, at looks, to the rows that are undecided.",
-        ),
+        option("N", "Add seeds up to N, at looks, to the rows that are undecided.", parser=whole),
     ] = None
     margin: Annotated[
         float | None,
-        typer.Option(
-            parser=number,
-            metavar="POINTS",
-            help="With --until: stop rows that surely gain less.",
-        ),
+        option("POINTS", "With --until: stop rows that surely gain less.", parser=number),
     ] = None
     store: StoreDir = RUNS
     beside: list[str] = field(default_factory=list, init=False)  # see ablate.planning.logger
@@ -104,18 +102,15 @@ class Selection:
         object.__setattr__(self, "beside", beside)
 
     @property
+    def options(self) -> dict[str, Any]:
+        """What the plan is made by, beside its words."""
+        names = ("scale", "name", "across", "each", "change", "design", "until", "margin")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def has_options(self) -> bool:
         """Does more than words select it?"""
-        return bool(
-            self.scale
-            or self.name
-            or self.across
-            or self.each
-            or self.change
-            or self.design
-            or self.until
-            or self.margin
-        )
+        return any(self.options.values())
 
     def plan(
         self, recall: Recall | None = None, unseen: bool = False
@@ -126,76 +121,15 @@ class Selection:
         from ablate.planning.logger import aside
 
         aside(self.beside)
-        return plan(
-            self.words,
-            store=self.store,
-            scale=self.scale,
-            name=self.name,
-            across=self.across,
-            each=self.each,
-            change=self.change,
-            design=self.design,
-            until=self.until,
-            margin=self.margin,
-            recall=recall,
-            unseen=unseen,
-        )
+        return plan(self.words, store=self.store, recall=recall, unseen=unseen, **self.options)
 
-
-def flat(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as typer takes it: each field of a dataclass, such as a Selection, is a parameter
-    of its own.
-
-    --store and --debug stand last. `main` looks for --debug by itself, since words that can't be
-    read reach no command.
-    """
-    selections: dict[str, Any] = {}
-    params: dict[str, inspect.Parameter] = {}
-    for name, param in inspect.signature(command, eval_str=True).parameters.items():
-        if dataclasses.is_dataclass(param.annotation):
-            selections[name] = param.annotation
-            params |= _fields(param.annotation)
-        else:
-            params[name] = param.replace(kind=param.KEYWORD_ONLY)
-    if "store" in params:
-        params["store"] = params.pop("store")
-
-    @functools.wraps(command)
-    def run(debug: bool, **given: Any) -> None:
-        for name, selection in selections.items():
-            keys = [part.name for part in dataclasses.fields(selection) if part.init]
-            given[name] = selection(**{key: given.pop(key) for key in keys})
-        command(**given)
-
-    run.__signature__ = inspect.Signature([*params.values(), DEBUG])  # type: ignore[attr-defined]
-    run.__annotations__ = {}  # typer would evaluate them once more
-    return run
-
-
-def _param(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-    )
-
-
-DEBUG = _param(
-    "debug",
-    Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")],
-    default=False,
-)
-
-
-def _fields(selection: Any) -> dict[str, inspect.Parameter]:
-    hints = get_type_hints(selection, include_extras=True)
-    return {
-        part.name: _param(
-            part.name,
-            hints[part.name],
-            part.default if part.default_factory is dataclasses.MISSING else part.default_factory(),
-        )
-        for part in dataclasses.fields(selection)
-        if part.init
-    }
+    @contextlib.contextmanager
+    def opened(
+        self, read: bool = False, sealed: bool = True
+    ) -> Iterator[tuple[Store, Ledger, Plan]]:
+        """The store, its ledger, which stays open, and the driven plan: see `planned`."""
+        with reading(self.store) as (store, ledger):
+            yield store, ledger, planned(store, ledger, self, read, sealed)
 
 
 def planned(
@@ -212,14 +146,13 @@ def planned(
     from ablate.planning.sweep_file import edit_notes
     from ablate.planning.sweep_paths import sweep_files
     from ablate.planning.words import analysis_apart, read_line
-    from ablate.report.live import begin
     from ablate.store.find import computed, driven, instance, left_out, sweeps
 
     known = sweeps(store, ledger)
     words, analysis = analysis_apart(selection.words)
     name = selection.name
     options = replace(selection, name=None).has_options
-    made, wanted = None, name
+    declared, wanted = None, name
     if wanted is None and len(words) == 1 and not options:
         wanted = instance(words[0], known)
         if wanted is None and "=" not in words[0] and not words[0].endswith(".yaml"):
@@ -231,18 +164,18 @@ def planned(
             raise _more_than_a_name(store, driven(store, ledger, known, first, sealed), words[1:])
         if name is None and line.file is None and not any(word.swept for word in line.settings):
             raise _more_than_a_name(store, driven(store, ledger, known, known[0], sealed), words)
-        made, _ = replace(selection, words=words).plan()
-        wanted = made.name
+        declared, _ = replace(selection, words=words).plan()
+        wanted = declared.name
     plan = driven(store, ledger, known, wanted or known[0], sealed)
-    if made is not None:
-        _check_said(made, plan, store, line.crossed)
+    if declared is not None:
+        _check_words(declared, plan, store, line.crossed)
     if read:
         plan = left_out(computed(store, plan), ledger)
-        for told in edit_notes(plan, store.command):
-            begin(told)
-    found = change_analysis(plan.analysis, analysis)
+        for note in edit_notes(plan, store.command):
+            begin(note)
+    changed = change_analysis(plan.analysis, analysis)
     for key in analysis:
-        if getattr(found, key) == getattr(plan.analysis, key):
+        if getattr(changed, key) == getattr(plan.analysis, key):
             continue
         if not read:
             raise UserError(
@@ -250,7 +183,7 @@ def planned(
                 f"`report`, `plot` and `export` take a new one"
             )
         plan.design.check_change(plan, key)
-    plan = replace(plan, analysis=found).with_own()
+    plan = replace(plan, analysis=changed).with_own()
     plan.metric  # noqa: B018 - raises UserError where its task has none of this name
     return plan
 
@@ -264,30 +197,30 @@ def _more_than_a_name(store: Store, plan: Plan, others: list[str]) -> UserError:
     )
 
 
-def _check_said(made: Plan, plan: Plan, store: Store, crossed: Sequence[Word]) -> None:
-    """Raises UserError where the words that `made` is of say other runs than the driven plan.
+def _check_words(declared: Plan, plan: Plan, store: Store, crossed: Sequence[Word]) -> None:
+    """Raises UserError where the words of `declared` say other runs than the driven plan.
     `crossed`: those that cross a file."""
     from ablate.planning.words import alike
     from ablate.shared.spec import datasets_of
 
-    if not alike(plan.words, made.words, store.root):  # by --as
+    if not alike(plan.words, declared.words, store.root):  # by --as
         raise UserError(
             f"--as {plan.name}: the sweep was driven with other words, "
             f"`{store.command(*plan.command)}`; leave your words out to show the sweep"
         )
-    said = {word.partition("=")[0]: word for word in made.words}
-    both, wider = (made, plan), {*made.seeds} > {*plan.seeds}
+    by_key = {word.partition("=")[0]: word for word in declared.words}
+    both, wider = (declared, plan), {*declared.seeds} > {*plan.seeds}
     columns = [{column.label for column in each.columns} for each in both]
     looks = [(each.design, each.analysis.margin) for each in both]
     images = [{d["fingerprint"] for c in p.cells for d in datasets_of(c.spec)[:1]} for p in both]
-    seeds = plan.design.other_seeds(made.seeds, plan.seeds)
-    again = f"`{store.command('sweep', *made.words)}`"
+    seeds = plan.design.other_seeds(declared.seeds, plan.seeds)
+    again = f"`{store.command('sweep', *declared.words)}`"
     more, other = f"{again} trains more", f"with --as NAME, {again} is another sweep"
     for word, differ, what, goes_on in (
         (crossed[0].text if crossed else "", columns[0] != columns[1], "other columns", more),
-        (said.get("seeds"), seeds, plan.seeds_said, more if wider else other),
-        (said.get("--until"), looks[0] != looks[1], "other looks, or another margin", more),
-        (said.get("data.path"), images[0] != images[1], "other images", other),
+        (by_key.get("seeds"), seeds, plan.seeds_said, more if wider else other),
+        (by_key.get("--until"), looks[0] != looks[1], "other looks, or another margin", more),
+        (by_key.get("data.path"), images[0] != images[1], "other images", other),
     ):
         if word and differ:
             raise UserError(

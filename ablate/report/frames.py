@@ -22,20 +22,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PLACE = ("sweep", "row", "column", "seed", "id")
-TOLD = (
-    *("step", "train_loss", "collapsed", "seconds", "device"),
-    *("parameters", "multiply_adds"),
-)
+MEASURED = ("step", "train_loss", "collapsed", "seconds", "device", "parameters", "multiply_adds")
 
-
-VALUES = (
-    "model",
-    "optim",
-    "train",
-    "augment",
-    "eval",
-    "trainer",
-)  # sections of a spec that are no choices
+# sections of a spec that are no choices
+VALUES = ("model", "optim", "train", "augment", "eval", "trainer")
 GROUPS = ("data", "norm", "stem", "block")
 
 
@@ -66,7 +56,7 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
                 "test_n": test.get("n"),
                 **{key: probed[record.run.id].get(key) for key in measured},
                 **_beside(plan, sets, beside),
-                **{name: result.get(name) for name in TOLD},
+                **{name: result.get(name) for name in MEASURED},
             }
         )
     return _frame(rows)
@@ -108,14 +98,14 @@ def _asked(runs: Sequence[RunRecord], trials: bool) -> Sequence[RunRecord]:
 
 def _keys(plan: Plan, cells: Sequence[Cell]) -> list[str]:
     """List the keys that rows, columns or tuning set, then other keys that differ between runs."""
-    space = [key for stage in (plan.tune.stages if plan.tune else ()) for key in stage.space]
     parts: list[Row | Column] = [*plan.rows, *plan.columns]
-    keys = [key for part in parts for key in part.settings] + space
-    seen: dict[str, set[str]] = {}
+    keys = [key for part in parts for key in part.settings]
+    keys += [key for stage in (plan.tune.stages if plan.tune else ()) for key in stage.space]
+    values: dict[str, set[str]] = {}
     for cell in cells:
         for key in _settings(cell.spec):
-            seen.setdefault(key, set()).add(repr(_setting(cell.spec, key)))
-    return [*dict.fromkeys([*keys, *(key for key, values in seen.items() if len(values) > 1)])]
+            values.setdefault(key, set()).add(repr(_setting(cell.spec, key)))
+    return [*dict.fromkeys([*keys, *(key for key in values if len(values[key]) > 1)])]
 
 
 def _settings(spec: Mapping[str, Any]) -> Iterator[str]:
@@ -135,13 +125,11 @@ def _setting(spec: Mapping[str, Any], key: str) -> Any:
 
 def _search(run: PlannedRun, trials: bool) -> dict[str, Any]:
     """Name the search of a trial, or the search whose winner a run has."""
-    if run.trial is None:
-        taken = (choice.search for choice in run.cell.chosen if run.seed in choice.seeds)
-        found: dict[str, Any] = {"search": next(taken, None), "trial": None, "score": None}
-    else:
-        trial = run.trial
-        found = {"search": trial.search, "trial": trial.number, "score": trial.score}
-    return found if trials else {"search": found["search"]}
+    if (trial := run.trial) is not None:
+        return {"search": trial.search, "trial": trial.number, "score": trial.score}
+    taken = (choice.search for choice in run.cell.chosen if run.seed in choice.seeds)
+    of_trials = {"trial": None, "score": None} if trials else {}
+    return {"search": next(taken, None), **of_trials}
 
 
 def curves_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> pd.DataFrame:
@@ -171,9 +159,8 @@ def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def _place(plan: Plan, record: RunRecord) -> dict[str, Any]:
     run = record.run
-    return dict(
-        zip(PLACE, (plan.name, run.cell.row, run.cell.column, run.seed, run.id), strict=True)
-    )
+    place = plan.name, run.cell.row, run.cell.column, run.seed, run.id
+    return dict(zip(PLACE, place, strict=True))
 
 
 def _is_plain(value: Any) -> bool:

@@ -59,3 +59,8 @@ def console(**options: Any) -> Console:
 
 def _lines(text: str) -> str:
     return re.sub(r"[^\n\t]+", lambda part: printable(part[0]), text)
+
+
+def begin(text: str) -> None:
+    """Announce work that is silent for a while, on standard error: pipes read standard output."""
+    print(text, file=sys.stderr, flush=True)

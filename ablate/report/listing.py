@@ -31,8 +31,8 @@ Lines = Iterator[tuple[str, str, str]]
 
 def _choices(table: dict[str, Choice]) -> Lines:
     for name, choice in table.items():
-        keys = ", ".join(f"{key}={param.default}" for key, param in choice.params.items())
-        yield name, choice.line + (f" [{keys}]" if keys else ""), choice.source
+        settings = ", ".join(f"{key}={param.default}" for key, param in choice.params.items())
+        yield name, choice.line + (f" [{settings}]" if settings else ""), choice.source
 
 
 def _metrics() -> Lines:
@@ -147,13 +147,11 @@ class Catalogue:
 
     def tree(self) -> dict[str, Any]:
         """Keys: choose: how to choose one; choices: {name, line, source (null: none)}."""
-        return {
-            "choose": self.how,
-            "choices": [
-                {"name": name, "line": line, "source": None if source == "-" else source}
-                for name, line, source in self.choices
-            ],
-        }
+        choices = [
+            {"name": name, "line": line, "source": None if source == "-" else source}
+            for name, line, source in self.choices
+        ]
+        return {"choose": self.how, "choices": choices}
 
 
 def catalogue(kind: str | None, prefix: str, sweeps: Callable[[], Lines]) -> list[Catalogue]:
@@ -199,11 +197,8 @@ def key_lines(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     for key, param in DRIVER.items():
         yield f"launcher.{key}={_shown(param.default)}", _line(param.line, param.type, param), "-"
     yield from _of_fields("analysis.", Analysis, {}, keys(Analysis))
-    yield (
-        f"tune.trials={TRIALS}",
-        "trials of all searches of a cell [a whole number at least 1]",
-        "-",
-    )
+    trials = "trials of all searches of a cell [a whole number at least 1]"
+    yield f"tune.trials={TRIALS}", trials, "-"
     yield from _of_fields("tune.", Tune, {}, OWN)
     yield "model=NAME", WHOLE_LINE, "-"
     yield "model.SETTING", "of a whole model: a parameter of its constructor", "-"
@@ -218,8 +213,8 @@ def _of_fields(
     prefix: str, cls: Any, defaults: Mapping[str, Any], names: Iterable[str]
 ) -> Iterator[tuple[str, str, str]]:
     for name in names:
-        said, default = keys(cls)[name], defaults.get(name, added(cls).get(name))
-        yield f"{prefix}{name}={_shown(default)}", _line(said.line, hints(cls)[name], said), "-"
+        key, default = keys(cls)[name], defaults.get(name, added(cls).get(name))
+        yield f"{prefix}{name}={_shown(default)}", _line(key.line, hints(cls)[name], key), "-"
 
 
 def _of_choices(

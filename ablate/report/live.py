@@ -6,7 +6,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
+
+from rich.console import Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from ablate.report.gate import console
 from ablate.report.text import duration
@@ -14,16 +20,8 @@ from ablate.report.workers import GrowingMetrics, standing_line, workers_table
 from ablate.store.events import HELD
 from ablate.store.progress import SweepProgress
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
 PLAIN_EVERY_S = 30.0
 DRAWN_EVERY_S = 0.5
-
-
-def begin(text: str) -> None:
-    """Announce work that is silent for a while, on standard error: pipes read standard output."""
-    print(text, file=sys.stderr, flush=True)
 
 
 class Clock:
@@ -33,14 +31,15 @@ class Clock:
         self._start = time.monotonic()
         self._first: float | None = None
 
-    def left_s(self, done: float, total: int) -> float | None:
-        """Estimate the seconds left; None while too little is done. `done` counts parts of runs."""
+    def left_s(self, progress: SweepProgress) -> float | None:
+        """Estimate the seconds left; None while too little is done."""
+        done, total = parts_done(progress), progress.total
         if self._first is None:
             self._first = done
-        gone, made = time.monotonic() - self._start, done - self._first
-        if made < 0.02 * max(total - self._first, 1) or gone < 2:
+        seconds, parts = time.monotonic() - self._start, done - self._first
+        if parts < 0.02 * max(total - self._first, 1) or seconds < 2:
             return None
-        return gone / made * (total - done)
+        return seconds / parts * (total - done)
 
 
 def parts_done(progress: SweepProgress) -> float:
@@ -57,11 +56,9 @@ def counts_line(progress: SweepProgress) -> str:
     """ "12 of 30 done, 2 running, 1 failed"."""
     counts = progress.counts
     words = [f"{progress.done} of {progress.total} done"]
-    if progress.workers:
-        words.append(f"{len(progress.workers)} running")
-    told = ("diverged", "failed", "oom", "hung", *HELD)
-    words += [f"{counts[s]} {s}" for s in told if counts.get(s)]
-    return ", ".join(words)
+    words += [f"{len(progress.workers)} running"] if progress.workers else []
+    named = ("diverged", "failed", "oom", "hung", *HELD)
+    return ", ".join([*words, *(f"{counts[s]} {s}" for s in named if counts.get(s))])
 
 
 class PlainView:
@@ -76,7 +73,7 @@ class PlainView:
         print(text, file=self._out, flush=True)
 
     def show(self, progress: SweepProgress) -> None:
-        left = self._clock.left_s(parts_done(progress), progress.total)
+        left = self._clock.left_s(progress)
         if time.monotonic() - self._last >= PLAIN_EVERY_S:
             self._last = time.monotonic()
             self.say(f"{counts_line(progress)}; time left: {duration(left)}")
@@ -105,31 +102,22 @@ class RichView:
             self._live.update(self._render(progress), refresh=True)
 
     def reading(self, name: str, done: int, total: int) -> None:
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
+        line = _bar_line(Text(f"decoding data={name}"), done, total, f"{done:,}/{total:,} images")
+        self._live.update(line, refresh=True)  # twice a second at most, and the last one counts
 
-        table = Table.grid(padding=(0, 1))
-        bar = ProgressBar(total=total, completed=done, width=30)
-        table.add_row(Text(f"decoding data={name}"), bar, f"{done:,}/{total:,} images")
-        self._live.update(table, refresh=True)  # twice a second at most, and the last one counts
-
-    def _render(self, progress: SweepProgress) -> RenderableType:
-        from rich.console import Group
-        from rich.progress_bar import ProgressBar
-        from rich.table import Table
-        from rich.text import Text
-
-        left = self._clock.left_s(parts_done(progress), progress.total)
-        head = Table.grid(padding=(0, 1))
-        head.add_row(
-            counts_line(progress),
-            ProgressBar(total=progress.total, completed=parts_done(progress), width=30),
-            Text(progress.waiting or f"time left: {duration(left)}"),
-        )
+    def _render(self, progress: SweepProgress) -> Group:
+        done, total = parts_done(progress), progress.total
+        left = progress.waiting or f"time left: {duration(self._clock.left_s(progress))}"
+        head = _bar_line(counts_line(progress), done, total, Text(left))
         table = workers_table(progress.workers, self._metrics, self._live.console)
         decided = standing_line(progress.standing)
         return Group(head, *([Text(decided)] if decided else []), *([table] if table else []))
+
+
+def _bar_line(before: str | Text, done: float, total: int, behind: str | Text) -> Table:
+    line = Table.grid(padding=(0, 1))
+    line.add_row(before, ProgressBar(total=total, completed=done, width=30), behind)
+    return line
 
 
 @contextmanager
@@ -138,7 +126,5 @@ def view() -> Iterator[PlainView | RichView]:
     if not sys.stdout.isatty():
         yield PlainView(sys.stdout)
         return
-    from rich.live import Live
-
     with Live(console=console(), auto_refresh=False, transient=True) as live:
         yield RichView(live)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection
 from typing import BinaryIO
 
-from ablate.report.live import begin
+from ablate.report.gate import begin
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir
 from ablate.store.events import RunState

@@ -124,13 +124,8 @@ def _figure(kind: str, svg: str) -> _Figure:
 
 
 def _overview(plan: Plan, by_status: str) -> str:
-    size = " x ".join(
-        (
-            counted(len(plan.rows), "variant"),
-            *([counted(len(plan.columns), "column")] if len(plan.columns) > 1 else []),
-            plan.seeds_said,
-        )
-    )
+    columns = [counted(len(plan.columns), "column")] if len(plan.columns) > 1 else []
+    size = " x ".join([counted(len(plan.rows), "variant"), *columns, plan.seeds_said])
     return f"{plan.name}: {size}. {by_status}."
 
 
@@ -172,12 +167,10 @@ def _differs(plan: Plan, row: str) -> list[tuple[str, Sequence[Difference]]]:
     for cell in plan.cells:
         if cell.row == row:
             found.setdefault(_differences(cell, _base(plan, cell.column)), []).append(cell.column)
+    words = f"differs from {plan.baseline} in"
     if len(found) == 1:
-        return [(f"differs from {plan.baseline} in", next(iter(found)))]
-    return [
-        (f"on {', '.join(columns)} differs from {plan.baseline} in", differences)
-        for differences, columns in found.items()
-    ]
+        return [(words, next(iter(found)))]
+    return [(f"on {', '.join(columns)} {words}", keys) for keys, columns in found.items()]
 
 
 def _base(plan: Plan, column: str) -> Cell:
@@ -231,32 +224,23 @@ def _made(
     plan: Plan, runs: Sequence[RunRecord], read: Iterable[str], facts: Mapping[str, Texts]
 ) -> dict[str, Texts]:
     """Collect the facts by name: first of the sweep, then of its runs."""
-    said = vars(plan.analysis) | {"spread": plan.spread}
-    analysis = {k: v for k, v in said.items() if v not in (None, (), {})}
-    told = {
+    keys = vars(plan.analysis) | {"spread": plan.spread}
+    columns = plan.columns if len(plan.columns) > 1 else ()
+    data = (part for cell in plan.cells for part in datasets_of(cell.spec)[:1])
+    of_sweep = {
         "seeds": ", ".join(map(str, plan.counted_seeds)),
-        "columns": "; ".join(
-            f"{column.label}: {_settings(column.settings)}" for column in plan.columns
-        )
-        if len(plan.columns) > 1
-        else None,
-        "analysis": _settings(analysis),
+        "columns": "; ".join(f"{column.label}: {_settings(column.settings)}" for column in columns),
+        "analysis": _settings({k: v for k, v in keys.items() if v not in (None, (), {})}),
         "tuning": _tuning(plan),
         "chosen by tuning": "; ".join(_chosen(plan)),
         "verdicts read at": "; ".join(read),
         **caveats(plan.cells),
         "cost": _cost(runs),
         "trained": _when(runs),
-        "data": ", ".join(
-            dict.fromkeys(
-                f"{data['name']} ({data['fingerprint']})"
-                for cell in plan.cells
-                for data in datasets_of(cell.spec)[:1]
-            )
-        ),
+        "data": ", ".join(dict.fromkeys(f"{d['name']} ({d['fingerprint']})" for d in data)),
     }
     return {
-        **{name: {text: len(runs)} for name, text in told.items() if text},
+        **{name: {text: len(runs)} for name, text in of_sweep.items() if text},
         **_grouped({key: texts for key, texts in facts.items() if key != "fingerprint"}),
     }
 
@@ -339,13 +323,8 @@ def _cost(runs: Sequence[RunRecord]) -> str:
 
 
 def _when(runs: Sequence[RunRecord]) -> str | None:
-    times = [
-        attempt[key]
-        for record in runs
-        for attempt in record.attempts
-        for key in ("at", "ended")
-        if isinstance(attempt.get(key), float)
-    ]
+    ends = [attempt.get(key) for r in runs for attempt in r.attempts for key in ("at", "ended")]
+    times = [at for at in ends if isinstance(at, float)]
     if not times:
         return None
     first, last = (
@@ -389,16 +368,18 @@ def forests(plan: Plan, table: Table) -> list[Forest]:
     entries = [entry for entry in table.entries if entry.gain is not None]
     if not entries:
         return []
-    scale = _Scale(*limits(table, entries))
-    margin = plan.analysis.margin
-    found = []
-    for column in table.columns:
-        lines = tuple(_line(table, e, scale) for e in entries if e.column == column.label)
-        band = scale.band(-margin, margin) if margin is not None else None
-        if lines:
-            heading = column.heading if len(table.columns) > 1 else ""
-            found.append(Forest(heading, scale.place(0.0), band, tuple(scale.ticks()), lines))
-    return found
+    scale, margin = _Scale(*limits(table, entries)), plan.analysis.margin
+    band = scale.band(-margin, margin) if margin is not None else None
+    ticks, apart = tuple(scale.ticks()), len(table.columns) > 1
+    lines = [
+        (column.heading, tuple(_line(table, e, scale) for e in entries if e.column == column.label))
+        for column in table.columns
+    ]
+    return [
+        Forest(heading if apart else "", scale.place(0.0), band, ticks, of)
+        for heading, of in lines
+        if of
+    ]
 
 
 @dataclass(frozen=True)
@@ -428,16 +409,17 @@ def _line(table: Table, entry: Entry, scale: _Scale) -> ForestLine:
 
     gain = entry.gain
     assert gain is not None
-    interval, cut = None, []
+    interval, cut = None, tuple[str, ...]()
     if gain.low is not None and gain.high is not None:
         interval = scale.band(gain.low, gain.high)
-        cut += ["left"] * (gain.low < scale.low) + ["right"] * (gain.high > scale.high)
+        beyond = {"left": gain.low < scale.low, "right": gain.high > scale.high}
+        cut = tuple(side for side, is_cut in beyond.items() if is_cut)
     return ForestLine(
         label=entry.row,
         words=told_gain(table, entry),
         kind=entry.verdict or "",
         mean=scale.place(gain.mean),
         interval=interval,
-        cut=tuple(cut),
+        cut=cut,
         seeds=tuple(map(scale.place, by_seed(table, entry).values())),
     )

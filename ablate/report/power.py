@@ -286,8 +286,7 @@ def outlook(
         known = known and each is not None
         a_run = (each or 0.0) / (variants + 1)
         method = replace(
-            sequential_of(plan, column.label),
-            margin=None if margin is None else margin / spread.sd,
+            sequential_of(plan, column.label), margin=None if margin is None else margin / spread.sd
         )
         first, *_, last = plan.design.at
         for case, gain in cases.items():  # the baseline alone is judged by no look

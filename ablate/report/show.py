@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,7 @@ from typing import Any
 from ablate.analysis import imports
 from ablate.analysis.captions import parent_words
 from ablate.planning.cell import PlannedRun
-from ablate.report.status import speed
-from ablate.report.text import duration, sparkline
+from ablate.report.text import duration, sparkline, speed
 from ablate.shared.files import is_number
 from ablate.shared.metrics import DEFAULT, TASKS, TaskChoice
 from ablate.shared.result import FINAL
@@ -32,60 +32,46 @@ from ablate.store.store import Store
 def describe_run(store: Store, ledger: Ledger, run: str) -> str:
     """Write labels, status, attempts, result, curves, provenance and configuration of a run."""
     record = load_record(store, ledger, run)
-    spec = _spec(record)
-    begun = record.state is not None and record.state.status != "planned"
-    final = record.state is not None and record.state.status in FINAL
-    where = str(record.folder.path) + ("" if record.folder.path.is_dir() else " (missing)")
-    metrics = [] if record.withheld else record.folder.read_metrics()
-    notes = worker_notes(store, run)
-    none = f"withheld: {record.withheld}" if record.withheld else ""
-    where_env = _none(record.folder.env, begun)
-    unsealed = f"withheld: {record.unsealed}" if record.unsealed else where_env
-    tree = configuration(record)
+    folder, tree = record.folder, configuration(record)
+    status = "planned" if record.state is None else record.state.status
+    begun, ended = status != "planned", status in FINAL
+    withheld = f"withheld: {record.withheld}" if record.withheld else ""
+    unsealed = f"withheld: {record.unsealed}" if record.unsealed else _none(folder.env, begun)
     elsewhere = imports.trained([tree or {}])
-    task = task_in(tree) if tree else TASKS[DEFAULT]
+    metrics = [] if record.withheld else folder.read_metrics()
+    curves = _curves(metrics, task_in(tree) if tree else TASKS[DEFAULT])
+    notes = worker_notes(store, run)
+    results, provenance = (
+        map(": ".join, grouped(texts).items())
+        for texts in (_pick(leaves(record.result), RESULT), facts(record))
+    )
+    planned = "" if _spec(record) else f", as planned ({_none(folder.run, begun)})"
     return "\n".join(
         [
             f"run {run}: {record.label}",
             *(f"  of {sweep}: {of.label}{_trial(of)}" for sweep, of in record.planned),
-            *_start(record),
-            f"  in {where}",
+            *_start(record, tree or {}),
+            f"  in {folder.path}{'' if folder.path.is_dir() else ' (missing)'}",
             *_section(f"status: {_status(record, notes)}", map(_event, record.events)),
             *_section("attempts", _attempts(record, notes), elsewhere or unsealed),
-            *_section(
-                "result",
-                map(": ".join, grouped(_pick(leaves(record.result), RESULT)).items()),
-                none or _none(record.folder.result, final),
-            ),
-            *_section(
-                "curves",
-                _curves(metrics, task),
-                none or elsewhere or _none(record.folder.metrics, final),
-            ),
-            *_section(
-                "provenance", map(": ".join, grouped(facts(record)).items()), elsewhere or unsealed
-            ),
-            *_section(
-                "configuration"
-                + ("" if spec else f", as planned ({_none(record.folder.run, begun)})"),
-                yaml_lines(configuration(record)),
-            ),
+            *_section("result", results, withheld or _none(folder.result, ended)),
+            *_section("curves", curves, withheld or elsewhere or _none(folder.metrics, ended)),
+            *_section("provenance", provenance, elsewhere or unsealed),
+            *_section(f"configuration{planned}", yaml_lines(tree)),
         ]
     )
 
 
-def _start(record: RunRecord) -> list[str]:
-    """What it starts from."""
-    words = parent_words(configuration(record) or {})
-    if not words:
-        return []
-    parent = record.run.parent() if record.planned else None
-    which = f"{parent.label}, run {parent.id}: " if parent is not None else ""
-    return [f"  starts from {which}{words}"]
-
-
 def _trial(planned: PlannedRun) -> str:
     return "" if planned.trial is None else ", a tuning trial"
+
+
+def _start(record: RunRecord, tree: Mapping[str, Any]) -> list[str]:
+    """What it starts from."""
+    parent = record.run.parent() if record.planned else None
+    which = f"{parent.label}, run {parent.id}: " if parent is not None else ""
+    words = parent_words(tree)
+    return [f"  starts from {which}{words}"] if words else []
 
 
 def _section(title: str, lines: Iterable[str], none: str = "") -> list[str]:
@@ -180,14 +166,8 @@ def yaml_lines(tree: Mapping[str, Any] | None) -> list[str]:
 CODE = ("digest", "plugins", "packages", "python", "git")
 EDITED = "withheld: env.json is not the file that the run wrote"
 ENVIRONMENT = (
-    "device",
-    "driver",
-    "threads",
-    "kernel",
-    "micro_batch",
-    "execution",
-    "platform",
-    "host",
+    *("device", "driver", "threads", "kernel", "micro_batch", "execution"),
+    *("platform", "host"),
 )
 TOLD = ("digest", "plugins", "device", "kernel", "micro_batch", "execution")
 NOTED = (*CODE, *ENVIRONMENT, "fingerprint", "command", "folder")
@@ -255,14 +235,13 @@ def facts(record: RunRecord) -> dict[str, str]:
     return known | ({"attempts": EDITED} if record.unsealed else {})
 
 
-def provenance(runs: Sequence[RunRecord]) -> dict[str, dict[str, int]]:
+def provenance(runs: Sequence[RunRecord]) -> dict[str, Counter[str]]:
     """Count code, machine and command of runs: for each fact its texts with the number of runs."""
-    found: dict[str, dict[str, int]] = {}
+    texts: dict[str, Counter[str]] = {}
     for record in runs:
         for key, text in facts(record).items():
-            counts = found.setdefault(key, {})
-            counts[text] = counts.get(text, 0) + 1
-    return found
+            texts.setdefault(key, Counter())[text] += 1
+    return texts
 
 
 def _pick(texts: Mapping[str, Any], sections: Iterable[str]) -> dict[str, Any]:
@@ -305,11 +284,8 @@ def _text(key: str, value: Any) -> str:
 
 
 def _time(at: Any) -> str:
-    return (
-        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-        if is_number(at) and 0 <= at < 1e11
-        else "?"
-    )
+    known = is_number(at) and 0 <= at < 1e11
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) if known else "?"
 
 
 def grouped(texts: Mapping[str, str]) -> dict[str, str]:

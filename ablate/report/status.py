@@ -9,7 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
+
+from rich import box
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from ablate.analysis import captions
 from ablate.analysis.course import standing, told_by
@@ -17,9 +23,9 @@ from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.planning.sweep_file import edit_notes
 from ablate.report.gate import console
-from ablate.report.live import Clock, counts_line, parts_done
-from ablate.report.text import counted, duration
-from ablate.report.workers import GrowingMetrics, rate, standing_cell, workers_table
+from ablate.report.live import Clock, counts_line
+from ablate.report.text import counted, duration, speed
+from ablate.report.workers import GrowingMetrics, standing_cell, workers_table
 from ablate.running import gpus
 from ablate.shared.result import FINAL
 from ablate.store import looks
@@ -29,10 +35,6 @@ from ablate.store.ledger import Ledger
 from ablate.store.looks import InterimLook
 from ablate.store.progress import BLOCKED, GIVEN_UP, SweepProgress, Worker, observe
 from ablate.store.store import Store
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
 
 PARENTS = "(their parents)"  # the row of all runs that others start from
 
@@ -156,18 +158,6 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
         print(line)
 
 
-def speed(notes: Mapping[str, Any]) -> str:
-    """ " 12/40, 8.5 steps/s, 3 s left" of a worker's notes, as far as they tell."""
-    match notes:
-        case {"step": int(step), "total": int(total)}:
-            text = f" {step}/{total}"
-        case _:
-            return ""
-    if per_s := rate(notes):
-        text += f", {per_s:.3g} steps/s, {duration((total - step) / per_s)} left"
-    return text
-
-
 def show_grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print texts in aligned columns: the first to the left, the others to the right."""
     terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says; a file has no width to fit
@@ -177,21 +167,12 @@ def show_grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """As `show_grid` prints it."""
-    from rich import box
-    from rich.table import Table
-
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, title in enumerate(header):
         grid.add_column(title, justify="right" if place else "left", no_wrap=not place)
     for row in rows:
-        grid.add_row(*map(_plain, row))
+        grid.add_row(*map(Text, row))  # labels hold brackets, which are no markup
     return grid
-
-
-def _plain(text: str) -> Any:
-    from rich.text import Text
-
-    return Text(text)  # labels hold brackets, which are no markup
 
 
 LINE_EVERY_S = 5.0
@@ -221,20 +202,15 @@ def watch_status(plan: Plan, store: Store, ledger: Ledger) -> None:
 
 
 def _watch_in_place(views: Iterable[SweepView]) -> None:
-    from rich.console import Group
-    from rich.live import Live
-    from rich.text import Text
-
     clock, meters, metrics, screen = Clock(), Meters(), GrowingMetrics(), console()
     with Live(console=screen, auto_refresh=False) as live:
         for view in views:
-            now = view.now
-            left = clock.left_s(parts_done(now), now.total)
+            now, left = view.now, clock.left_s(view.now)
             lines = [*view.details(), *meters.lines(now.workers)]
             lines += [f"time left: {duration(left)}"] if now.workers else []
-            states = grid(*view.by_variant())
             table = workers_table(now.workers, metrics, screen)
-            parts: list[Any] = [Text(view.head), states, *([table] if table else [])]
+            parts: list[Any] = [Text(view.head), grid(*view.by_variant())]
+            parts += [table] * bool(table)
             live.update(Group(*parts, Text("\n".join(lines))), refresh=True)
 
 

@@ -31,11 +31,11 @@ def of_plan(
     costs: Costs,
     told: Rehearsals,
     launcher: Mapping[str, Any],
+    amiss: Sequence[str],
     detection: Detection | None,
     ahead: Outlook | None,
     designs: Sequence[DesignForecast],
     withheld: Iterable[str],
-    amiss: Sequence[str],
 ) -> dict[str, Any]:
     """Keys: sweep, title, words; total: runs, planned and to come; states: {status: runs}; to_come;
     variants: a cell each, with its size, what a step costs in steps of the baseline, and seconds a

@@ -16,65 +16,46 @@ from ablate.report.formats.tidy import csv_text
 from ablate.shared.errors import UserError
 from ablate.store.events import RunState
 
-FIELDS = ("score", "error", "state", "chosen", "id")
-PLACE = ("row", "column", "search", "trial", "seed", "stage")
+KEYS = ("row", "column", "search", "trial", "seed", "stage")
+RESULTS = ("score", "error", "state", "chosen", "id")
 
 
 @dataclass(frozen=True)
 class Tried:
     """A trial. `score` and `error`, its standard error, are in the unit of tables."""
 
-    trial: Trial
-    id: str
+    row: str
+    column: str
+    search: int
+    trial: int  # its number
     seed: int
+    stage: int
+    settings: Mapping[str, Any]
     score: float | None
     error: float | None
     state: str  # finished, pruned or diverged; else what the ledger says
     chosen: bool  # its settings are those that the search took, of this stage
-
-    def fields(self) -> dict[str, Any]:
-        trial = self.trial
-        place = (
-            *(trial.cell.row, trial.cell.column, trial.search),
-            *(trial.number, self.seed, trial.stage),
-        )
-        return {
-            **dict(zip(PLACE, place, strict=True)),
-            "settings": trial.params,
-            **{name: getattr(self, name) for name in FIELDS},
-        }
+    id: str
 
 
 def list_trials(plan: Plan, states: Mapping[str, RunState]) -> list[Tried]:
     """List the trials by column, row, search and number. Raises UserError without `tune:`."""
     if plan.tune is None:
         raise UserError(f"{plan.name}: nothing is tuned; add `tune:` to the sweep file")
-    scale = plan.judged.scale
-    won = _won(plan)
-    found = []
+    scale, winners = plan.judged.scale, _winners(plan)
+    tried = []
     for run in plan.tried():
         trial = run.trial
         assert trial is not None
-        found.append(
-            Tried(
-                trial=trial,
-                id=run.id,
-                seed=run.seed,
-                score=None if trial.score is None else scale * trial.score,
-                error=None if trial.error is None else scale * trial.error,
-                state=trial.state or states.get(run.id, RunState()).status,
-                chosen=_place(trial) in won,
-            )
-        )
+        score, error = (None if x is None else scale * x for x in (trial.score, trial.error))
+        state = trial.state or states.get(run.id, RunState()).status
+        settings, chosen = trial.params, _place(trial) in winners
+        numbers = trial.search, trial.number, run.seed, trial.stage
+        place = trial.cell.row, trial.cell.column
+        tried.append(Tried(*place, *numbers, settings, score, error, state, chosen, run.id))
     rows, columns = ([part.label for part in parts] for parts in (plan.rows, plan.columns))
     return sorted(
-        found,
-        key=lambda one: (
-            columns.index(one.trial.cell.column),
-            rows.index(one.trial.cell.row),
-            one.trial.search,
-            one.trial.number,
-        ),
+        tried, key=lambda t: (columns.index(t.column), rows.index(t.row), t.search, t.trial)
     )
 
 
@@ -85,7 +66,7 @@ def _place(trial: Trial) -> Place:
     return trial.cell.row, trial.cell.column, trial.search, trial.number
 
 
-def _won(plan: Plan) -> set[Place]:
+def _winners(plan: Plan) -> set[Place]:
     """Find the trials whose settings were chosen: the first of every stage of a search."""
     chosen = {(c.row, c.column, choice.search): choice for c in plan.cells for choice in c.chosen}
     first: dict[tuple[str, str, int, int], Place] = {}
@@ -100,19 +81,17 @@ def _won(plan: Plan) -> set[Place]:
 # --- For other programs -------------------------------------------------------------------------
 
 
-def csv(plan: Plan, found: Sequence[Tried]) -> str:
+def csv(plan: Plan, trials: Sequence[Tried]) -> str:
     """Write one line for each trial, one column for each searched key."""
     keys = _keys(plan)
-    lines: list[Sequence[object]] = [("sweep", *PLACE, *keys, *FIELDS)]
-    for one in found:
-        fields = one.fields()
-        settings = [fields["settings"].get(key) for key in keys]
-        place, told = ([fields[name] for name in names] for names in (PLACE, FIELDS))
-        lines.append((plan.name, *place, *settings, *told))
+    lines: list[Sequence[object]] = [("sweep", *KEYS, *keys, *RESULTS)]
+    for one in trials:
+        place, results = ([getattr(one, key) for key in names] for names in (KEYS, RESULTS))
+        lines.append((plan.name, *place, *map(one.settings.get, keys), *results))
     return csv_text(lines)
 
 
-def tree(plan: Plan, found: Sequence[Tried]) -> dict[str, Any]:
+def tree(plan: Plan, trials: Sequence[Tried]) -> dict[str, Any]:
     """Return the trials, and for every finished search its choice and the doubts about it."""
     searches = [
         {
@@ -123,12 +102,9 @@ def tree(plan: Plan, found: Sequence[Tried]) -> dict[str, Any]:
         for cell in plan.cells
         for choice in cell.chosen
     ]
-    of = plan.judged
     return {
-        "sweep": plan.name,
-        "metric": of.key,
-        "unit": of.unit,
-        "trials": [one.fields() for one in found],
+        **{"sweep": plan.name, "metric": plan.judged.key, "unit": plan.judged.unit},
+        "trials": [vars(one) for one in trials],
         "searches": searches,
     }
 
@@ -142,53 +118,47 @@ def _keys(plan: Plan) -> list[str]:
 # --- For readers --------------------------------------------------------------------------------
 
 
-def sheet(plan: Plan, found: Sequence[Tried]) -> grid.PrintedTable:
+def sheet(plan: Plan, trials: Sequence[Tried]) -> grid.PrintedTable:
     """Make a grid for each column of the sweep, and a line on the searches of each cell."""
     assert plan.tune is not None
-    name = plan.judged.validated
     often = plan.searches_said
-    specs = [one.trial.cell.spec for one in found]
+    specs = [trial.cell.spec for trial in plan.trials]
     trained = f"{training(plan, specs)}." if specs else ""
     return grid.PrintedTable(
         title=headed(plan.title or plan.name, trained),
-        grids=tuple(_grid(plan, column.label, found) for column in plan.columns if column.tuned),
+        grids=tuple(_grid(plan, column.label, trials) for column in plan.columns if column.tuned),
         caption=(
             f"{often[0].upper()}{often[1:]} of {captions.count(plan.tune.trials_each, 'trial')} a "
             f"variant (sampler {plan.tune.sampler}); all trials of a search have one seed; "
-            f"score: {name}, with its standard error.",
+            f"score: {plan.judged.validated}, with its standard error.",
             *(line for cell in plan.cells if plan.is_tuned(cell) for line in _worth(plan, cell)),
         ),
     )
 
 
-def _grid(plan: Plan, column: str, found: Sequence[Tried]) -> grid.Grid:
+def _grid(plan: Plan, column: str, trials: Sequence[Tried]) -> grid.Grid:
     keys = _keys(plan)
     words = ("trial", *keys, "score", "error", "state", "chosen")
-    lines = []
+    lines: list[grid.GridLine] = []
     above = ""
-    for one in found:
-        if one.trial.cell.column != column:
-            continue
-        search = f"{one.trial.cell.row}, search {one.trial.search}"
+    for one in (one for one in trials if one.column == column):
+        search = f"{one.row}, search {one.search}"
         if search != above:
-            lines.append(_line([search], heading=len(words)))
+            texts = [search, *[""] * (len(words) - 1)]
+            lines.append(grid.GridLine(tuple(map(grid.GridCell, texts)), heading=True))
             above = search
-        values = [footnotes.setting(one.trial.params.get(key)) for key in keys]
-        scores = [_number(plan, value) for value in (one.score, one.error)]
+        settings = [footnotes.setting(one.settings.get(key)) for key in keys]
+        numbers = [_number(plan, value) for value in (one.score, one.error)]
         mark = "chosen" if one.chosen else ""
-        lines.append(_line([f"#{one.seed}.{one.trial.number}", *values, *scores, one.state, mark]))
-    numbers = (*keys, "score", "error")
+        texts = [f"#{one.seed}.{one.trial}", *settings, *numbers, one.state, mark]
+        lines.append(grid.GridLine(tuple(map(grid.GridCell, texts))))
     return grid.Grid(
         title=plan.heading(column) if column else "",
-        headings=tuple(grid.GridCell(word, number=word in numbers) for word in words),
+        headings=tuple(
+            grid.GridCell(word, number=word in (*keys, "score", "error")) for word in words
+        ),
         lines=tuple(lines),
     )
-
-
-def _line(texts: Sequence[str], heading: int = 0) -> grid.GridLine:
-    """Make a line. `heading`: the number of cells that a heading spans."""
-    texts = [*texts, *[""] * (heading - 1)]
-    return grid.GridLine(tuple(map(grid.GridCell, texts)), heading=heading > 0)
 
 
 def _number(plan: Plan, value: float | None) -> str:

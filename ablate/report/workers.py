@@ -5,30 +5,31 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from ablate.analysis.course import GOES_ON
 from ablate.planning.cell import PlannedRun
 from ablate.planning.design import Standing
-from ablate.report.text import ASCII_BARS, BARS, duration, sparkline
+from ablate.report.text import ASCII_BARS, BARS, duration, rate, sparkline
 from ablate.shared.files import is_number
 from ablate.shared.metrics import Metric
 from ablate.shared.rundir import RunDir, parse_lines
 from ablate.shared.spec import task_in
 from ablate.store.progress import Worker
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-
 WIDE = 110  # characters: from here on there is room for a bar
 NAMED = 3  # rows that a line on looks names
-HEADINGS = ("on", "run", "", "step", "left", "loss", "", "")
+HEADINGS = ("on", "run", "", "step", "left", "loss", "")  # and the metric
 BAR, SPARK, METRIC = 2, 6, 7  # places of columns
 
 
@@ -46,20 +47,12 @@ def workers_table(
     workers: Sequence[Worker], metrics: GrowingMetrics, console: Console
 ) -> Table | None:
     """A line for each worker, in the width of the console; None for no workers."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     if not workers:
         return None
     width, ascii_only = console.width, console.options.ascii_only
     bar = 20 if width >= WIDE else 0
     spark = 8 if width < WIDE else min(40, width // 5)
-    common = _common(workers)
-    lines = [
-        _line(worker, metrics.lines(worker.folder), common, spark, ascii_only) for worker in workers
-    ]
-    headings = (*HEADINGS[:METRIC], common)
+    headings, lines = _texts(workers, metrics, spark, ASCII_BARS if ascii_only else BARS)
     widths = [max(len(text) for text in texts) for texts in zip(headings, *lines, strict=True)]
     widths[BAR] = bar
     shown = [place for place in range(len(headings)) if widths[place]]
@@ -73,7 +66,8 @@ def workers_table(
     for worker, line in zip(workers, lines, strict=True):
         cells: list[Any] = [Text(text) for text in line]  # labels hold brackets, no markup
         cells[1] = Text(_shortened(line[1], max(8, room), ".." if ascii_only else "…"))
-        cells[BAR] = _bar(worker.notes, bar)
+        step, total = worker.notes.get("step", 0), worker.notes.get("total")
+        cells[BAR] = ProgressBar(total=total or 1, completed=step, width=bar)
         table.add_row(*(cells[place] for place in shown))
     return table
 
@@ -82,41 +76,32 @@ def worker_cells(
     workers: Sequence[Worker], metrics: GrowingMetrics
 ) -> tuple[list[str], list[list[str]]]:
     """The texts of the same table without what is drawn: headings, and a line for each worker."""
-    common = _common(workers)
+    headings, lines = _texts(workers, metrics)
     shown = [place for place in range(METRIC + 1) if place not in (BAR, SPARK)]
-    lines = [_line(worker, metrics.lines(worker.folder), common, 0, False) for worker in workers]
-    headings = (*HEADINGS[:METRIC], common)
     return [headings[at] for at in shown], [[line[at] for at in shown] for line in lines]
 
 
-def _common(workers: Sequence[Worker]) -> str:
-    """The metric that most of them have; "" of none."""
-    told = Counter(first_metric(worker.run).key for worker in workers)
-    return told.most_common(1)[0][0] if told else ""
-
-
-def _line(
-    worker: Worker,
-    lines: Sequence[Mapping[str, Any]],
-    common: str,
-    spark: int,
-    ascii_only: bool,
-) -> tuple[str, ...]:
-    """The texts of a worker, by place."""
-    losses = curve(lines, "train_loss")
-    metric = first_metric(worker.run)
-    scores = curve(lines, f"val_{metric.key}")
-    score = metric.told(scores[-1]) if scores else ""
-    return (
-        worker.slot,
-        worker.run.label,
-        "",
-        _step(worker.notes),
-        _left(worker.notes),
-        f"{losses[-1]:#.4g}" if losses else "",
-        sparkline(losses, spark, ASCII_BARS if ascii_only else BARS),
-        score if metric.key == common or not score else f"{metric.key} {score}",
-    )
+def _texts(
+    workers: Sequence[Worker], metrics: GrowingMetrics, spark: int = 0, bars: str = BARS
+) -> tuple[list[str], list[list[str]]]:
+    """Headings, the last of which is the metric that most workers have, and the texts of each
+    worker, by place."""
+    counts = Counter(first_metric(worker.run).key for worker in workers)
+    common = max(counts, key=counts.__getitem__, default="")
+    lines = []
+    for worker in workers:
+        measured, metric = metrics.lines(worker.folder), first_metric(worker.run)
+        losses, scores = curve(measured, "train_loss"), curve(measured, f"val_{metric.key}")
+        score = metric.told(scores[-1]) if scores else ""
+        lines.append(
+            [
+                *(worker.slot, worker.run.label, "", _step(worker.notes), _left(worker.notes)),
+                f"{losses[-1]:#.4g}" if losses else "",
+                sparkline(losses, spark, bars),
+                score if metric.key == common or not score else f"{metric.key} {score}",
+            ]
+        )
+    return [*HEADINGS, common], lines
 
 
 def _step(notes: Mapping[str, Any]) -> str:
@@ -132,15 +117,6 @@ def _step(notes: Mapping[str, Any]) -> str:
     return text if phase in ("train", "validation") else f"{phase} {text}"
 
 
-def rate(notes: Mapping[str, Any]) -> float | None:
-    """Steps a second since its worker began; None while nobody can know."""
-    match notes:
-        case {"step": int(step), "from_step": int(begin), "from_at": float(at)}:
-            if step > begin and time.time() > at:
-                return (step - begin) / (time.time() - at)
-    return None
-
-
 def _left(notes: Mapping[str, Any]) -> str:
     per_s = rate(notes)
     match notes:
@@ -149,17 +125,8 @@ def _left(notes: Mapping[str, Any]) -> str:
     return ""
 
 
-def _bar(notes: Mapping[str, Any], width: int) -> Any:
-    from rich.progress_bar import ProgressBar
-
-    step, total = notes.get("step", 0), notes.get("total")
-    return ProgressBar(total=total or 1, completed=step, width=width)
-
-
 def _shortened(text: str, room: int, mark: str) -> str:
     """Cut out of the middle: a label ends with its seed."""
-    from rich.cells import cell_len
-
     if cell_len(text) <= room:
         return text
     end = (room - len(mark)) // 2

@@ -66,7 +66,7 @@ def render(
     if format not in FORMATS:
         raise unknown("--format", format, FORMATS)
     made = sheet(table, show, transpose, min(width, SET[format].width), wide)
-    return _set(made, format, width, floated, table.complete)
+    return set_sheet(made, format, width, floated, table.complete)
 
 
 def render_pair(
@@ -84,16 +84,22 @@ def render_pair(
     if format not in FORMATS or format == "json":
         raise unknown("--format", format, FORMATS)
     complete = all(table.complete for table in pair.tables)
-    return _set(beside(pair, show), format, width, floated, complete)
+    return set_sheet(beside(pair, show), format, width, floated, complete)
 
 
-def _set(made: PrintedTable, format: str, width: int, floated: LatexFloat, complete: bool) -> Any:
-    if format == TEX:
-        if floated.caption is not None:
-            title = floated.caption + UNFINISHED * (not complete)
-            made = dataclasses.replace(made, title=title)
-        return latex.latex(_printable(made), floated)
+def set_sheet(
+    made: PrintedTable,
+    format: str,
+    width: int = WIDTH,
+    floated: LatexFloat = FLOAT,
+    complete: bool = True,
+) -> Any:
+    """Set what is laid out in one of the formats for readers."""
+    if format == TEX and floated.caption is not None:
+        made = dataclasses.replace(made, title=floated.caption + UNFINISHED * (not complete))
     made = _printable(made)
+    if format == TEX:
+        return latex.latex(made, floated)
     return SET[format].text(split(made, width) if format == "rich" else made)
 
 

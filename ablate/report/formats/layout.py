@@ -151,10 +151,7 @@ def _lines(sides: Sequence[Side], rows: Sequence[Named]) -> Iterator[GridLine]:
 
 
 def _grid(
-    title: str,
-    sides: Sequence[Side],
-    rows: Sequence[Named],
-    names: Sequence[str] = (),
+    title: str, sides: Sequence[Side], rows: Sequence[Named], names: Sequence[str] = ()
 ) -> Grid:
     """Sides beside each other, each under its name of `names`, if there are any."""
     headings = [cell for side in sides for cell in headings_of(*side)]

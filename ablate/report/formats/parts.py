@@ -147,12 +147,8 @@ def _population(entry: Entry, table: Table) -> str:
 
 def state(entry: Entry, table: Table) -> str:
     """Write the verdict, and the numbers of diverged, collapsed and missing runs."""
-    parts = []
-    if entry.row == table.baseline:
-        parts.append("baseline")
-    elif entry.verdict is not None:
-        parts.append(entry.verdict)
-    return "; ".join([*parts, *fates(entry)]) or "-"
+    word = "baseline" if entry.row == table.baseline else entry.verdict
+    return "; ".join([*filter(None, [word]), *fates(entry)]) or "-"
 
 
 def fates(entry: Entry) -> Iterator[str]:

@@ -100,12 +100,7 @@ class DrawnFigure:
 
 
 def draw(
-    plan: Plan,
-    table: Table,
-    kind: str,
-    rundir: RunDirs,
-    format: str = "svg",
-    form: Form = PAGE,
+    plan: Plan, table: Table, kind: str, rundir: RunDirs, format: str = "svg", form: Form = PAGE
 ) -> DrawnFigure:
     """Draw one figure. `rundir`: a run's id -> its folder, as `Store.rundir`; `form`: style, size
     and rows.

@@ -33,17 +33,20 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
         raise Nothing(f"{plan.name}: no run has a result yet; run {again(plan)}")
     others, ink = [_others(plan, line[0], key) for line in lines], inks(plan)
     alone = len(lines) == 1
-    count = 1 if alone else len(rows)
-    down, across = form.across(count, ACROSS)
-    metric, size = table.of(), (2.6 + 3.4 * across, 3.6 * down)
-    heading = f"{metric.name} over {key}"
-    sheet = Drawing(plan, table, form, "across", heading, (down, across), size)
-    panels = [axes for (axes,) in sheet.columns(count)]
+    metric = table.of()
+    sheet = Drawing.of_panels(
+        *(plan, table, form, "across", f"{metric.name} over {key}"),
+        titles=[""] if alone else rows,
+        most=ACROSS,
+        panel=(3.4, 3.6),
+        x=key,
+        y=[metric.with_unit(metric.name)],
+    )
+    panels = [axes for (axes,) in sheet.panels]
     for axes in panels[1:]:
         axes.sharex(panels[0])
         axes.sharey(panels[0])
     side_by_side = len(rows) if alone else len(lines)
-    legend: dict[str, Any] = {}
     for n, (row, c) in enumerate((row, c) for row in rows for c in range(len(lines))):
         axes, place = panels[n // side_by_side], n % side_by_side
         style = ink[row] if alone else ink_of(place + 1)
@@ -58,21 +61,16 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
             axes.update_datalim([(x, y) for y in (mean.mean, *ends)])
         values = [mean.mean for mean in found.values()]
         (line,) = axes.plot([*found], values, **style.line() | style.mark() | drawn_by)
-        said = ", ".join(f"{metric.text(mean.mean)} at {show(x)}" for x, mean in found.items())
-        sheet.tell(line, f"{named(row, others[c] or key)}: {said}")
-        legend.setdefault(row if alone else others[c], line)
+        values_at = ", ".join(f"{metric.text(mean.mean)} at {show(x)}" for x, mean in found.items())
+        text = f"{named(row, others[c] or key)}: {values_at}"
+        sheet.tell(line, text, row if alone else others[c])
     numbers = sorted({column.settings[key] for column in plan.columns})
     if numbers[0] > 0 and numbers[-1] >= WIDE * numbers[0]:
         panels[0].set_xscale("log")
     panels[0].set_xticks(numbers, [show(number) for number in numbers])
     panels[0].set_xticks([], minor=True)
-    for n, axes in enumerate(panels):
+    for axes in panels:
         axes.margins(0.1)
-        axes.set_title("" if alone else rows[n], loc="left")
-        axes.set_xlabel(key)
-        if n % across == 0:
-            axes.set_ylabel(metric.with_unit(metric.name))
-    sheet.legend(legend)
     bars = f"Bars: {level(table.alpha)} intervals of each mean, over training seeds."
     sheet.foot(bars, *table.texts("warning"))
     return sheet

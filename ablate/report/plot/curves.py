@@ -43,38 +43,30 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     }
     quantities = [one for one in every if one[0] in logged]
     ink, columns = inks(plan), [column.label for column in plan.columns]
-    lines, across = form.across(len(columns), ACROSS)
-    size = (2.6 + 3.4 * across, 6 * lines)
-    sheet = Drawing(
-        plan, table, form, "curves", "Learning curves", (len(quantities) * lines, across), size
+    sheet = Drawing.of_panels(
+        *(plan, table, form, "curves", "Learning curves"),
+        titles=[plan.heading(column) for column in columns],
+        most=ACROSS,
+        panel=(3.4, 6),
+        x=by,
+        y=[name for _, name, _ in quantities],
     )
-    panels = sheet.columns(len(columns), len(quantities))
     banded = len({row for row, _ in found}) <= BANDS
-    legend: dict[str, Any] = {}
     for part, (key, name, scale) in enumerate(quantities):
         for (row, column), epochs in found.items():
-            axes = panels[columns.index(column)][part]
-            drawn_at = {e: [line for line in epochs[e] if key in line] for e in sorted(epochs)}
-            x = [epoch for epoch, lines_there in drawn_at.items() if lines_there]
+            axes = sheet.panels[columns.index(column)][part]
+            values = {e: [scale * line[key] for line in epochs[e] if key in line] for e in epochs}
+            x = sorted(epoch for epoch in values if values[epoch])
             if not x:
                 continue
-            values = [[scale * line[key] for line in drawn_at[epoch]] for epoch in x]
-            low, high = ([end(v) for v in values] for end in (min, max))
+            low, high, mean = ([f(values[e]) for e in x] for f in (min, max, np.mean))
             if banded:
-                axes.fill_between(x, low, high, color=ink[row].colour, alpha=0.18, linewidth=0)
-            mean = [np.mean(v) for v in values]
+                axes.fill_between(x, low, high, **ink[row].band())
             (drawn,) = axes.plot(x, mean, **ink[row].line())
-            n = max(map(len, values))
-            sheet.tell(drawn, f"{named(row, column)}: {name}, ends at {mean[-1]:.4g}, n = {n}")
-            legend.setdefault(row, drawn)
-        for n, parts in enumerate(panels):
+            n = max(map(len, values.values()))
+            sheet.tell(drawn, f"{named(row, column)}: {name}, ends at {mean[-1]:.4g}, n = {n}", row)
+        for parts in sheet.panels:
             parts[part].xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-            if n % across == 0:
-                parts[part].set_ylabel(name)
-    for parts, column in zip(panels, columns, strict=True):
-        parts[0].set_title(plan.heading(column), loc="left")
-        parts[-1].set_xlabel(by)
-    sheet.legend(legend)
     absent = [
         named(cell.row, cell.column)
         for cell in plan.cells
@@ -107,31 +99,24 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     if not scores:
         raise Nothing(f"{plan.name}: no round of trials has ended yet; run {again(plan)}")
     ink, columns = inks(plan), [column.label for column in plan.columns]
-    lines, across = form.across(len(columns), ACROSS)
-    size = (2.6 + 3.4 * across, 3.6 * lines)
-    heading = "Best score of a search by its number of trials"
-    sheet = Drawing(plan, table, form, "tuning", heading, (lines, across), size)
-    panels = [axes for (axes,) in sheet.columns(len(columns))]
-    legend: dict[str, Any] = {}
+    sheet = Drawing.of_panels(
+        *(plan, table, form, "tuning", "Best score of a search by its number of trials"),
+        titles=[plan.heading(column) for column in columns],
+        most=ACROSS,
+        panel=(3.4, 3.6),
+        x="trials, k",
+        y=[metric.with_unit(f"best {metric.validated}")],
+    )
     for (row, column), found in scores.items():
-        axes = panels[columns.index(column)]
+        [axes] = sheet.panels[columns.index(column)]
         expected = stats.expected_best(np.array(found))
-        best, low, high = (curve[: plan.tune.trials_each] for curve in expected)
+        best, low, high = (sign * curve[: plan.tune.trials_each] for curve in expected)
         x = np.arange(1, len(best) + 1)
-        axes.fill_between(
-            x, sign * low, sign * high, color=ink[row].colour, alpha=0.18, linewidth=0
-        )
-        (drawn,) = axes.plot(x, sign * best, **ink[row].line())
+        axes.fill_between(x, low, high, **ink[row].band())
+        (drawn,) = axes.plot(x, best, **ink[row].line())
         most = f"best of {len(found)} trials {sign * max(found):.4g}"
-        sheet.tell(drawn, f"{named(row, column)}: {most}, expected of one {sign * best[0]:.4g}")
-        legend.setdefault(row, drawn)
-    for axes, column in zip(panels, columns, strict=True):
-        axes.set_title(plan.heading(column), loc="left")
-        axes.set_xlabel("trials, k")
+        sheet.tell(drawn, f"{named(row, column)}: {most}, expected of one {best[0]:.4g}", row)
         axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
-    for axes in panels[::across]:
-        axes.set_ylabel(metric.with_unit(f"best {metric.validated}"))
-    sheet.legend(legend)
     sheet.foot(
         "Lines: expected best of k trials, drawn with replacement from the trials made (Dodge et "
         "al. 2019); bands: 80 % of draws. Where lines cross, the ranking depends on the budget."

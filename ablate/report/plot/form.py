@@ -56,11 +56,7 @@ STYLES = {
             "ytick.labelsize": "small",
         },
     ),
-    "slides": Style(
-        True,
-        False,
-        {"font.size": 15, "lines.linewidth": 2.2, "lines.markersize": 7},
-    ),
+    "slides": Style(True, False, {"font.size": 15, "lines.linewidth": 2.2, "lines.markersize": 7}),
 }
 
 
@@ -204,6 +200,10 @@ class Ink:
     def line(self, **more: Any) -> dict[str, Any]:
         """... and for lines."""
         return {"color": self.colour, "linestyle": self.dashes, **more}
+
+    def band(self) -> dict[str, Any]:
+        """... and of `Axes.fill_between`."""
+        return {"color": self.colour, "alpha": 0.18, "linewidth": 0}
 
 
 def inks(plan: Plan, styles: Mapping[str, str] | None = None) -> dict[str, Ink]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median_low
-from typing import Any
+from typing import Literal
 
 from matplotlib import rcParams
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.markers import CARETDOWN, CARETLEFT, CARETRIGHT, CARETUP
 
 from ablate.analysis.captions import family, level, sentence
 from ablate.analysis.table import Entry, Table
 from ablate.planning.plan import Plan
 from ablate.planning.probing import again
-from ablate.report.plot.form import BLACK, Form, Nothing, RunDirs, inks, named
+from ablate.report.plot.form import BLACK, Form, Ink, Nothing, RunDirs, inks, named
 from ablate.report.plot.style import Drawing
 
 ACROSS = 2  # columns of a forest in a line
@@ -21,48 +24,30 @@ FAR = 5  # times as wide as the middle interval: one that is wider is cut, to le
 
 def gain(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     """Draw the form of Dual PatchNorm's Figure 1: one point for each row in each column."""
-    bold = {"markersize": 2 * rcParams["lines.markersize"], "markeredgecolor": BLACK, "zorder": 3}
     styles = {row.label: form.style_of(row) for row in plan.rows}
     entries = _with_gains(plan, table, form)
     rows = [row.label for row in table.rows if row.label in {entry.row for entry in entries}]
     columns = [column.label for column in table.columns]
     ink = inks(plan, styles)
-    headings = {column.label: column.heading for column in table.columns}
     column = max(1.1, 0.08 * len(rows))
     size = (max(6, 3.2 + column * len(columns)), max(4.2, 1.6 + 0.18 * len(rows)))
     sheet = Drawing(plan, table, form, "gain", _heading(table), (1, 1), size)
-    axes = sheet.axes[0][0]
-    low, high = limits(table, entries)
-    axes.set_ylim(low, high)
+    axes, ends = sheet.axes[0][0], limits(table, entries)
+    axes.set_ylim(*ends)
     axes.axhline(0, color=BLACK, linewidth=0.8)
-    legend: dict[str, Any] = {}
     for entry in entries:
-        found, stands_out = entry.gain, entry.row == form.highlight
-        assert found is not None
         x = columns.index(entry.column) + 0.8 * (rows.index(entry.row) + 0.5) / len(rows) - 0.4
-        if found.low is not None and found.high is not None:
-            ends = [found.low, found.high]
-            width = 2.5 if stands_out else 1
-            (bar,) = axes.plot([x, x], ends, color=ink[entry.row].colour, linewidth=width)
-            sheet.tell(bar, _words(table, entry))
-        for end, arrow in _cut(table, entry, (low, high), (CARETDOWN, CARETUP)):
-            axes.plot([x], [end], marker=arrow, color=ink[entry.row].colour, clip_on=False)
-        mark = ink[entry.row].mark(linestyle="none", **bold if stands_out else {})
-        (point,) = axes.plot([x], [found.mean], **mark)
-        sheet.tell(point, _words(table, entry))
-        seeds = by_seed(table, entry)
-        xs = [x] * len(seeds)
-        dots = sheet.dots(axes, xs, [*seeds.values()], ink[entry.row].colour, (1, 0))
-        sheet.tell(dots, _seeds(table, entry, seeds))
-        legend.setdefault(styles[entry.row], point)
-    axes.set_xticks(range(len(columns)), [headings[column] for column in columns])
+        large = entry.row == form.highlight
+        point = _mark(sheet, axes, table, entry, x, ends, ink[entry.row], "up", large)
+        sheet.names.setdefault(styles[entry.row], point)
+    axes.set_xticks(range(len(columns)), [column.heading for column in table.columns])
     axes.tick_params(axis="x", length=0)
     for edge in range(1, len(columns)):
         axes.axvline(edge - 0.5, color="#DDDDDD", linewidth=0.6)
     axes.set_xlim(-0.5, len(columns) - 0.5)
     axes.set_ylabel(_axis(table))
-    sheet.legend({styles[row]: legend[styles[row]] for row in rows}, length=1)
-    sheet.foot(*_foot(plan, table, entries, form))
+    sheet.names = {styles[row]: sheet.names[styles[row]] for row in rows}
+    sheet.foot(*_foot(plan, table, entries, form), length=1)
     return sheet
 
 
@@ -70,49 +55,78 @@ def forest(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     """Draw one panel for each column, with the interval and the verdict of each row."""
     entries = _with_gains(plan, table, form)
     rows = [row.label for row in table.rows if row.label in {entry.row for entry in entries}]
-    ink = inks(plan)
-    lines, across = form.across(len(table.columns), ACROSS)
-    size = (2.2 + 4.2 * across, 1 + (0.8 + 0.3 * len(rows)) * lines)
-    sheet = Drawing(plan, table, form, "forest", _heading(table), (lines, across), size)
-    panels = [axes for (axes,) in sheet.columns(len(table.columns))]
+    ink, margin = inks(plan), plan.analysis.margin
+    sheet = Drawing.of_panels(
+        *(plan, table, form, "forest", _heading(table)),
+        titles=[column.heading for column in table.columns],
+        most=ACROSS,
+        panel=(4.2, 0.8 + 0.3 * len(rows)),
+        edge=(2.2, 1),
+        x=_axis(table),
+    )
     letters = "medium" if form.style == "page" else "small"
-    low, high = limits(table, entries)
-    for n, (axes, column) in enumerate(zip(panels, table.columns, strict=True)):
-        axes.set_xlim(low, high)
+    ends = limits(table, entries)
+    for n, ((axes,), column) in enumerate(zip(sheet.panels, table.columns, strict=True)):
+        axes.set_xlim(*ends)
         axes.axvline(0, color=BLACK, linewidth=0.8)
-        if plan.analysis.margin is not None:
-            axes.axvspan(-plan.analysis.margin, plan.analysis.margin, color="#EEEEEE", zorder=0)
+        if margin is not None:
+            axes.axvspan(-margin, margin, color="#EEEEEE", zorder=0)
         for entry in entries:
-            if entry.column != column.label:
-                continue
-            found, y = entry.gain, rows.index(entry.row)
-            assert found is not None
-            if found.low is not None and found.high is not None:
-                (bar,) = axes.plot([found.low, found.high], [y, y], color=ink[entry.row].colour)
-                sheet.tell(bar, _words(table, entry))
-            for end, arrow in _cut(table, entry, (low, high), (CARETLEFT, CARETRIGHT)):
-                axes.plot([end], [y], marker=arrow, color=ink[entry.row].colour, clip_on=False)
-            (point,) = axes.plot([found.mean], [y], **ink[entry.row].mark(linestyle="none"))
-            sheet.tell(point, _words(table, entry))
-            seeds = by_seed(table, entry)
-            ys = [y] * len(seeds)
-            dots = sheet.dots(axes, [*seeds.values()], ys, ink[entry.row].colour, (0, -1))
-            sheet.tell(dots, _seeds(table, entry, seeds))
-            place = axes.get_yaxis_transform()
-            words = _numbers(table, entry) if form.style == "page" else entry.verdict or ""
-            axes.text(1.02, y, words, transform=place, va="center_baseline", fontsize=letters)
-        axes.set_yticks(range(len(rows)), [""] * len(rows) if n % across else rows)
+            if entry.column == column.label:
+                y = rows.index(entry.row)
+                _mark(sheet, axes, table, entry, y, ends, ink[entry.row], "right")
+                place = axes.get_yaxis_transform()
+                words = _numbers(table, entry) if form.style == "page" else entry.verdict or ""
+                axes.text(1.02, y, words, transform=place, va="center_baseline", fontsize=letters)
+        axes.set_yticks(range(len(rows)), [""] * len(rows) if n % len(sheet.axes[0]) else rows)
         axes.tick_params(axis="y", length=0)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.grid(axis="y", visible=False)
         axes.spines["left"].set_visible(False)
-        axes.set_title(column.heading, loc="left")
-        axes.set_xlabel(_axis(table))
-    margin = plan.analysis.margin
-    points = table.of().points
-    shade = [] if margin is None else [f"Shaded: the margin of {margin:g} {points}."]
-    sheet.foot(*_foot(plan, table, entries, form), *shade)
+    shade = f"Shaded: the margin of {margin:g} {table.of().points}." if margin is not None else ""
+    sheet.foot(*_foot(plan, table, entries, form), shade)
     return sheet
+
+
+def _mark(
+    sheet: Drawing,
+    axes: Axes,
+    table: Table,
+    entry: Entry,
+    at: float,
+    ends: tuple[float, float],
+    ink: Ink,
+    way: Literal["up", "right"],
+    large: bool = False,
+) -> Artist:
+    """Draw the interval, the mean and the seeds of a gain, which grows this way, at a place across
+    it; an arrow where an end lies beyond the `ends` of what is shown. Return the mark of the mean.
+    """
+    gain, up = entry.gain, way == "up"
+    assert gain is not None
+
+    def placed(values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
+        across = [at] * len(values)
+        return (across, values) if up else (values, across)
+
+    text = f"{named(entry.row, entry.column)}: {_numbers(table, entry)}, n = {entry.n}"
+    if gain.low is not None and gain.high is not None:
+        width = (2.5 if large else 1) if up else None
+        (bar,) = axes.plot(*placed([gain.low, gain.high]), color=ink.colour, linewidth=width)
+        sheet.tell(bar, text)
+    arrows = (CARETDOWN, CARETUP) if up else (CARETLEFT, CARETRIGHT)
+    for end, arrow in _cut(table, entry, ends, arrows):
+        axes.plot(*placed([end]), marker=arrow, color=ink.colour, clip_on=False)
+    bold = {"markersize": 2 * rcParams["lines.markersize"], "markeredgecolor": BLACK, "zorder": 3}
+    how = ink.mark(linestyle="none", **bold if large else {})
+    (point,) = axes.plot(*placed([gain.mean]), **how)
+    sheet.tell(point, text)
+    seeds = by_seed(table, entry)
+    aside = (1, 0) if up else (0, -1)
+    dots = sheet.dots(axes, *placed([*seeds.values()]), ink.colour, aside)
+    each = ", ".join(f"{s}: {table.of().text(gain, sign=True)}" for s, gain in seeds.items())
+    sheet.tell(dots, f"{named(entry.row, entry.column)}, gain by seed: {each}")
+    return point
 
 
 def _with_gains(plan: Plan, table: Table, form: Form) -> list[Entry]:
@@ -189,15 +203,6 @@ def _numbers(table: Table, entry: Entry) -> str:
         f"{of.text(found.mean, sign=True)} {of.interval(found.low, found.high, sign=True)}".rstrip()
     )
     return " ".join([text, entry.verdict or ""]).rstrip()
-
-
-def _words(table: Table, entry: Entry) -> str:
-    return f"{named(entry.row, entry.column)}: {_numbers(table, entry)}, n = {entry.n}"
-
-
-def _seeds(table: Table, entry: Entry, seeds: dict[int, float]) -> str:
-    said = ", ".join(f"{s}: {table.of().text(gain, sign=True)}" for s, gain in seeds.items())
-    return f"{named(entry.row, entry.column)}, gain by seed: {said}"
 
 
 def _foot(plan: Plan, table: Table, entries: list[Entry], form: Form) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,11 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
-from ablate.report.plot.form import GREY, Form, Nothing, RunDirs, inks, named, probed
-from ablate.report.plot.style import Drawing, mosaic
+from ablate.report.plot.form import GREY, Form, Ink, Nothing, RunDirs, inks, named, probed
+from ablate.report.plot.style import Drawing
 from ablate.shared.metrics.probed import FIRST, LAST, depths, profile, summary
 
+MAP = "cividis"  # light and dark in order, whatever the eye
 UPRIGHT = 8  # depths at most whose names stand side by side
 
 
@@ -26,23 +28,21 @@ def gradnorm(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     ink = inks(plan)
     heading, size = "Gradient norms by depth and by step", (8.6, 1.1 + 2.7 * len(columns))
     sheet = Drawing(plan, table, form, "gradnorm", heading, (len(columns), 2), size)
-    legend: dict[str, Any] = {}
     for (row, column), by_seed in found.items():
         left, right = sheet.axes[columns.index(column)]
         profiles = [profile(arrays) for arrays in by_seed.values()]
         labels = profiles[0][0]
         depth = range(len(labels))
-        mean = _band(left, depth, np.stack([norms for _, norms in profiles]), ink[row].colour)
+        mean = _band(left, depth, np.stack([norms for _, norms in profiles]), ink[row])
         (line,) = left.plot(depth, mean, **ink[row].mark(linestyle=ink[row].dashes))
         words = ", ".join(f"{k} {v:.3g}" for k, v in zip(labels, mean, strict=True))
-        sheet.tell(line, f"{named(row, column)}: {words}, n = {len(by_seed)}")
+        sheet.tell(line, f"{named(row, column)}: {words}, n = {len(by_seed)}", row)
         left.set_xticks(depth, labels, rotation=90 if len(labels) > UPRIGHT else 0)
-        legend.setdefault(row, line)
 
         first = [(a["steps"], depths(a)[1][:, 0]) for a in by_seed.values()]
         shared = min((steps for steps, _ in first), key=len)  # one that diverged ends early
         norms = np.stack([norms[: len(shared)] for _, norms in first])
-        mean = _band(right, shared, norms, ink[row].colour)
+        mean = _band(right, shared, norms, ink[row])
         (line,) = right.plot(shared, mean, **ink[row].line())
         sheet.tell(line, f"{named(row, column)}: {labels[0]}, n = {len(by_seed)}")
         left.set_title(plan.heading(column), loc="left")
@@ -55,7 +55,6 @@ def gradnorm(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
             axes.yaxis.set_minor_formatter(NullFormatter())
     sheet.axes[-1][0].set_xlabel("depth: embedding, blocks, head")
     sheet.axes[-1][1].set_xlabel("step")
-    sheet.legend(legend)
     sheet.foot(
         "Norm of the gradient of all parameters at a depth, before clipping; the embedding without "
         f"its norms. By depth: mean over the last tenth of the steps, at most {LAST:,}. Lines: "
@@ -64,12 +63,12 @@ def gradnorm(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     return sheet
 
 
-def _band(axes: Any, x: Any, values: Any, colour: str) -> Any:
+def _band(axes: Any, x: Any, values: Any, ink: Ink) -> Any:
     """Draw the range over seeds (n, points) and return the mean. Values without a logarithm are
     left out: nan, inf, and the zeros of the first steps, in which a zero head has no gradient."""
     values = np.where(np.isfinite(values) & (values > 0), values, np.nan)
     if len(values) > 1:
-        axes.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0)
+        axes.fill_between(x, values.min(0), values.max(0), **ink.band())
     return values.mean(0)
 
 
@@ -88,14 +87,19 @@ def attention(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     columns = [c.label for c in plan.columns if c.label in {column for _, column in found}]
     rows = [r.label for r in plan.rows if r.label in {row for row, _ in found}]
     ink = inks(plan)
-    lines, across = form.across(len(columns), ACROSS)
-    heading, size = "Attention distance of every head", (2.4 + 4 * across, 4.2 * lines)
-    sheet = Drawing(plan, table, form, "attention", heading, (lines, across), size)
-    panels = [axes for (axes,) in sheet.columns(len(columns))]
-    legend: dict[str, Any] = {}
+    sheet = Drawing.of_panels(
+        *(plan, table, form, "attention", "Attention distance of every head"),
+        titles=[plan.heading(column) for column in columns],
+        most=ACROSS,
+        panel=(4, 4.2),
+        edge=(2.4, 0),
+        x="layer",
+        y=["mean attention distance, grid units"],
+    )
+    panels = {column: axes for column, (axes,) in zip(columns, sheet.panels, strict=True)}
     grids: dict[str, tuple[int, int]] = {}
     for (row, column), by_seed in found.items():
-        axes = panels[columns.index(column)]
+        axes = panels[column]
         aside = 0.5 * ((rows.index(row) + 0.5) / len(rows) - 0.5)
         for seed, arrays in by_seed.items():
             layers, heads = arrays["distance"].shape
@@ -107,19 +111,13 @@ def attention(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
         mean = np.mean([arrays["distance"].mean(1) for arrays in by_seed.values()], 0)
         (line,) = axes.plot(np.arange(1, len(mean) + 1) + aside, mean, **ink[row].line())
         axes.set_xticks(range(1, len(mean) + 1))
-        legend.setdefault(row, (line, points))
+        sheet.names.setdefault(row, (line, points))
     for column, grid in grids.items():
-        axes = panels[columns.index(column)]
-        everywhere = uniform(*grid)
+        axes, everywhere = panels[column], uniform(*grid)
         axes.axhline(everywhere, color=GREY, linewidth=0.8, linestyle=":")
         place = axes.get_yaxis_transform()
         axes.text(1, everywhere, " uniform", color=GREY, transform=place, va="center")
-        axes.set_title(plan.heading(column), loc="left")
-        axes.set_xlabel("layer")
         axes.set_ylim(bottom=0)
-    for axes in panels[::across]:
-        axes.set_ylabel("mean attention distance, grid units")
-    sheet.legend(legend)
     sheet.foot(
         "A point: a head of one seed, mean over validation images; from patches to patches, class "
         "token left out. Lines: means over heads and seeds. Dotted: a head that looks everywhere "
@@ -147,18 +145,17 @@ def scales(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     most = max(scale.shape[-1] for _, scale in found.values())
     size = (3.3 + 0.9 * most, 1.2 + 2.1 * len(found))
     sheet = Drawing(plan, table, form, "scales", heading, (len(found), 1), size)
-    told = ["By place in a patch; the initial scale is 1. Means:"]
+    lines = ["By place in a patch; the initial scale is 1. Means:"]
     for (axes,), (cell, (seed, scale)) in zip(sheet.axes, found.items(), strict=True):
-        image = mosaic(axes, scale.transpose(2, 0, 1), everything.min(), everything.max())
         means = ", ".join(f"{name} {mean:.3f}" for name, mean in summary(scale).items())
-        sheet.tell(axes, f"{named(*cell)}: {means}")
-        told.append(f"{named(*cell)}, seed {seed}: {means}.")
-        axes.set_title(named(*cell), loc="left", fontsize="small")
+        lines.append(f"{named(*cell)}, seed {seed}: {means}.")
         names = ("red", "green", "blue") if scale.shape[-1] == 3 else ("grey",)
-        _name_maps(axes, scale.shape[1], names)
+        ends = everything.min(), everything.max()
+        image = _maps(axes, scale.transpose(2, 0, 1), ends, named(*cell), names)
+        sheet.tell(axes, f"{named(*cell)}: {means}")
     panels = [axes for (axes,) in sheet.axes]
     sheet.figure.colorbar(image, ax=panels, shrink=0.8, panchor=False, label="scale")
-    sheet.foot(*told)
+    sheet.foot(*lines)
     return sheet
 
 
@@ -174,13 +171,10 @@ def tokens(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
         plan, table, form, "tokens", "Length of tokens by layer and place", (len(found), 1), size
     )
     for (axes,), (cell, (seeds, norms)) in zip(sheet.axes, found.items(), strict=True):
-        image = mosaic(axes, norms, norms.min(), norms.max())
-        by_layer = ", ".join(f"{mean:.3g}" for mean in norms.mean((1, 2)))
-        sheet.tell(axes, f"{named(*cell)}: means by layer {by_layer}; n = {len(seeds)}")
-        axes.set_title(named(*cell), loc="left", fontsize="small")
-        means = norms.mean((1, 2))
-        names = [f"{layer}\n({mean:.3g})" for layer, mean in enumerate(means)]
-        _name_maps(axes, norms.shape[2], names)
+        means = [f"{mean:.3g}" for mean in norms.mean((1, 2))]
+        names = [f"{layer}\n({mean})" for layer, mean in enumerate(means)]
+        image = _maps(axes, norms, (norms.min(), norms.max()), named(*cell), names)
+        sheet.tell(axes, f"{named(*cell)}: means by layer {', '.join(means)}; n = {len(seeds)}")
         thin = 20 if form.style == "page" else 8
         sheet.figure.colorbar(
             image, ax=axes, shrink=0.9, panchor=False, label="length", aspect=thin
@@ -193,12 +187,21 @@ def tokens(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     return sheet
 
 
-def _name_maps(axes: Any, width: int, names: Any) -> None:
+def _maps(axes: Any, maps: Any, ends: tuple[float, float], title: str, names: Sequence[str]) -> Any:
+    """Draw maps (n, h, w) side by side, a place apart, in one panel, each over its name; colours go
+    from one of the `ends` to the other. Return the image."""
+    number, height, width = maps.shape
+    whole = np.full((height, number, width + 1), np.nan)
+    whole[:, :, :width] = maps.transpose(1, 0, 2)
+    whole = whole.reshape(height, -1)[:, :-1]
+    low, high = ends
+    image = axes.imshow(whole, cmap=MAP, vmin=low, vmax=high, interpolation="nearest")
+    axes.set_axis_off()
+    axes.set_title(title, loc="left", fontsize="small")
     for n, name in enumerate(names):
-        middle = n * (width + 1) + (width - 1) / 2
         axes.annotate(
             name,
-            (middle, 0),
+            (n * (width + 1) + (width - 1) / 2, 0),
             xycoords=("data", "axes fraction"),
             xytext=(0, -3),
             textcoords="offset points",
@@ -206,3 +209,4 @@ def _name_maps(axes: Any, width: int, names: Any) -> None:
             va="top",
             fontsize="small",
         )
+    return image

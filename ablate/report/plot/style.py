@@ -27,7 +27,6 @@ from ablate.shared.errors import UserError
 LINES, SPACED = 4, 1.2  # of notes that any figure has room for; from line to line, in letters
 SMALL = 0.4  # inches of a panel: below, nothing can be read
 OVERLAP = 0.3  # of a line: its ascenders and descenders
-MAP = "cividis"  # light and dark in order, whatever the eye
 
 RC: dict[Any, Any] = {
     "axes.grid": True,
@@ -89,27 +88,51 @@ class Drawing:
         self._grow(self.figure.suptitle(_wrapped(above, self.letters)), 1)
         title = f"Sweep {plan.name}" if plan.title == plan.name else plan.title
         self._of = (title, table.trained_on)
+        self.panels = [[axes] for line in self.axes for axes in line]  # (column, part)
+        self.names: dict[str, Any] = {}  # of the legend: a row -> its mark
         self._titles: list[str] = []
-        self._said = [heading]
+        self._lines = [heading]
         some = form.rows is not None and len(form.rows) < len(plan.rows)
         self._chosen = f"Rows shown: {len(form.rows or ())} of {len(plan.rows)}." if some else ""
 
-    def columns(self, count: int, parts: int = 1) -> list[list[Axes]]:
-        """The panels of `count` columns, (column, part): parts lie one below the other, and columns
-        that have no place in a line go on in the next. What is left over is taken away."""
-        across = len(self.axes[0])
-        found = [
-            [self.axes[n // across * parts + part][n % across] for part in range(parts)]
-            for n in range(len(self.axes) // parts * across)
-        ]
-        for spare in itertools.chain(*found[count:]):
+    @classmethod
+    def of_panels(
+        cls,
+        plan: Plan,
+        table: Table,
+        form: Form,
+        kind: str,
+        heading: str,
+        titles: Sequence[str],
+        most: int,
+        panel: Size,
+        edge: Size = (2.6, 0.0),
+        x: str = "",
+        y: Sequence[str] = ("",),
+    ) -> Drawing:
+        """A figure of a panel a title, of the size `panel`, `most` side by side on a page, beside
+        an `edge`. `x`, `y`: names of axes; of several `y` each has a part, one below the other."""
+        lines, across = form.across(len(titles), most)
+        size = edge[0] + panel[0] * across, edge[1] + panel[1] * lines
+        sheet = cls(plan, table, form, kind, heading, (len(y) * lines, across), size)
+        places = [(n // across * len(y), n % across) for n in range(lines * across)]
+        columns = [[sheet.axes[down + i][at] for i in range(len(y))] for down, at in places]
+        for spare in itertools.chain(*columns[len(titles) :]):
             spare.remove()
-        return found[:count]
+        sheet.panels = columns[: len(titles)]
+        for n, (parts, title) in enumerate(zip(sheet.panels, titles, strict=True)):
+            parts[0].set_title(title, loc="left")
+            parts[-1].set_xlabel(x)
+            for axes, name in zip(parts, y if n % across == 0 else (), strict=False):
+                axes.set_ylabel(name)
+        return sheet
 
-    def tell(self, artist: Artist, text: str) -> None:
-        """Name a mark."""
+    def tell(self, artist: Artist, text: str, row: str | None = None) -> None:
+        """Say what a mark is; the first of a `row` is in the legend."""
         artist.set_gid(f"{self.kind}-{len(self._titles)}")
         self._titles.append(text)
+        if row is not None:
+            self.names.setdefault(row, artist)
 
     def dots(self, axes: Axes, x: Any, y: Any, colour: str, aside: tuple[int, int]) -> Artist:
         """Draw small dots beside their places, so that a mark there hides none. `aside`: the
@@ -121,10 +144,13 @@ class Drawing:
         (drawn,) = axes.plot(x, y, "o", color=colour, alpha=0.7, transform=moved, **size)
         return drawn
 
-    def foot(self, *lines: str) -> None:
-        """Write the title and the explanation below the panels, where the form has notes."""
+    def foot(self, *lines: str, length: float | None = None) -> None:
+        """Draw the legend, and write the title and the explanation below the panels, where the form
+        has notes. `length`: of a handle of the legend, in letters."""
+        if self.names:
+            self._legend(length)
         lines = tuple(filter(None, (*self._of, *lines, self._chosen)))
-        self._said += lines
+        self._lines += lines
         if self._form.notes:
             text = _wrapped(lines, 1.25 * self.letters)
             foot = self.figure.supxlabel(text, x=0.01, ha="left", fontsize="small", color=GREY)
@@ -141,17 +167,17 @@ class Drawing:
     @property
     def caption(self) -> str:
         """What the figure leaves to the caption of a paper; "" where it says everything itself."""
-        said = (line if line.endswith((".", "?", "!", ":")) else f"{line}." for line in self._said)
-        return "" if self._form.notes else " ".join(said)
+        ends = (".", "?", "!", ":")
+        lines = (line if line.endswith(ends) else f"{line}." for line in self._lines)
+        return "" if self._form.notes else " ".join(lines)
 
-    def legend(self, entries: dict[str, Any], length: float | None = None) -> None:
-        """Write the names of marks beside the panels, closer together where they are many.
-        `length`: of a handle, in letters."""
+    def _legend(self, length: float | None) -> None:
+        """Write the names of marks beside the panels, closer together where they are many."""
         letter = font_scalings["small"] * matplotlib.rcParams["font.size"]
-        room = 72 * self.figure.get_figheight() / max(1, len(entries))
+        room = 72 * self.figure.get_figheight() / len(self.names)
         self.figure.legend(
-            entries.values(),
-            entries.keys(),
+            self.names.values(),
+            self.names.keys(),
             loc="outside right center",
             fontsize="small",
             handlelength=length,
@@ -219,17 +245,3 @@ class Drawing:
 
 def _wrapped(lines: Sequence[str], letters: float) -> str:
     return "\n".join(part for line in lines for part in textwrap.wrap(line, int(letters)))
-
-
-def mosaic(axes: Axes, maps: Any, low: float, high: float) -> Any:
-    """Maps (n, h, w) side by side, a place apart, in one panel; returns the image. The middle of
-    map i is at x = i (w + 1) + (w - 1) / 2."""
-    import numpy as np
-
-    number, height, width = maps.shape
-    whole = np.full((height, number, width + 1), np.nan)
-    whole[:, :, :width] = maps.transpose(1, 0, 2)
-    whole = whole.reshape(height, -1)[:, :-1]
-    image = axes.imshow(whole, cmap=MAP, vmin=low, vmax=high, interpolation="nearest")
-    axes.set_axis_off()
-    return image

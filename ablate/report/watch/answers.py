@@ -18,7 +18,7 @@ from ablate.analysis.reading import glance
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.report.formats.html import template
-from ablate.report.live import Clock, counts_line, parts_done
+from ablate.report.live import Clock, counts_line
 from ablate.report.logs import tail
 from ablate.report.page import gains_html
 from ablate.report.plot.form import inks
@@ -90,7 +90,7 @@ class SweepAnswers:
             newest = ledger.newest(10 * NEWEST)
         now = view.now
         self._done, self._over = now.done, now.over
-        left = self._clock.left_s(parts_done(now), now.total)
+        left = self._clock.left_s(now)
         head, rows = view.by_variant()
         workers = worker_cells(now.workers, self._metrics)
         lines = list(view.details())
