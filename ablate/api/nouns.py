@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,7 +174,7 @@ class Sweep:
 
     def runs(self) -> list[Run]:
         """Return every run that is reported, in the plan's order."""
-        return [Run(record) for record in self._records()[2] if record.run.trial is None]
+        return [_run(record) for record in self._records()[2] if record.run.trial is None]
 
     def to_pandas(self, *, curves: bool = False, trials: bool = False) -> pd.DataFrame:
         """Return the runs as a tidy frame; with `curves` what was measured while they ran.
@@ -225,54 +225,29 @@ def _words(keys: Mapping[str, Any], section: str = "") -> Iterator[str]:
             yield f"{section}{key}={','.join(map(show, values))}"
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Run:
     """A run as the plans, the ledger and its folder tell of it."""
 
-    def __init__(self, record: RunRecord) -> None:
-        self._record = record
+    id: str
+    label: str  # ROW@COLUMN#SEED, as the commands take it
+    row: str
+    column: str
+    seed: int
+    status: str  # finished, diverged, failed, planned, ...
+    metrics: Mapping[str, float]  # of its task on the test set; {} where it has no result
+    config: Mapping[str, Any]  # the whole configuration
+    folder: Path
 
     def __repr__(self) -> str:
         return f"<ablate.Run {self.label}: {self.status}>"
 
-    @property
-    def id(self) -> str:
-        return self._record.run.id
 
-    @property
-    def label(self) -> str:
-        """ROW@COLUMN#SEED, as the commands take it."""
-        return self._record.label
-
-    @property
-    def row(self) -> str:
-        return self._record.run.cell.row
-
-    @property
-    def column(self) -> str:
-        return self._record.run.cell.column
-
-    @property
-    def seed(self) -> int:
-        return self._record.run.seed
-
-    @property
-    def status(self) -> str:
-        """finished, diverged, failed, planned, ..."""
-        return self._record.status
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """The metrics of its task on the test set; {} where it has no result."""
-        return dict(self._record.result.get("test") or {})
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The whole configuration."""
-        return self._record.run.cell.spec
-
-    @property
-    def folder(self) -> Path:
-        return self._record.folder.path
+def _run(record: RunRecord) -> Run:
+    run, test = record.run, dict(record.result.get("test") or {})
+    place = run.cell.row, run.cell.column, run.seed
+    spec, folder = run.cell.spec, record.folder.path
+    return Run(run.id, record.label, *place, record.status, test, spec, folder)
 
 
 class Table:

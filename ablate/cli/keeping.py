@@ -21,9 +21,7 @@ from ablate.report.text import counted
 from ablate.shared.errors import Failure, UserError, printable
 
 if TYPE_CHECKING:
-    from ablate.audit.bundle import Bundle
     from ablate.audit.merge import Brought
-    from ablate.audit.verify import Verified
     from ablate.running.launchers import Slot
     from ablate.shared.rundir import RunDir
     from ablate.store.store import Store
@@ -169,7 +167,8 @@ def verify(
     every derived file.
     """
     from ablate.audit.bundle import Bundle
-    from ablate.audit.verify import verify as check
+    from ablate.audit.bundle_check import check
+    from ablate.audit.verify import verify as verify_sweep
 
     if rerun is not None:
         if selection.has_options:
@@ -180,31 +179,16 @@ def verify(
         return
     bundle = Bundle(Path(selection.words[0])) if len(selection.words) == 1 else None
     if bundle is not None and (bundle.is_one or bundle.manifest.is_file()):
-        _verify_bundle(bundle, selection.has_options, format)
-        return
-    with selection.opened(sealed=False) as (store, ledger, plan):
-        begin(f"checking the runs of {plan.name}")
-        _show_verified(check(plan, store, ledger), format, plan.name)
-
-
-def _verify_bundle(bundle: Bundle, others: bool, format: Format) -> None:
-    from ablate.audit.bundle_check import check
-
-    if others:
-        raise UserError(f"{bundle.root}: is an export of one sweep; leave other options out")
-    bundle.check_format()
-    begin(f"checking the files of {bundle.root}")
-    of = f" of the bundle {bundle.root}"
-    _show_verified(check(bundle), format, str(bundle.root), of)
-
-
-def _show_verified(verified: Verified, format: Format, name: str, of: str = "") -> None:
-    """Print the findings. Raises Failure for any finding.
-
-    As JSON: name: the sweep, or the bundle's folder; runs, numbers: how many were checked;
-    findings, notes: lines.
-    """
-    if format is Format.json:
+        if selection.has_options:
+            raise UserError(f"{bundle.root}: is an export of one sweep; leave other options out")
+        bundle.check_format()
+        begin(f"checking the files of {bundle.root}")
+        name, of, verified = str(bundle.root), f" of the bundle {bundle.root}", check(bundle)
+    else:
+        with selection.opened(sealed=False) as (store, ledger, plan):
+            begin(f"checking the runs of {plan.name}")
+            name, of, verified = plan.name, "", verify_sweep(plan, store, ledger)
+    if format is Format.json:  # name: the sweep, or the bundle's folder; how many were checked
         print_json({"name": name, **dataclasses.asdict(verified)})
     else:
         for line in (*verified.findings, *(f"note: {note}" for note in verified.notes)):

@@ -100,32 +100,27 @@ def _having(table: Table, plan: Plan | None, where: Sequence[str]) -> Places:
     rows = {row.label: row.settings for row in plan.rows}
     columns = {column.label: column.settings for column in plan.columns}
     declared = dict.fromkeys(key for part in (*columns.values(), *rows.values()) for key in part)
-    places: dict[tuple[str, str], dict[str, Any]] = {}
+    if not declared:
+        raise UserError(f"--where {where[0]}: no row and no column of {plan.name} sets a key")
     own = own_labels(table)
-    for column in table.columns:
-        for entry in column.entries:
-            cell = cells[entry.row, own[column.label]]
-            set_by = {**columns[own[column.label]], **rows[entry.row]}
-            places[entry.row, column.label] = {
-                key: set_by[key] if key in set_by else _default(cell, key) for key in declared
-            }
-    found = set(places)
+
+    def value(row: str, column: str, key: str) -> Any:
+        set_by = {**columns[own[column]], **rows[row]}
+        return set_by[key] if key in set_by else _default(cells[row, own[column]], key)
+
+    every = {(entry.row, column.label) for column in table.columns for entry in column.entries}
+    places = set(every)
     for text in where:
         word = parse(text, {})
         if word.key not in declared:
-            if not declared:
-                raise UserError(f"--where {text}: no row and no column of {plan.name} sets a key")
             raise unknown("--where", word.key, declared, "a key that rows or columns set, one of")
-        having = {
-            place
-            for place, has in places.items()
-            if any(holds(value, has[word.key]) for value in word.values)
-        }
+        values = {place: value(*place, word.key) for place in every}
+        having = {place for place in every if any(holds(v, values[place]) for v in word.values)}
         if not having:
-            values = dict.fromkeys(show(has[word.key]) for has in places.values())
-            raise unknown(f"--where {word.key}", text.partition("=")[2], values)
-        found &= having
-    return found
+            known = dict.fromkeys(map(show, values.values()))
+            raise unknown(f"--where {word.key}", text.partition("=")[2], known)
+        places &= having
+    return places
 
 
 def _default(cell: Cell, key: str) -> Any:
@@ -154,11 +149,8 @@ def part_of(table: Table, places: Places, sort: str | None = None) -> Table:
     order = [row.label for row in rows]
     columns = []
     for column in of:
-        entries = [
-            entry
-            for entry in column.entries
-            if (entry.row, column.label) in places or (entry.row == table.baseline)
-        ]
+        chosen = {row for row, label in places if label == column.label} | {table.baseline}
+        entries = [entry for entry in column.entries if entry.row in chosen]
         entries.sort(key=lambda entry: order.index(entry.row))
         columns.append(dataclasses.replace(column, entries=tuple(entries)))
     hidden = len(columns) < len(table.columns), len(rows) < len(table.rows)
@@ -174,14 +166,11 @@ def part_of(table: Table, places: Places, sort: str | None = None) -> Table:
 def _sorted(table: Table, rows: Sequence[TableRow], of: Sequence[TableColumn]) -> list[TableRow]:
     """By the mean gain over the columns shown, of which a row may lack some; rows without a gain
     last. No longer by families."""
-    gains: dict[str, list[float]] = {}
-    for entry in (entry for column in of for entry in column.entries):
-        if entry.gain is not None:
-            gains.setdefault(entry.row, []).append(entry.gain.mean)
+    entries = [entry for column in of for entry in column.entries]
 
     def place(row: TableRow) -> tuple[bool, float]:
-        first = row.label == table.baseline
-        return not first, -fmean(gains[row.label]) if row.label in gains else math.inf
+        gains = [e.gain.mean for e in entries if e.row == row.label and e.gain is not None]
+        return row.label != table.baseline, -fmean(gains) if gains else math.inf
 
     return [dataclasses.replace(row, family=None) for row in sorted(rows, key=place)]
 

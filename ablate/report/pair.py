@@ -155,15 +155,14 @@ def _changes(table: Table, plan: Plan, columns: Sequence[str]) -> dict[str, list
     """By row: what it changes of the baseline's configuration in each of the columns, None where it
     has no cell. Rows that have none of the columns are left out."""
     own = own_labels(table)
-    found: dict[str, list[Change | None]] = {}
+    bases = [_base(table, plan, column) for column in columns]
+    changes: dict[str, list[Change | None]] = {}
     for row in table.rows:
-        of = [plan.cell(row.label, own[column]) for column in columns]
-        if any(of):
-            base = [_base(table, plan, column) for column in columns]
-            found[row.label] = [
-                None if cell is None else _change(b, cell) for b, cell in zip(base, of, strict=True)
-            ]
-    return found
+        cells = [plan.cell(row.label, own[column]) for column in columns]
+        if any(cells):
+            both = zip(bases, cells, strict=True)
+            changes[row.label] = [None if cell is None else _change(b, cell) for b, cell in both]
+    return changes
 
 
 def _change(base: Cell, cell: Cell) -> Change:
@@ -175,23 +174,20 @@ def _change(base: Cell, cell: Cell) -> Change:
 def _differing(
     one: Sequence[Mapping[str, Any] | None], other: Sequence[Mapping[str, Any] | None]
 ) -> tuple[str, ...]:
-    found: dict[str, None] = {}
+    keys: dict[str, None] = {}
     for ours, theirs in zip(one, other, strict=True):
         if ours is not None and theirs is not None:
-            keys = sorted({*ours, *theirs})
-            found |= dict.fromkeys(key for key in keys if ours.get(key) != theirs.get(key))
-    return tuple(found)
+            both = sorted({*ours, *theirs})
+            keys |= dict.fromkeys(key for key in both if ours.get(key) != theirs.get(key))
+    return tuple(keys)
 
 
 def caption(pair: SweepPair) -> Iterator[str]:
     """State whose numbers these are, and which rows and columns are matched, or in one alone."""
     one, other = pair.tables
     a, b = pair.names
-    over = (
-        f"over {one.baseline}"
-        if one.baseline == other.baseline
-        else (f"over {one.baseline} in {a} and over {other.baseline} in {b}")
-    )
+    alike = one.baseline == other.baseline
+    over = f"over {one.baseline}" + ("" if alike else f" in {a} and over {other.baseline} in {b}")
     first = (
         f"Two sweeps, each read by itself: {one.of().change}s are {over}, and intervals and "
         f"verdicts are of each sweep's own contrasts. No number here compares {a} with {b}."
@@ -217,14 +213,11 @@ def _matched(pair: SweepPair) -> Iterator[str]:
     a, b = pair.names
     of = f"{count(len(pair.rows), 'row')} of both"
     changed = [row.labels for row in pair.rows if row.by == "change"]
-    if changed:
-        same = "; ".join(f"{one} of {a} is {other} of {b}" for one, other in changed)
-        yield f"{of}, matched by label, or by what they change of their baselines: {same}."
-    else:
-        yield f"{of}, matched by label."
-    told = [row for row in pair.rows if row.by == "label" and row.differs]
-    if told:
-        keys = "; ".join(f"{row.labels[0]} ({names(row.differs)})" for row in told)
+    same = "; ".join(f"{one} of {a} is {other} of {b}" for one, other in changed)
+    by_change = f", or by what they change of their baselines: {same}" if changed else ""
+    yield f"{of}, matched by label{by_change}."
+    if differing := [row for row in pair.rows if row.by == "label" and row.differs]:
+        keys = "; ".join(f"{row.labels[0]} ({names(row.differs)})" for row in differing)
         yield f"Of one label, but of another change of the baseline: {keys}."
     if any(one != other for one, other in pair.columns):
         [(one, other)] = pair.columns
@@ -240,11 +233,6 @@ def _matched(pair: SweepPair) -> Iterator[str]:
 
 def tree(pair: SweepPair, trees: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The pair as a plain tree. `trees`: of the tables."""
-    return {
-        "sweeps": list(trees),
-        "rows": [dataclasses.asdict(row) for row in pair.rows],
-        "columns": pair.columns,
-        "only_rows": pair.only_rows,
-        "only_columns": pair.only_columns,
-        "between": pair.between,
-    }
+    facts = {key: value for key, value in vars(pair).items() if key != "tables"}
+    rows = [dataclasses.asdict(row) for row in pair.rows]
+    return {**facts, "sweeps": list(trees), "rows": rows}

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+
+from ablate.analysis import stats
 from ablate.analysis.captions import count
 from ablate.analysis.judging import method_of, sequential_of
 from ablate.analysis.scores import Curves, Probes, Results, by_replicate, scores
 from ablate.planning.plan import Plan
 from ablate.report.text import device_time, plain
 from ablate.running.costs import Costs
-
-if TYPE_CHECKING:
-    from ablate.analysis.stats import Forecast, OverSpread, Spread
-
 
 PAIRED_FROM = 8  # seeds: where they correlate, pairs tell more than one spread of all rows
 ASSUMED = 0.5  # points: where nothing was measured and nothing is given
@@ -30,7 +29,7 @@ class InColumn:
     spread: float  # in the points of the metric
     how: str  # the source of the spread
     hours: float | None  # device-hours of one seed of every row; None: not known yet
-    found: Forecast
+    found: stats.Forecast
     correlation: float | None  # of seeds; None: not known
 
 
@@ -44,8 +43,6 @@ class Detection:
 
     def lines(self) -> Iterator[str]:
         """Write the lines of `ablate plan --detect GAIN`, in the unit that tables print."""
-        from ablate.analysis import stats
-
         plan, points = self.plan, self.plan.metric.points
         counts = sorted({method_of(plan, column.label).contrasts for column in plan.columns})
         yield (
@@ -80,8 +77,6 @@ class Detection:
         hours_a_seed, seeds, power, smallest, correlation}; seeds, power and smallest are {low,
         expected, high} over the spread's interval (seeds: null beyond what is tried; the others:
         null with too few seeds); correlation of seeds, null where it is not known."""
-        from ablate.analysis import stats
-
         few = self.plan.n < stats.FEWEST_SEEDS
         return {
             "gain": self.gain,
@@ -119,8 +114,6 @@ def forecast(
     The spread of a column: `assumed` where it is given, else measured over every finished run of
     the column, else ASSUMED, and `how` says which.
     """
-    from ablate.analysis import stats
-
     n = max(plan.n, stats.FEWEST_SEEDS)
     columns = []
     for column in plan.columns:
@@ -139,13 +132,9 @@ def spread_of(
     results: Results,
     curves: Curves,
     probes: Probes | None,
-) -> tuple[Spread, float | None, str]:
+) -> tuple[stats.Spread, float | None, str]:
     """Return the spread, the seed correlation where it is known, and the source of both in
     words."""
-    import numpy as np
-
-    from ablate.analysis import stats
-
     points = plan.metric.points
     if assumed is not None:
         return stats.Spread(assumed), None, f"spread {assumed:g} {points}, given by --spread"
@@ -173,9 +162,7 @@ def hours_of(column: str, costs: Costs) -> float | None:
     return None if seconds is None else seconds / 3600
 
 
-def _seeds(found: Forecast, hours: float | None) -> str:
-    from ablate.analysis import stats
-
+def _seeds(found: stats.Forecast, hours: float | None) -> str:
     def seeds(n: int | None) -> str:
         return f">{stats.MOST_SEEDS}" if n is None else str(n)
 
@@ -189,9 +176,7 @@ def _seeds(found: Forecast, hours: float | None) -> str:
     return f"{text}: {_range(found.seeds, cost)} device-hours"
 
 
-def _asked(found: Forecast, n: int, points: str) -> str:
-    from ablate.analysis import stats
-
+def _asked(found: stats.Forecast, n: int, points: str) -> str:
     if n < stats.FEWEST_SEEDS:
         return f"with {count(n, 'seed')}: no verdicts, so no gain can be detected"
     power = _range(found.power, lambda p: f"{100 * p:.0f}")
@@ -199,7 +184,7 @@ def _asked(found: Forecast, n: int, points: str) -> str:
     return f"with the {n} seeds planned: power {power} %; detects gains from {smallest} {points}"
 
 
-def _range(of: OverSpread[Any], text: Callable[[Any], str]) -> str:
+def _range(of: stats.OverSpread[Any], text: Callable[[Any], str]) -> str:
     """Return "9 (6 to 14)", over the spread's interval, or "9" if the ends are equal."""
     low, expected, high = map(text, of)
     ends = sorted({low, high}, key=[low, high].index)
@@ -223,8 +208,9 @@ class Outlook:
 
     def lines(self) -> Iterator[str]:
         """Write what `ablate plan` prints."""
-        plan = self.plan
-        yield f"until: {plan.design.spelled(plan.seeds)}{_given(plan)}"
+        plan, margin = self.plan, self.plan.analysis.margin
+        given = f", margin {margin:g} {plan.metric.points}" if margin is not None else ""
+        yield f"until: {plan.design.spelled(plan.seeds)}{given}"
         for case, runs, hours in self.expected:
             yield f"  about {self._runs(round(runs))}{_hours(hours)} {case}"
         yield f"  at most {self._runs(self.most)}{_hours(self.most_hours)}".rstrip(",")
@@ -267,8 +253,6 @@ def outlook(
 ) -> Outlook:
     """Simulate the looks of every column, for rows of equal spread: `assumed` where it is given,
     else measured, else as `power.spread_of` has it."""
-    from ablate.analysis import stats
-
     margin = plan.analysis.margin
     cases: dict[str, float] = {NO_GAIN: 0.0}
     if margin is not None:
@@ -306,11 +290,6 @@ def outlook(
         most_hours if known else None,
         spreads,
     )
-
-
-def _given(plan: Plan) -> str:
-    margin = plan.analysis.margin
-    return f", margin {margin:g} {plan.metric.points}" if margin is not None else ""
 
 
 def _hours(hours: float | None) -> str:

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ablate.planning.plan import Plan
-from ablate.report.designs import DesignForecast
-from ablate.report.power import Detection, Outlook
 from ablate.report.show import configuration, sides
 from ablate.report.status import SweepView
 from ablate.running.costs import Costs
@@ -23,6 +21,10 @@ from ablate.store.ledger import Ledger
 from ablate.store.progress import GIVEN_UP
 from ablate.store.record import load_record
 from ablate.store.store import Store
+
+if TYPE_CHECKING:
+    from ablate.report.designs import DesignForecast
+    from ablate.report.power import Detection, Outlook
 
 
 def of_plan(
