@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ablate.analysis.table import Table
     from ablate.api.training import SweepCost
     from ablate.planning.plan import Plan
+    from ablate.report.designs import DesignForecast
     from ablate.running.driver import Outcome
     from ablate.running.observers import Observers
     from ablate.store.store import Store
@@ -206,9 +207,7 @@ def plan(
         recorded_states,
     )
     from ablate.report import trees
-    from ablate.report.designs import DesignForecast, compare_designs, show_designs
     from ablate.report.planned import show_head, show_plan
-    from ablate.report.power import forecast, outlook
     from ablate.running import launchers
     from ablate.running.devices import Devices
     from ablate.running.estimate import costs
@@ -234,9 +233,12 @@ def plan(
     finally:
         launcher.free()
     detection, ahead = None, None
-    withheld: dict[str, str] = {}
     designs: list[DesignForecast] = []
+    withheld: dict[str, str] = {}
     if detect is not None or plan.design.grows or plan.changes is not None:
+        from ablate.report.designs import compare_designs
+        from ablate.report.power import forecast, outlook
+
         results, withheld = store.results(plan.runs(), curves=True, probes=True)
         read = with_own(plan, results, store), store.metrics, store.probe
         designs = compare_designs(plan, cost, detect, spread, read)
@@ -249,7 +251,10 @@ def plan(
         print_json(trees.of_plan(*shown, detection, ahead, designs, withheld.values()))
         return
     show_plan(*shown)
-    show_designs(plan, designs, detect)
+    if designs:
+        from ablate.report.designs import show_designs
+
+        show_designs(plan, designs, detect)
     for part in (ahead, detection):
         if part is not None:
             print("", *part.lines(), sep="\n")

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ablate.analysis import stats
 from ablate.planning.changes import KINDS, Changes, subsets
 from ablate.planning.plan import Plan
 from ablate.report.power import spread_of
@@ -37,8 +38,6 @@ def compare_designs(
 ) -> list[DesignForecast]:
     """Forecast every design that there is for so many changes, none for a plan without. `assumed`:
     the spread that is given; `read`: results, curves and probes, for `spread_of`."""
-    from ablate.analysis import stats
-
     found, changes = [], plan.changes
     if changes is None:
         return []
@@ -79,8 +78,6 @@ def _smallest(
     plan: Plan, changes: Changes, design: str, cells: int, n: int, sd: float
 ) -> float | None:
     """The gain of one change that has POWER, if cells are alike; None without verdicts."""
-    from ablate.analysis import stats
-
     of = Changes(changes.names, design)  # type: ignore[arg-type]
     images = plan.spread == "images"
     if of.crossed:
@@ -96,10 +93,7 @@ def _smallest(
 
 def show_designs(plan: Plan, found: Sequence[DesignForecast], detect: float | None) -> None:
     """Print the designs side by side, the plan's own marked."""
-    from ablate.analysis import stats
-
-    if plan.changes is None:
-        return
+    assert plan.changes is not None
     points = plan.metric.points
     head = ["cells", "runs", "cost", f"detects, {points}"]
     head += [f"seeds for {detect:g}"] if detect is not None else []

@@ -21,35 +21,31 @@ def changes(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     """Draw a forest: a panel for each column, a line for each change, what is told of it in turn,
     with simultaneous intervals."""
     declared, blocks = _blocks(plan, table)
-    lines, across = form.across(len(blocks), 2)
-    size = (2.2 + 4.2 * across, 1 + (0.8 + 0.35 * len(declared.names)) * lines)
-    heading = f"{table.of().change} of each change: {table.of().name}"
-    sheet = Drawing(plan, table, form, "changes", heading, (lines, across), size)
     headings = {column.label: column.heading for column in table.columns}
-    names, marks = declared.names, {}
-    for n, ((axes,), block) in enumerate(zip(sheet.columns(len(blocks)), blocks, strict=True)):
+    sheet = Drawing.of_panels(
+        *(plan, table, form, "changes"),
+        heading=f"{table.of().change} of each change: {table.of().name}",
+        titles=[headings[block.name] for block in blocks],
+        most=2,
+        panel=(4.2, 0.8 + 0.35 * len(declared.names)),
+        edge=(2.2, 1),
+        x=f"{table.of().change}, {table.of().points}",
+    )
+    alone = len(declared.parts) == 1
+    for (axes,), block in zip(sheet.panels, blocks, strict=True):
         axes.axvline(0, color=BLACK, linewidth=0.8)
         for line in block.lines:
-            place = declared.parts.index(line.part)
-            ink = ink_of(place, black=len(declared.parts) == 1)
-            y = names.index(line.label) + DODGE * (2 * place - len(declared.parts) + 1)
-            gain = line.gain
+            place, gain = declared.parts.index(line.part), line.gain
+            ink = ink_of(place, black=alone)
+            y = declared.names.index(line.label) + DODGE * (2 * place - len(declared.parts) + 1)
             if gain.low is not None and gain.high is not None:
                 axes.plot([gain.low, gain.high], [y, y], color=ink.colour)
             (point,) = axes.plot([gain.mean], [y], **ink.mark(linestyle="none"))
             interval = table.of().interval(gain.low, gain.high, sign=True)
             number = f"{table.of().text(gain.mean, sign=True)} {interval}".rstrip()
-            sheet.tell(point, f"{line.told}: {number} {line.verdict or ''}".rstrip())
-            marks[line.part] = point
-        axes.set_yticks(range(len(names)), [""] * len(names) if n % across else names)
-        axes.tick_params(axis="y", length=0)
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.grid(axis="y", visible=False)
-        axes.spines["left"].set_visible(False)
-        axes.set_title(headings[block.name], loc="left")
-        axes.set_xlabel(f"{table.of().change}, {table.of().points}")
-    if len(marks) > 1:
-        sheet.legend(marks)
+            text = f"{line.told}: {number} {line.verdict or ''}".rstrip()
+            sheet.tell(point, text, None if alone else line.part)
+    sheet.name_lines(declared.names)
     contrasts = " or ".join(str(n) for n in sorted({block.contrasts for block in blocks}))
     sheet.foot(
         f"Bars: {level(table.gain_alpha)} intervals over training seeds, simultaneous over "
@@ -68,12 +64,14 @@ def pairs(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     label = blocks[0].name
     values = _means(table, declared, label)
     some = list(itertools.combinations(declared.names, 2))
-    lines, across = form.across(len(some), ACROSS)
-    size = (1.2 + 2.6 * across, 1 + 2.2 * lines)
-    sheet = Drawing(
-        plan, table, form, "pairs", f"Pairs of changes: {table.of().name}", (lines, across), size
+    sheet = Drawing.of_panels(
+        *(plan, table, form, "pairs", f"Pairs of changes: {table.of().name}"),
+        titles=[""] * len(some),
+        most=ACROSS,
+        panel=(2.6, 2.2),
+        edge=(1.2, 1),
     )
-    for (axes,), (one, other) in zip(sheet.columns(len(some)), some, strict=True):
+    for (axes,), (one, other) in zip(sheet.panels, some, strict=True):
         for place, has in enumerate((False, True)):
             ys = [
                 fmean(y for on, y in values.items() if (one in on) == at and (other in on) == has)

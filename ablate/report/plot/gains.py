@@ -66,7 +66,7 @@ def forest(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     )
     letters = "medium" if form.style == "page" else "small"
     ends = limits(table, entries)
-    for n, ((axes,), column) in enumerate(zip(sheet.panels, table.columns, strict=True)):
+    for (axes,), column in zip(sheet.panels, table.columns, strict=True):
         axes.set_xlim(*ends)
         axes.axvline(0, color=BLACK, linewidth=0.8)
         if margin is not None:
@@ -78,11 +78,7 @@ def forest(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
                 place = axes.get_yaxis_transform()
                 words = _numbers(table, entry) if form.style == "page" else entry.verdict or ""
                 axes.text(1.02, y, words, transform=place, va="center_baseline", fontsize=letters)
-        axes.set_yticks(range(len(rows)), [""] * len(rows) if n % len(sheet.axes[0]) else rows)
-        axes.tick_params(axis="y", length=0)
-        axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.grid(axis="y", visible=False)
-        axes.spines["left"].set_visible(False)
+    sheet.name_lines(rows)
     shade = f"Shaded: the margin of {margin:g} {table.of().points}." if margin is not None else ""
     sheet.foot(*_foot(plan, table, entries, form), shade)
     return sheet

@@ -127,6 +127,16 @@ class Drawing:
                 axes.set_ylabel(name)
         return sheet
 
+    def name_lines(self, names: Sequence[str]) -> None:
+        """Make a forest of the panels: a line for each of the names, the first on top."""
+        for n, (axes,) in enumerate(self.panels):
+            shown = [""] * len(names) if n % len(self.axes[0]) else names
+            axes.set_yticks(range(len(names)), shown)
+            axes.tick_params(axis="y", length=0)
+            axes.set_ylim(len(names) - 0.5, -0.5)
+            axes.grid(axis="y", visible=False)
+            axes.spines["left"].set_visible(False)
+
     def tell(self, artist: Artist, text: str, row: str | None = None) -> None:
         """Say what a mark is; the first of a `row` is in the legend."""
         artist.set_gid(f"{self.kind}-{len(self._titles)}")
