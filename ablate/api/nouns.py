@@ -42,16 +42,16 @@ class Store:
 
         if (bundle := Bundle(self.path)).is_one:
             return [bundle.read()[0].name]
-        kept = stores.Store(self.path)
-        with Ledger.reading(kept) as ledger:
-            return sweeps(kept, ledger) if ledger.sweeps() else []
+        store = stores.Store(self.path)
+        with Ledger.reading(store) as ledger:
+            return sweeps(store, ledger) if ledger.sweeps() else []
 
     def sweep(self, name: str | None = None) -> Sweep:
         """Return a driven sweep, the last for None. Raises UserError where there is none of this
         name, Failure where its plan is not whole."""
-        plan, kept, _ = open_sweep(self.path, name)
+        plan, store, _ = open_sweep(self.path, name)
         sweep = Sweep.__new__(Sweep)
-        sweep.plan, sweep._store = plan, kept
+        sweep.plan, sweep._store = plan, store
         return sweep
 
     def add_runs(
@@ -77,8 +77,8 @@ class Store:
         from ablate.audit.sheet import read_frame
 
         keys = [metrics] if isinstance(metrics, str) else list(metrics)
-        said = Declared(name, row, keys, column, seed, baseline, predictions)
-        import_alone(stores.Store(self.path), read_frame(frame), said)
+        declared = Declared(name, row, keys, column, seed, baseline, predictions)
+        import_alone(stores.Store(self.path), read_frame(frame), declared)
         return self.sweep(name)
 
 

@@ -301,8 +301,8 @@ def forecast(plan: Plan, store: Store, launcher: Launcher) -> SweepCost:
         most = grown(most, store, Search(unasked(most)))
     states, finished = recorded_states(most, store)
     cost = costs(most, store, launcher, states, finished, from_s=LONG_H * 3600)
-    told = rehearsed(most, store, launcher, cost.described, own_only=True)
-    warnings = (*cost.warnings(), *told.warnings, *in_use(launcher, store, states))
+    rehearsals = rehearsed(most, store, launcher, cost.described, own_only=True)
+    warnings = (*cost.warnings(), *rehearsals.warnings, *in_use(launcher, store, states))
     if cost.left_s <= LONG_H * 3600:
         return SweepCost(warnings, "")
     if math.isinf(cost.left_s):

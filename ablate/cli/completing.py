@@ -23,23 +23,23 @@ def words(ctx: typer.Context, incomplete: str) -> list[str]:
     from ablate.report.listing import key_lines
     from ablate.shared.choices import CHOICES
 
-    said = [word for word in ctx.params.get("words") or () if word != "="]
+    before = [word for word in ctx.params.get("words") or () if word != "="]
     key, equals, _ = incomplete.partition("=")
     if equals:
         return [f"{key}={name}" for name in CHOICES.get(key, ())]
-    if said and said[-1] in CHOICES:  # bash takes what stands behind `=` for a word of its own
-        return list(CHOICES[said[-1]])
+    if before and before[-1] in CHOICES:  # bash takes what stands behind `=` for a word of its own
+        return list(CHOICES[before[-1]])
     section = "" if ctx.info_name in DECLARED else "analysis."  # of what is driven: how it is read
     keys = dict.fromkeys(line.partition("=")[0] for line, *_ in key_lines({}) if "=" in line)
     known = (key for key in (*keys, *MORE_KEYS) if key.startswith(section))
-    found = [f"{key}=" for key in known] if incomplete else []
-    if not said:
-        found += sweep_files() if ctx.info_name in DECLARED else _driven(ctx)
+    names = [f"{key}=" for key in known] if incomplete else []
+    if not before:
+        names += sweep_files() if ctx.info_name in DECLARED else _driven(ctx)
     if ctx.info_name == "plot":
         from ablate.report.plot import KINDS
 
-        found += KINDS
-    return found
+        names += KINDS
+    return names
 
 
 def scales(ctx: typer.Context) -> list[str]:

@@ -349,8 +349,8 @@ def _lines(done: Brought) -> Iterator[str]:
         "not finished there": done.unfinished,
         "running here": done.running,
     }
-    said = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-    yield f"{done.source}: runs: {said or 'none'}"
+    text = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    yield f"{done.source}: runs: {text or 'none'}"
     words = {"new": "new", "same": "as it was", "grown": "has more runs now"}
     yield from (f"  sweep {name!r}: {words[how]}" for name, how in done.sweeps.items())
     yield from (f"  damaged: {line}" for line in done.damaged)

@@ -108,7 +108,7 @@ def _having(table: Table, plan: Plan | None, where: Sequence[str]) -> Places:
         set_by = {**columns[own[column]], **rows[row]}
         return set_by[key] if key in set_by else _default(cells[row, own[column]], key)
 
-    every = {(entry.row, column.label) for column in table.columns for entry in column.entries}
+    every = [(entry.row, column.label) for column in table.columns for entry in column.entries]
     places = set(every)
     for text in where:
         word = parse(text, {})

@@ -73,11 +73,11 @@ def pair(tables: tuple[Table, Table], plans: tuple[Plan, Plan]) -> SweepPair:
     )
     if not rows:
         return SweepPair(tables, (), (), *only, ())
-    said = [f"{t.sweep} is of {t.metric}, in {t.of().points}" for t in tables]
+    of = [f"{t.sweep} is of {t.metric}, in {t.of().points}" for t in tables]
     measures = [(t.metric, t.of().unit, t.of().points, t.of().sign) for t in tables]
     if measures[0] != measures[1]:
         raise UserError(
-            f"table {one.sweep} {other.sweep}: {said[0]}; {said[1]}; analysis.metric=NAME reads "
+            f"table {one.sweep} {other.sweep}: {of[0]}; {of[1]}; analysis.metric=NAME reads "
             f"both by one"
         )
     across = {column.label for column in one.columns}

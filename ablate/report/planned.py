@@ -31,14 +31,14 @@ def show_plan(
     plan: Plan,
     states: Mapping[str, RunState],
     costs: Costs,
-    told: Rehearsals,
+    rehearsals: Rehearsals,
     launcher: Mapping[str, Any],
     amiss: Sequence[str],
 ) -> None:
     """Print sizes, costs and runs by state, a line a variant, or a line a column where the variants
     of each hardly differ in size; then the time left, the launcher, notes and warnings.
     `launcher`: the launcher group, `amiss`: more warnings."""
-    steps = {row: f"{ratio:.1f}x" for (row, _), ratio in told.steps.items()}
+    steps = {row: f"{ratio:.1f}x" for (row, _), ratio in rehearsals.steps.items()}
     variants = {row.label: ", ".join(row.aliases) for row in plan.rows}
     variants = {row: row + (f" (= {also})" if also else "") for row, also in variants.items()}
     by_column = len(plan.columns) > 1 and _rows_alike(plan, costs)
@@ -85,7 +85,7 @@ def show_plan(
     print(f"launcher: {launcher_line(launcher)}")
     for note in (*plan.notes, *costs.notes):
         print(f"note: {note}")
-    for warning in (*costs.warnings(), *told.warnings, *amiss):
+    for warning in (*costs.warnings(), *rehearsals.warnings, *amiss):
         print(f"warning: {warning}")
 
 

@@ -107,8 +107,8 @@ def _status(record: RunRecord, notes: Mapping[str, Any] | None) -> str:
 
 def _event(event: tuple[float, str, dict[str, Any]]) -> str:
     at, kind, detail = event
-    told = {key: value for key, value in detail.items() if key != "result_sha256"}
-    what = ", ".join(f"{key} {text}" for key, text in leaves(told).items())
+    facts = {key: value for key, value in detail.items() if key != "result_sha256"}
+    what = ", ".join(f"{key} {text}" for key, text in leaves(facts).items())
     return f"{_time(at)} {kind}" + (f": {what}" if what else "")
 
 
@@ -169,7 +169,7 @@ ENVIRONMENT = (
     *("device", "driver", "threads", "kernel", "micro_batch", "execution"),
     *("platform", "host"),
 )
-TOLD = ("digest", "plugins", "device", "kernel", "micro_batch", "execution")
+NEWEST = ("digest", "plugins", "device", "kernel", "micro_batch", "execution")
 NOTED = (*CODE, *ENVIRONMENT, "fingerprint", "command", "folder")
 RESULT = (
     *("status", "step", "test", "also", "validation", "train_loss", "prior_loss", "collapsed"),
@@ -195,8 +195,10 @@ def compare_runs(store: Store, ledger: Ledger, one: str, other: str) -> str:
         files = [record.folder.run if is_spec else record.folder.env for record in runs]
         lost = [str(file) for side, file in zip(texts, files, strict=True) if not side]
         keys = [key for key in texts[0] | texts[1] if texts[0].get(key) != texts[1].get(key)]
-        told = [f"{file}: missing or not whole" for file in lost] or _side_by_side(texts, keys)
-        lines += _section(title, told, "no difference")
+        differences = [f"{file}: missing or not whole" for file in lost] or _side_by_side(
+            texts, keys
+        )
+        lines += _section(title, differences, "no difference")
     lines += _section("result", _side_by_side(results, list(results[0] | results[1])), "none yet")
     lines += [
         f"  withheld: {why}" for record in runs for why in (record.withheld, record.unsealed) if why
@@ -230,8 +232,8 @@ def facts(record: RunRecord) -> dict[str, str]:
         whole = {**attempt, **(origin if isinstance(origin, dict) else {})}
         for key, text in _pick(leaves(whole), NOTED).items():
             merged.setdefault(key, {})[text] = None
-    told = _pick(leaves(record.result), TOLD)
-    known = {key: " + ".join(texts) for key, texts in merged.items()} | told
+    newest = _pick(leaves(record.result), NEWEST)
+    known = {key: " + ".join(texts) for key, texts in merged.items()} | newest
     return known | ({"attempts": EDITED} if record.unsealed else {})
 
 
@@ -247,8 +249,8 @@ def provenance(runs: Sequence[RunRecord]) -> dict[str, Counter[str]]:
 def _pick(texts: Mapping[str, Any], sections: Iterable[str]) -> dict[str, Any]:
     """Pick the dotted keys that are in one of the sections, in the order of the sections; no hash
     of a file."""
-    kept = {key: text for key, text in texts.items() if not key.endswith("sha256")}
-    return {k: v for s in sections for k, v in kept.items() if k.partition(".")[0] == s}
+    facts = {key: text for key, text in texts.items() if not key.endswith("sha256")}
+    return {k: v for s in sections for k, v in facts.items() if k.partition(".")[0] == s}
 
 
 # --- Values as text -----------------------------------------------------------------------------

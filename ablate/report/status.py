@@ -237,9 +237,9 @@ class Meters:
 
 
 def _watch_plain(views: Iterable[SweepView]) -> None:
-    said, at, meters = "", -LINE_EVERY_S, Meters()
+    last, at, meters = "", -LINE_EVERY_S, Meters()
     for now in (view.now for view in views):
         line = f"{now.sweep}: {counts_line(now)}" + ("" if now.driven else "; not driven")
-        if line != said and (now.over or time.monotonic() - at >= LINE_EVERY_S):
+        if line != last and (now.over or time.monotonic() - at >= LINE_EVERY_S):
             print("\n  ".join([line, *meters.lines(now.workers)]), flush=True)
-            said, at = line, time.monotonic()
+            last, at = line, time.monotonic()

@@ -31,7 +31,7 @@ def of_plan(
     plan: Plan,
     states: Mapping[str, RunState],
     costs: Costs,
-    told: Rehearsals,
+    rehearsals: Rehearsals,
     launcher: Mapping[str, Any],
     amiss: Sequence[str],
     detection: Detection | None,
@@ -66,7 +66,7 @@ def of_plan(
                 ],
                 "parameters": costs.described[cell.row, cell.column]["parameters"],
                 "multiply_adds": costs.described[cell.row, cell.column]["multiply_adds"],
-                "step": told.steps.get((cell.row, cell.column)),
+                "step": rehearsals.steps.get((cell.row, cell.column)),
                 "seconds": costs.seconds[cell.row, cell.column],
                 "states": _counts(cell.ids.values(), states),
                 "runs": {str(seed): run for seed, run in cell.ids.items()},
@@ -95,7 +95,7 @@ def of_plan(
         "designs": [asdict(one) for one in designs],
         "withheld": list(withheld),
         "notes": [*plan.notes, *costs.notes],
-        "warnings": [*costs.warnings(), *told.warnings, *amiss],
+        "warnings": [*costs.warnings(), *rehearsals.warnings, *amiss],
     }
 
 

@@ -59,19 +59,19 @@ class Grid:
         """Return a grid of only these columns, in this order."""
         lines = [dataclasses.replace(x, cells=tuple(x.cells[i] for i in which)) for x in self.lines]
         heads = [i for i, (_, size) in enumerate(self.spans) for _ in range(size)]
-        kept = [heads[i] for i in which] if heads else []
+        over = [heads[i] for i in which] if heads else []
         return dataclasses.replace(
             self,
             headings=tuple(self.headings[i] for i in which),
             lines=tuple(lines),
-            spans=tuple((self.spans[head][0], kept.count(head)) for head in dict.fromkeys(kept)),
+            spans=tuple((self.spans[head][0], over.count(head)) for head in dict.fromkeys(over)),
         )
 
     def part(self, which: Sequence[int]) -> Grid:
         """The same without the lines that have nothing there, where columns are left out."""
         part, whole = self.columns(which), len(which) == len(self.headings)
-        told = (x for x in part.lines if whole or x.heading or any(c.text for c in x.cells[1:]))
-        return dataclasses.replace(part, lines=tuple(told))
+        lines = (x for x in part.lines if whole or x.heading or any(c.text for c in x.cells[1:]))
+        return dataclasses.replace(part, lines=tuple(lines))
 
 
 @dataclass(frozen=True)

@@ -207,9 +207,9 @@ def _under(sheet: PrintedTable, grid: Grid, last: bool, notes: str) -> Iterator[
     numbers = sorted({number for cell in cells for number in cell.notes})
     items = [rf"\item[{i}] {_prose(sheet.footnotes[i - 1])}" for i in numbers]
     if last and notes != "none":
-        said = sheet.caption if notes == "full" else sheet.caption[:1]
-        told = filter(None, map(_without_commands, (*sheet.notes, *said)))
-        items = [rf"\item {_guarded(_prose(text))}" for text in told] + items
+        caption = sheet.caption if notes == "full" else sheet.caption[:1]
+        texts = filter(None, map(_without_commands, (*sheet.notes, *caption)))
+        items = [rf"\item {_guarded(_prose(text))}" for text in texts] + items
     if items:
         yield r"\begin{tablenotes}[flushleft]\footnotesize\raggedright"
         yield from items

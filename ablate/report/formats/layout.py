@@ -250,10 +250,10 @@ def _changes(table: Table, block: Summary, ci: str) -> Grid:
     for line in block.lines:
         by_change.setdefault(line.label, {})[line.part] = line
     lines = []
-    for label, told in by_change.items():
+    for label, by_part in by_change.items():
         cells = [GridCell(label)]
         for part in parts:
-            there = told.get(part)
+            there = by_part.get(part)
             gain = interval(there.gain, table.of(), True, ci) if there else ""
             word = (there.verdict or "") if there else ""
             cells += [
@@ -376,9 +376,9 @@ def _wide_lines(
         if place and not any(cell.text for cell in cells):
             continue
         label = GridCell(part.heading) if place else _row_name(table, row.label)
-        told = "" if place else counted
+        last = "" if place else counted
         right = (dataclasses.replace(cell, number=True) for cell in cells)
-        yield GridLine((label, *right, GridCell(told)), grey=grey)
+        yield GridLine((label, *right, GridCell(last)), grey=grey)
 
 
 def beside(pair: SweepPair, show: Sequence[str]) -> PrintedTable:
@@ -388,7 +388,7 @@ def beside(pair: SweepPair, show: Sequence[str]) -> PrintedTable:
     tables = first, dataclasses.replace(second, first=1 + len(first.footnotes))
     parts = [list(parts_of(table, show)) for table in tables]
     grids = tuple(_pair_grid(pair, tables, parts, place) for place in range(len(pair.columns)))
-    told = ((table.sweep, headline(table.whole or table)) for table in tables)
+    headlines = ((table.sweep, headline(table.whole or table)) for table in tables)
     return PrintedTable(
         title=" and ".join(_sweep_name(table) for table in tables),
         grids=grids,
@@ -398,7 +398,7 @@ def beside(pair: SweepPair, show: Sequence[str]) -> PrintedTable:
             *dict.fromkeys(line for t in tables for line in cut_words(t, show)),
         ),
         footnotes=tuple(text for table in tables for text in table.footnotes),
-        headline=" ".join(f"{name}: {text}" for name, text in told if text),
+        headline=" ".join(f"{name}: {text}" for name, text in headlines if text),
         trained_on=" ".join(
             f"{t.sweep}: {t.trained_on[:1].lower()}{t.trained_on[1:]}" for t in tables
         ),

@@ -189,13 +189,14 @@ def _chosen(table: Table) -> Iterator[ShownPart]:
 
 
 def _paper(table: Table, ci: str) -> Iterator[ShownPart]:
-    def said(entry: Entry) -> str:
-        gain = entry.against.said if entry.against else None
-        return interval(gain, table.of(), True) if gain or entry.row != table.baseline else ""
+    def gain(entry: Entry) -> str:
+        theirs = entry.against.said if entry.against else None
+        shown = theirs or entry.row != table.baseline
+        return interval(theirs, table.of(), True) if shown else ""
 
     yield ShownPart(table.paper or "paper", _theirs(lambda a: a.published.said))
     if ci and any(entry.against and entry.against.said for entry in table.entries):
-        yield ShownPart("gain, ± a 95 % CI", said)
+        yield ShownPart("gain, ± a 95 % CI", gain)
     if any(_beside(entry, table) for entry in table.entries):
         yield ShownPart("beside it", lambda entry: _beside(entry, table), number=False)
 

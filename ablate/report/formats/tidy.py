@@ -49,10 +49,10 @@ def tree(table: Table) -> dict[str, Any]:
         del whole["groups"]
     if table.task == DEFAULT:  # only another is said
         del whole["task"]
-    said = ("name", "unit", "points", "scale", "sign", "neutral", "own")
+    keys = ("name", "unit", "points", "scale", "sign", "neutral", "own")
     if table.choice.own:
         whole["own"] = {
-            name: {key: getattr(metric, key) for key in said}
+            name: {key: getattr(metric, key) for key in keys}
             for name, metric in table.choice.own.items()
         }
     for column in whole["columns"]:
@@ -274,13 +274,13 @@ def _block(block: Summary) -> Iterator[Fact]:
         **dict.fromkeys(("change", "pair", "shapley"), block.kind),
     }[block.kind]
     for line in block.lines:
-        told = f"{quantity}.{line.part}".replace(" ", "_") if line.part else quantity
+        of = f"{quantity}.{line.part}".replace(" ", "_") if line.part else quantity
         for name, value in (
-            *_estimate(told, line.gain),
-            *_estimate(f"{told}.sampled", line.sampled),
-            *_p_values(told, line.p_values),
-            (f"{told}.columns", len(line.columns) or None),
-            (f"{told}.verdict", line.verdict),
+            *_estimate(of, line.gain),
+            *_estimate(f"{of}.sampled", line.sampled),
+            *_p_values(of, line.p_values),
+            (f"{of}.columns", len(line.columns) or None),
+            (f"{of}.verdict", line.verdict),
         ):
             if value is not None:
                 yield line.column, line.label, "", name, value
