@@ -6,7 +6,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import os
 import random
+import subprocess
+import sys
 import time
 
 import pytest
@@ -428,3 +431,26 @@ def test_a_thousand_looks_of_ten_columns_are_read_in_a_moment():
         assert past.beside(label) == (9, [])
     assert past.first() is not None
     assert time.process_time() - begun < 10
+
+
+# --- Words --------------------------------------------------------------------------------------
+
+
+def test_what_changed_is_told_in_the_same_words_by_every_process():
+    """A column became two rows: which of them it is called depends on nothing but the labels."""
+    was, now = (
+        {"column": {"cell 1", "cell 2", "cell 3"}},
+        {str(i): {f"cell {i}"} for i in (1, 2, 3)},
+    )
+    code = f"from ablate.store.looks import _matched; print(_matched({was}, {now}))"
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env=os.environ | {"PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in range(6)
+    }
+    assert told == {"{'column': '1'}\n"}

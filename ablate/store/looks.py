@@ -216,7 +216,7 @@ def _matched(was: Mapping[str, set[str]], is_: Mapping[str, set[str]]) -> dict[s
         for one in specs:
             labels.setdefault(one, []).append(label)
     shared = Counter(
-        (a, b) for a, specs in was.items() for one in specs for b in labels.get(one, ())
+        (a, b) for a, specs in was.items() for one in sorted(specs) for b in labels.get(one, ())
     )
     found: dict[str, str] = {}
     taken: set[str] = set()
