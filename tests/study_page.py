@@ -12,7 +12,7 @@ from conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "docs" / "studies" / "patch-norm"
 PAGE = FOLDER / "README.md"
-PARTS = ("study_patch_norm", "study_patch_norm_factorial")
+PARTS = ("study_patch_norm", "study_patch_norm_tuned", "study_patch_norm_factorial")
 BLOCK = re.compile(r"(<!-- (\w+)((?: \w+)*) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
