@@ -483,7 +483,7 @@ def test_a_long_sweep_asks_about_its_greatest_cost(planned, monkeypatch, tmp_pat
 
     monkeypatch.setattr("ablate.running.estimate.costs", costs)
     with pytest.raises(UserError, match="enough"):
-        training.forecast(plan, Store(tmp_path), None, None)
+        training.forecast(plan, Store(tmp_path), None)
     assert len([*asked[0].runs()]) == 54
 
 

@@ -185,7 +185,6 @@ def test_only_the_task_knows_its_metrics_by_name():
     # Of another task, which has a loss of its own; the field of predictions; the key train.loss.
     own |= {"shared/metrics/contrastive.py", "training/task/contrastive.py"}
     own |= {"running/rehearse.py", "planning/templates.py"}
-    own |= {"planning/probing.py"}  # which metrics are a share of images
     own |= {"report/workers.py"}  # the heading of the training loss, which every task has
     names = {metric.key for metric in TASKS[DEFAULT].metrics}
     names |= {f"val_{name}" for name in names}

@@ -234,7 +234,7 @@ def test_a_long_sweep_asks_about_all_trials_of_the_last_look(planned, monkeypatc
 
     monkeypatch.setattr("ablate.running.estimate.costs", costs)
     with pytest.raises(UserError, match="enough"):
-        training.forecast(plan, Store(tmp_path / "runs"), None, None)
+        training.forecast(plan, Store(tmp_path / "runs"), None)
     assert len(asked[0].trials) == EACH * 9 * 3
 
 
