@@ -245,8 +245,8 @@ def test_a_diverged_run_is_shown_and_has_no_verdict():
 
 def test_another_set_is_a_column_beside_its_own_in_the_same_group():
     plan, results = grouped()
-    dark = {"name": "dark", "classes": 10}
-    tested = {**SPEC, "data": {**SPEC["data"], "name": "x"}, "eval": {"also": [dark]}}
+    other = {"name": "dark", "classes": 10}
+    tested = {**SPEC, "data": {**SPEC["data"], "name": "x"}, "eval": {"also": [other]}}
     plan = replace(plan, cells=tuple(replace(cell, spec=tested) for cell in plan.cells))
     dark = {
         run: {**result, "also": {"dark": finished(result["test"]["top1"] / 2)}}
