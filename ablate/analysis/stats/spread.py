@@ -258,15 +258,22 @@ def of_contrasts(y: Floats, weights: Floats, right: NDArray[np.bool_]) -> Contra
     images = ImageFlips.of(right)
     if images.few.any():
         return None
-    less, more = (_of_contrasts(y, weights, right, images, power) for power in (LIKE_FLIPS, ALIKE))
+    own = np.einsum("kr,rsi->ksi", weights, right.astype(float)).var(1, ddof=1)  # (K, N)
+    one, unit = ONE / 2 * (weights**2).sum(1), (PERCENT / right.shape[-1]) ** 2
+    total, squares = unit * (own.sum(-1) + one), unit**2 * ((own**2).sum(-1) + one**2)
+    less, more = (
+        _of_contrasts(y, weights, images, total, squares, power) for power in (LIKE_FLIPS, ALIKE)
+    )
     larger = more.v > less.v
     v, df = (np.where(larger, *pair) for pair in ((more.v, less.v), (more.df, less.df)))
     return ContrastVariances(v, df, less.noisy | more.noisy)
 
 
 def _of_contrasts(
-    y: Floats, weights: Floats, right: NDArray[np.bool_], images: ImageFlips, power: int
+    y: Floats, weights: Floats, images: ImageFlips, total: Floats, squares: Floats, power: int
 ) -> ContrastVariances:
+    """With the shift shared by this power. `total` (K,): the variances by the contrasts' own flips;
+    `squares`: the sums of the squares of each image's."""
     n = y.shape[-1]
     flips, wide, seen = images.covariance, images.run_wide(power), _covariance(y)
     everyone = _run_wide(np.ones(len(y)), flips, wide, seen, n)
@@ -282,13 +289,9 @@ def _of_contrasts(
     excess = np.where(noisy, np.maximum(own - _diagonal(about @ shift.v @ about.T), 0.0), 0.0)
     excess_noise = np.where(noisy, own**2, 0.0) / (n - 1)
 
-    of_image = np.einsum("kr,rsi->ksi", weights, right.astype(float)).var(1, ddof=1)  # (K, N)
-    one = ONE / 2 * (weights**2).sum(1)
-    unit = (PERCENT / right.shape[-1]) ** 2
-    total, squares = of_image.sum(-1) + one, (of_image**2).sum(-1) + one**2
     of_shift = np.maximum(np.einsum("kr,rq,kq->k", weights, wide, weights), 0.0)
-    v = unit * total + float(shift.u2) * of_shift + weights**2 @ excess
-    noise = unit**2 * squares / 2 + of_shift**2 * float(shift.error) / 2
+    v = total + float(shift.u2) * of_shift + weights**2 @ excess
+    noise = squares / 2 + of_shift**2 * float(shift.error) / 2
     return ContrastVariances(v, v**2 / (noise + weights**4 @ excess_noise), noisy)
 
 
