@@ -202,9 +202,12 @@ def _changes(
         right, lacking = correct(plan, block, results, "", predictions)
     courses: dict[tuple[str, str], RowCourse] = {}
     told: list[tuple[int, Mapping[str, str]]] = []
+
+    def goes_on() -> bool:
+        return not told or any(row.word == GOES_ON for row in courses.values())
+
     for look, n in enumerate(plan.design.at):
-        goes_on = not told or any(row.word == GOES_ON for row in courses.values())
-        if not goes_on or not (~np.isnan(y) | unstable)[:, :n].all():
+        if not goes_on() or not (~np.isnan(y) | unstable)[:, :n].all():
             break
         shaky = np.asarray(unstable[:, :n].any(1))
         at = method.at(look)
@@ -219,10 +222,8 @@ def _changes(
         now = {with_part(*place): row for place, row in courses.items() if row.seeds == n}
         told.append((n, {what: row.word for what, row in now.items()}))
     left = plan.design.at[len(told) :]
-    open_ = not told or any(row.word == GOES_ON for row in courses.values())
-    following = left[0] if left and open_ else None
-    by = stats.ColumnGains(())
-    return ColumnCourse(label, {}, by, tuple(told), following, lacking, courses)
+    following = left[0] if left and goes_on() else None
+    return ColumnCourse(label, {}, stats.ColumnGains(()), tuple(told), following, lacking, courses)
 
 
 def _change_word(plan: Plan, gain: RowGain, last: bool) -> str:

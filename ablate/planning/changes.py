@@ -101,14 +101,12 @@ def subsets(names: Sequence[str], design: str) -> list[tuple[str, ...]]:
     if design == "factorial":
         if count > MOST:
             raise UserError(f"design: factorial takes up to {MOST} changes, got {count}")
-        found = [_having(names, on) for on in itertools.product((False, True), repeat=count)]
-        found.sort(key=lambda on: (len(on), [names.index(name) for name in on]))
+        found = _sorted(names, itertools.product((False, True), repeat=count))
     elif design == "fractional":
         if count not in GENERATORS:
             low, high = min(GENERATORS), max(GENERATORS)
             raise UserError(f"design: fractional takes {low} to {high} changes, got {count}")
-        found = [_having(names, on) for on in _fraction(count)]
-        found.sort(key=lambda on: (len(on), [names.index(name) for name in on]))
+        found = _sorted(names, _fraction(count))
     elif design == "one_at_a_time":
         found = [(), *alone]
     elif design == "leave_one_out":
@@ -118,8 +116,10 @@ def subsets(names: Sequence[str], design: str) -> list[tuple[str, ...]]:
     return [*dict.fromkeys(found)]
 
 
-def _having(names: Sequence[str], on: Iterable[bool]) -> tuple[str, ...]:
-    return tuple(name for name, has in zip(names, on, strict=True) if has)
+def _sorted(names: Sequence[str], cells: Iterable[Iterable[bool]]) -> list[tuple[str, ...]]:
+    """The names that each cell has, those of few first."""
+    numbers = ([k for k, has in enumerate(on) if has] for on in cells)
+    return [tuple(names[k] for k in on) for on in sorted(numbers, key=lambda on: (len(on), on))]
 
 
 def _fraction(count: int) -> Iterator[tuple[bool, ...]]:
