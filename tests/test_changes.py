@@ -122,7 +122,7 @@ FILE = "base: {recipe: quick, data: digits}\n"
         (["--change", "a: stem=dpn", "--change", "a: stem=pre"], ["--change a", "given twice"]),
         (
             ["--change", "a: stem=dpn", "--change", "b: stem=pre"],
-            ["a and b both set stem", "a + b: {stem: VALUE}"],
+            ["a and b both set stem", "give 'a + b', with the stem"],
         ),
         (
             [*AB, "--change", "a + c: stem=pre"],

@@ -192,8 +192,8 @@ class DeclaredChanges:
             else:
                 joined = AND.join(setters)
                 raise UserError(
-                    f"{self.place}: {' and '.join(setters)} both set {key}; say what they set "
-                    f"together: {joined}: {{{key}: VALUE}}, or make them one change"
+                    f"{self.place}: {' and '.join(setters)} both set {key}; give {joined!r}, with "
+                    f"the {key} that they set together, or make them one change"
                 )
         return found
 

@@ -94,7 +94,7 @@ def pairs(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
 
 def _blocks(plan: Plan, table: Table) -> tuple[Changes, list[Summary]]:
     if plan.changes is None:
-        raise Nothing(f"{plan.name}: has variants, not changes")
+        raise Nothing(f"{plan.name}: has variants; `--change` or a file with `changes` has changes")
     found = [block for block in table.blocks if block.kind == "change"]
     if not found:
         raise Nothing(f"{plan.name}: no effect of a change yet; two seeds of every cell tell one")
