@@ -217,6 +217,21 @@ def test_doctor_finds_a_program_that_resumes_wrongly(shell):
     assert "what it saves lacks some state" in done.out
 
 
+def test_doctor_finds_a_program_that_saves_what_it_can_not_load(shell):
+    """As one does that is killed while it writes a checkpoint under the name that it loads."""
+    shutil.copytree(PROGRAMS / "wrong_resuming", shell.folder, dirs_exist_ok=True)
+    train = shell.folder / "train.py"
+    train.write_text(
+        train.read_text().replace('(args.output_dir / "new.pt").replace', "(lambda to: to.touch())")
+    )
+    declare(shell, CASES["wrong_resuming"])
+    done = shell("doctor", "trainer=it", "launcher=inline", code=1)
+    assert (
+        "a run that is killed does not go on: the command ended with exit code 1: EOFE" in done.out
+    )
+    assert "under another name and then renames it" in done.out
+
+
 def test_programs_that_packages_bring(shell):
     """Python's own `timeit` as a judge of two statements; torch's launcher of ranks, which starts
     the training as a child."""

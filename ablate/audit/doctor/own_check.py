@@ -128,11 +128,18 @@ def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -
         program = of_tree(spec)
         places = {**dict.fromkeys(PLACES, ""), FOLDER: str(killed.scratch)}
         first, last = _train(killed, slot, kill=kill), _train(killed, slot)
-        if last != 0:
-            yield _not_tried(name_of(spec), killed, last)
-            return
-        if first != KILLED:
+        if first == 0:
             yield Finding("warning", "resume", "not checked: it ended before it could be killed")
+            return
+        if first != KILLED or last is None:
+            yield _not_tried(name_of(spec), killed, last if first == KILLED else first)
+            return
+        if last != 0:
+            text = (
+                f"a run that is killed does not go on: {_error(killed)}; a kill cuts a file that "
+            )
+            text += "is being written: a program writes it under another name and then renames it"
+            yield Finding("problem", "resume", text)
             return
         if killed.read_attempts()[-1]["resumed"]:
             how = "goes on by the words of `resume`"
@@ -163,5 +170,8 @@ def _not_tried(name: str, leg: RunDir, end: int | None) -> Finding:
     if end is None:
         text = f"not checked: {name} did not end, nor save {SAVES} states, in {LEG_S:.0f} s"
         return Finding("warning", "resume", text)
-    error = leg.lock.notes().get("error") or "its process died without a message"
-    return Finding("problem", "resume", str(error))
+    return Finding("problem", "resume", _error(leg))
+
+
+def _error(leg: RunDir) -> str:
+    return str(leg.lock.notes().get("error") or "its process died without a message")

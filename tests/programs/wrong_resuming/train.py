@@ -45,7 +45,8 @@ for step in range(first + 1, args.num_steps + 1):
     loss.backward()
     optimizer.step()
     if step % args.save_every == 0:
-        torch.save({"model": model.state_dict(), "step": step}, args.output_dir / "checkpoint.pt")
+        torch.save({"model": model.state_dict(), "step": step}, args.output_dir / "new.pt")
+        (args.output_dir / "new.pt").replace(args.output_dir / "checkpoint.pt")
         print(f"step {step:5d} | loss {loss.item():.4f}", flush=True)
 
 model.eval()
