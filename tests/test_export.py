@@ -268,6 +268,19 @@ def test_a_derived_file_is_named_also_where_its_hash_was_taken_again(out, name):
     ]
 
 
+@pytest.mark.parametrize("name", ["table.csv", "table.json"])
+def test_last_digits_are_those_of_a_processor_and_no_others(out, name):
+    """As a bundle of a design differed on another CPU: its p by 4e-15 of it."""
+    text = (out / name).read_text()
+    number = max(re.findall(r"\d\.\d{13,}", text), key=len)
+    for at, found in ((-2, []), (8, [f"{name}: differs from the file that the raw files give"])):
+        digit = str((int(number[at]) + 5) % 10)
+        changed = number[:at] + digit + number[at:][1:]
+        (out / name).write_text(text.replace(number, changed))
+        sealed_again(out, name)
+        assert bundle_check.check(Bundle(out)).findings == found
+
+
 def test_curves_count_by_their_values(out):
     frame = pd.read_parquet(out / "curves.parquet")
     frame.to_parquet(out / "curves.parquet", index=False, compression="gzip")
