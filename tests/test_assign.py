@@ -73,6 +73,73 @@ def test_each_row(given, expected):
     assert assigned(**given) == expected
 
 
+FOUR = [Slot(f"g{n}", f"g{n}", "cuda") for n in range(4)]
+PAIRS = [
+    Slot(f"g{n}+{n + 1}", f"g{n}+{n + 1}", "cuda", None, 2, [f"g{n}", f"g{n + 1}"]) for n in (0, 2)
+]
+ALL = Slot("g0+1+2+3", "g0+1+2+3", "cuda", None, 4, [slot.name for slot in FOUR])
+GROUPS = {slot.name: slot for slot in (*FOUR, *PAIRS, ALL)}
+
+
+@pytest.mark.parametrize(
+    ("pending", "working", "expected", "more"),
+    [
+        # a run has as many devices as its column gets, and those on more come first
+        ("a1 b2 c4", {}, ("c", "g0+1+2+3"), {}),
+        ("a1 b2", {}, ("b", "g0+1"), {}),
+        ("a1", {"b": "g0+1"}, ("a", "g2"), {}),
+        ("a2", {"b": "g2"}, ("a", "g0+1"), {}),
+        # a group that waits for its devices keeps those that are free; the others are given away
+        ("a4 b1", {"c": "g3"}, NOTHING, {}),
+        ("a2 b1", {"c": "g0", "d": "g2", "e": "g3"}, NOTHING, {}),
+        ("a2 b1", {"c": "g0+1", "d": "g3"}, NOTHING, {}),
+        ("a2 b1", {"c": "g0", "d": "g1", "e": "g2"}, NOTHING, {}),
+        ("a2 b1 c1", {"d": "g0", "e": "g2", "f": "g3"}, NOTHING, {}),
+        ("a2 b2", {"c": "g0", "d": "g2"}, NOTHING, {}),
+        ("a2 b1", {"c": "g0", "d": "g2+3"}, NOTHING, {}),
+        # what the user wants first waits for nobody
+        ("a2 b1", {"c": "g0", "d": "g2+3"}, ("b", "g1"), {"wanted": ["b"]}),
+        # where a device was given up, there are fewer in a group
+        ("a4", {}, ("a", "g2+3"), {"retired": ["g0"]}),
+        ("a4 b1", {"c": "g2"}, ("b", "g1"), {"retired": ["g0"]}),
+        ("a2", {}, ("a", "g0"), {"retired": ["g1", "g2"]}),
+        # lost its device in a group: in another one of the size, if there is one
+        ("a2", {}, ("a", "g2+3"), {"lost": {"g0+1": frozenset("a")}}),
+        ("a4", {}, ("a", "g0+1+2+3"), {"lost": {"g0+1+2+3": frozenset("a")}}),
+    ],
+)
+def test_groups(pending, working, expected, more):
+    worlds = {word[0]: int(word[1]) for word in pending.split()}
+    at = {run: GROUPS[name] for run, name in working.items()}
+    states = {run: RunState() for run in (*worlds, *at)}
+    given = {"lost": {}, "retired": [], "wanted": [], **more}
+    found = assign([*worlds], at, [*GROUPS.values()], states, worlds=worlds, **given)
+    assert (found and (found[0], found[1].name)) == expected
+
+
+def test_groups_never_share_a_device_and_the_largest_waits_for_no_smaller_one():
+    """Runs of random lengths on one, two and four of four devices, to their end."""
+    draw = random.Random(0)
+    for _ in range(200):
+        worlds = {f"r{n}": draw.choice([1, 2, 4]) for n in range(draw.randint(1, 12))}
+        left, working = dict(worlds), dict[str, tuple[Slot, int]]()
+        states = {run: RunState() for run in worlds}
+        while left or working:
+            at = {run: slot for run, (slot, _) in working.items()}
+            found = assign([*left], at, [*GROUPS.values()], states, {}, [], worlds=worlds)
+            if found is None:
+                assert working, "no run is at work, and none is started"
+                working = {run: (slot, t - 1) for run, (slot, t) in working.items() if t > 1}
+                continue
+            run, slot = found
+            assert slot.ranks == worlds[run]
+            assert slot.ranks == 4 or 4 not in left.values()
+            del left[run]
+            working[run] = slot, draw.randint(1, 9)
+            devices = [name for slot, _ in working.values() for name in slot.takes]
+            assert len(devices) == len({*devices})
+
+
 def test_whatever_is_given_only_a_pending_run_goes_and_only_on_a_slot_that_is_free():
     draw = random.Random(0)
     kinds = (RunState(), RunState("interrupted"), OOM)

@@ -195,8 +195,11 @@ def test_a_run_on_several_gpus_has_a_group_of_them(nvidia, tmp_path):
     assert pairs.slots[1].visible == f"{UUID['2']},{UUID['3']}"
     options = launchers.worker_options(pairs.slots[0], settings("local"), tmp_path)
     assert (options["device"], options["ranks"]) == ("cuda", 2)
+    every = launchers.make(settings("local", gpus_per_run="auto", devices="0,1,2"), tmp_path)
+    assert [slot.name for slot in every.slots] == ["gpu:0", "gpu:1", "gpu:2", "gpu:0+1"]
+    assert (every.worlds, every.most) == ([1, 2], 3)
     for given, why in {
-        ("gpus_per_run", 3): r"^launcher.gpus_per_run: 3: expected one of 1, 2, 4, 8$",
+        ("gpus_per_run", 3): r"^launcher.gpus_per_run: expected one of auto, 1, 2, 4, 8, got 3$",
         ("gpus_per_run", 4): r"^launcher.gpus_per_run: 4, and 2 GPUs are used here$",
         ("cores_per_run", 2): r"^launcher.cores_per_run: needs launcher.devices=cpu",
     }.items():

@@ -177,6 +177,23 @@ def test_groups_of_a_jobs_gpus_are_its_slots(tmp_path, machine):
     assert [job.wait(60) for job in engine.jobs.values()] == [0]
 
 
+def test_where_the_number_is_open_a_job_has_groups_of_every_size(tmp_path, machine):
+    machine.has([nvidia.gpu(n) for n in range(4)])
+    (tmp_path / "runs" / "cache").mkdir(parents=True)
+    given = {**PAIRS, "gpus_per_run": "auto", "nodes": 1}
+    made, engine = process_engine.launcher(given, tmp_path / "runs")
+    assert (made.worlds, made.most) == ([1, 2, 4], 4 * 3)
+    slots = {slot.name.partition("/")[2]: slot for slot in offered(made).slots}
+    assert [*slots] == ["gpu:0", "gpu:1", "gpu:2", "gpu:3", "gpu:0+1", "gpu:2+3", "gpu:0+1+2+3"]
+    beside = {(a, b) for a in slots for b in slots if slots[a].takes.isdisjoint(slots[b].takes)}
+    assert ("gpu:0+1", "gpu:2+3") in beside
+    assert not {("gpu:0+1", "gpu:1"), ("gpu:0+1+2+3", "gpu:2"), ("gpu:0+1+2+3", "gpu:0+1")} & beside
+    made.offer(9, ())  # devices are waited for: nine are three jobs
+    until(lambda: made.poll(0.1) == {} and len(engine.jobs) == 3)
+    made.free()
+    assert [job.wait(60) for job in engine.jobs.values()] == [0] * 3
+
+
 def test_a_node_with_fewer_gpus_than_a_run_takes_is_not_used(tmp_path, machine):
     machine.has([nvidia.gpu(0)])
     (tmp_path / "runs" / "cache").mkdir(parents=True)
@@ -201,7 +218,7 @@ def test_a_node_with_fewer_gpus_than_a_run_takes_is_not_used(tmp_path, machine):
         ({"gpus": 2, "gpus_per_run": 4}, r"4, and a node's job has 2 GPUs \(launcher.gpus\)$"),
         ({"gpus": 0, "gpus_per_run": 2}, "2, and runs train on CPUs$"),
         ({"devices": "cpu", "gpus": 2, "gpus_per_run": 2}, "2, and runs train on CPUs$"),
-        ({"gpus": 8, "gpus_per_run": 3}, "3: expected one of 1, 2, 4, 8$"),
+        ({"gpus": 8, "gpus_per_run": 3}, "expected one of auto, 1, 2, 4, 8, got 3$"),
         ({"gpus": 2, "gpus_per_run": 2, "runs_per_gpu": 2}, "a run has its GPUs alone; "),
     ],
 )

@@ -74,7 +74,7 @@ class Silent:
 
 def wrote(pilot: PilotDir, number: int, runs: dict[str, Any], **more: Any) -> None:
     """A pilot's beat."""
-    slots = [[f"{pilot.id}/cpu:0", "host/cpu", "cpu"]]
+    slots = [{"name": f"{pilot.id}/cpu:0", "place": "host/cpu", "device": "cpu"}]
     tree = {"beat": number, "job": "1", "slots": slots, "open": True, "over": False}
     pilot.write_beat({**tree, "runs": runs, "ended": {}, **more})
 

@@ -19,7 +19,7 @@ from test_segment import WORDS, pair, png, write
 from test_table import PLANTED_TWO, make_plan, plant, tabulate
 
 from ablate.planning.expand import plan as planned
-from ablate.running import decisions
+from ablate.running import sharing
 from ablate.running.gpus import Gpu, GpuSet
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir
@@ -200,7 +200,9 @@ OF_SLURM = ("launcher=slurm", "launcher.gpus=2", "launcher.gpus_per_run=2")
             "train.micro_batch: running statistics of 2 micro-batches can't be gathered; give at "
             "most 16, or one rank (batchnorm)"
         ),
-        ("launcher.cores_per_run=3",): "launcher.cores_per_run: 3: expected one of 1, 2, 4, 8",
+        (
+            "launcher.cores_per_run=3",
+        ): "launcher.cores_per_run: expected one of auto, 1, 2, 4, 8, got 3",
         ("launcher=inline", TWO): r"launcher.cores_per_run: is a setting of launcher=local",
     }.items(),
 )
@@ -217,9 +219,10 @@ def test_what_can_not_be_the_same_is_refused_with_its_reason(words, why, shell):
 def test_a_batch_of_fewer_images_than_eight_may_be_shared(tmp_path):
     words = ["stem=none,dpn", "train.batch=4", "train.micro_batch=auto"]
     cell = planned(words, store=tmp_path)[0].cells[0]
-    decisions.check_shared(cell, SimpleNamespace(ranks=4), {})
+    assert sharing.open_to([cell], [4], {}) == {("", False): [4]}
+    assert sharing.open_to([cell], [1, 2, 4, 8], {}) == {("", False): [1, 2, 4]}
     with pytest.raises(UserError, match="8 ranks can't share the 4 micro-batches of a step"):
-        decisions.check_shared(cell, SimpleNamespace(ranks=8), {})
+        sharing.open_to([cell], [8], {})
 
 
 COUNTING = """
@@ -255,15 +258,15 @@ def test_a_class_of_ones_own_that_changes_as_it_is_called_is_refused_by_its_run(
 def test_a_plan_says_where_ranks_do_not_promise_the_bits_of_one(models, across, why, tmp_path):
     gpus = [Gpu(str(n), f"GPU-{n}", model, f"GPU-{n}") for n, model in enumerate(models)]
     device = "cuda" if gpus else "cpu"
-    launcher = SimpleNamespace(ranks=2, device=device, devices=GpuSet(tuple(gpus)))
+    launcher = SimpleNamespace(worlds=[2], device=device, devices=GpuSet(tuple(gpus)))
     variants = "variants: [{none: {stem: none}}, {dpn: {stem: dpn}}]"
     across = f"across: {{train.deterministic: [{across}]}}"
     (tmp_path / "two.yaml").write_text(f"base: {{data: digits}}\n{variants}\n{across}\n")
     cells = planned([str(tmp_path / "two.yaml")], store=tmp_path)[0].cells
     said = [why.format("equal those on one up to rounding (")] if why else []
-    assert decisions.rounded(cells, launcher) == said
-    launcher.ranks = 1
-    assert decisions.rounded(cells, launcher) == []
+    assert sharing.rounded(cells, launcher) == said
+    launcher.worlds = [1]
+    assert sharing.rounded(cells, launcher) == []
 
 
 def test_a_table_says_where_ranks_do_not_promise_the_bits_of_one():

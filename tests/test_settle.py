@@ -27,7 +27,7 @@ BOTH = ("train.micro_batch=auto", "train.deterministic=auto", "seeds=2")
 class Asked:
     """A launcher that answers `settle` with as many images as its deepest model leaves."""
 
-    remote, ranks = False, 1
+    remote, worlds = False, [1]
 
     def __init__(self, device="cuda", model="H100", slots=1):
         self.slots = [Slot(f"gpu:0.{n}", "gpu:0", device) for n in range(slots)]

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ablate.analysis.captions import count, other_words
@@ -29,6 +29,7 @@ from ablate.store.store import Store
 if TYPE_CHECKING:
     from ablate.running.driver import Outcome
     from ablate.running.observers import Observers
+    from ablate.running.sharing import Worlds
 
 LONG_H = 24.0  # device-hours that are worth a question
 RETRIED = ("failed", "oom", "hung", "damaged")
@@ -48,6 +49,7 @@ class SweepCost:
 
     warnings: tuple[str, ...]
     cost: str
+    worlds: Worlds = field(default_factory=dict)  # devices of a run, where `auto` decides
 
 
 Confirm = Callable[[SweepCost], None]  # ends the sweep by an exception where it is not to start
@@ -81,6 +83,7 @@ class Start:
         from ablate.running.driver import Drive
         from ablate.running.driver_lock import driving
         from ablate.running.preflight import check_parents, put_aside
+        from ablate.running.sharing import narrowed
         from ablate.store.provenance import origin
 
         store, name = self._store, self.plan.name
@@ -105,17 +108,18 @@ class Start:
                         say(line)
                 if by is not None:
                     plan = grown(plan, store, by)
-                lacking = _ready(plan, store, ledger, launcher, confirm, say)
+                ready = _ready(plan, store, ledger, launcher, confirm, say)
                 check_parents(plan.runs(), store)
                 for line in leave_runs(plan, store, ledger, self._replace):
                     say(line)
                 with view() as watching:
-                    decisions = {}
-                    if lacking:
-                        _prepare(plan, store, launcher, watching)
-                        decisions = settle(plan, store, launcher)
                     seen = observers.beside(watching)
-                    drive = Drive(plan, store, ledger, launcher, self.settings, seen, by, decisions)
+                    drive = Drive(plan, store, ledger, launcher, self.settings, seen, by)
+                    if ready is not None:
+                        _prepare(plan, store, launcher, watching)
+                        drive.decisions = settle(plan, store, launcher)
+                        cells = [*plan.cells, *plan.parents()]
+                        drive.worlds = narrowed(ready.worlds, cells, launcher, drive.decisions)
                     outcome = drive.run(retry)
                     store.driver.note(ended=outcome.ended)
                 if search is not None:
@@ -270,8 +274,8 @@ def grown(plan: Plan, store: Store, by: Grower | None) -> Plan:
 
 def _ready(
     plan: Plan, store: Store, ledger: Ledger, launcher: Launcher, confirm: Confirm, say: Say
-) -> bool:
-    """Is a run left to train? Then build every model once, without weights, and ask whether a long
+) -> SweepCost | None:
+    """Where a run is left to train, build every model once, without weights, and ask whether a long
     sweep is to start."""
     from ablate.running.preflight import preflight
 
@@ -280,12 +284,13 @@ def _ready(
     held = {run for run in states if states[run].status in HELD}
     done = (run for run in ids - held if run in states and states[run].status in FINAL)
     if sum(store.rundir(run).has_result() for run in done) + len(held) == len(ids):
-        return False
+        return None
     launcher.warm()  # while the models are built
     slots = {str(notes.get("slot")) for notes in working(store, states)}
     preflight(launcher, slots, lambda line: say(f"warning: {line}"))
-    confirm(forecast(plan, store, launcher))
-    return True
+    cost = forecast(plan, store, launcher)
+    confirm(cost)
+    return cost
 
 
 def forecast(plan: Plan, store: Store, launcher: Launcher) -> SweepCost:
@@ -300,15 +305,16 @@ def forecast(plan: Plan, store: Store, launcher: Launcher) -> SweepCost:
     if most is not plan and most.tune:  # with the parents of all trials
         most = grown(most, store, Search(unasked(most)))
     states, finished = recorded_states(most, store)
-    cost = costs(most, store, launcher, states, finished, from_s=LONG_H * 3600)
+    from_s = LONG_H * 3600 if len(launcher.worlds) == 1 else 0.0
+    cost = costs(most, store, launcher, states, finished, from_s=from_s)
     rehearsals = rehearsed(most, store, launcher, cost.described, own_only=True)
     warnings = (*cost.warnings(), *rehearsals.warnings, *in_use(launcher, store, states))
     if cost.left_s <= LONG_H * 3600:
-        return SweepCost(warnings, "")
-    if math.isinf(cost.left_s):
-        return SweepCost(warnings, f"{most.name}: more than a month on {cost.where}")
+        return SweepCost(warnings, "", cost.worlds)
     time = f"{about} {device_time(cost.left_s)}, {duration(cost.wall_s)} on {cost.where}"
-    return SweepCost(warnings, f"{most.name}: {time}")
+    if math.isinf(cost.left_s):
+        time = f"more than a month on {cost.where}"
+    return SweepCost(warnings, f"{most.name}: {time}", cost.worlds)
 
 
 def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> None:

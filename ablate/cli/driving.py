@@ -221,7 +221,7 @@ def plan(
         check_name(selection.words, store)
         plan, settings = selection.plan(memory(store), unseen=True)
     _check_options(detect, spread, on, mfu, plan)
-    devices = None if on is None else Devices.parse(on, mfu)
+    devices = None if on is None else Devices.parse(on, mfu, settings.get("gpus_per_run", 1))
     if format is Format.text:
         show_head(plan)
     plan = grown(plan, store, grower(plan, store))

@@ -6,17 +6,21 @@ No setting of a launcher changes a result.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from ablate.shared.choices import Choice
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.packages import installing
 from ablate.shared.schema import Param, check_keys, settings_of
 
+World = Literal["auto", 1, 2, 4, 8]  # devices of a run
 GPUS = {  # of launchers that group them
     "runs_per_gpu": Param(int, 1, "runs that share a GPU", above=0),
     "gpus_per_run": Param(
-        int, 1, "GPUs of a run, 1, 2, 4 or 8: the bits of one, if deterministic", above=0
+        World,
+        1,
+        "GPUs of a run: the bits of one, if deterministic; auto: as many, by column, as end the "
+        "sweep soonest",
     ),
 }
 LAUNCHERS: dict[str, Choice] = {
@@ -28,7 +32,7 @@ LAUNCHERS: dict[str, Choice] = {
             "devices": Param(str, "auto", "auto: all GPUs; cpu; or GPUs by index or UUID: 0,2"),
             **GPUS,
             "cores_per_run": Param(
-                int, 1, "on CPUs: ranks of a run, 1, 2, 4 or 8, to the bits of one", above=0
+                World, 1, "on CPUs: ranks of a run, to the bits of one; auto: by column"
             ),
         },
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ablate.analysis.scores import short
@@ -83,10 +83,26 @@ def show_plan(
             f"{device_time(costs.left_s)} ({costs.how})"
         )
     print(f"launcher: {launcher_line(launcher)}")
+    if costs.worlds:
+        print(f"devices of a run: {'; '.join(_worlds(plan, costs))}")
     for note in (*plan.notes, *costs.notes):
         print(f"note: {note}")
     for warning in (*costs.warnings(), *rehearsals.warnings, *amiss):
         print(f"warning: {warning}")
+
+
+def _worlds(plan: Plan, costs: Costs) -> Iterator[str]:
+    """Say of each column, and of what its runs start from, how many devices share a run: "L/16: 8,
+    for 8.4 days"."""
+    headings = {column.label: column.heading for column in plan.columns}
+    for (column, above), world in costs.worlds.items():
+        if world > 1:
+            cells = plan.parents() if above else plan.cells
+            times = [costs.seconds[c.row, c.column] for c in cells if c.column == column]
+            whose = " ".join(filter(None, (headings[column], PARENTS * above))) or "each"
+            yield f"{whose}: {world}, for {_range(times, duration)}"
+    if 1 in costs.worlds.values():
+        yield "others: one" if max(costs.worlds.values()) > 1 else "one"
 
 
 def _rows_alike(plan: Plan, costs: Costs) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
+from ablate.running.sharing import Worlds
 from ablate.shared.files import is_number
 from ablate.shared.result import FINAL
 from ablate.shared.spec import whole_of
@@ -32,6 +33,7 @@ class Costs:
     # By column, of one seed of every row: its run, its search, and the parents of both.
     seed_s: Mapping[str, float | None] = field(default_factory=dict)
     notes: Sequence[str] = ()  # of `shared_weights`
+    worlds: Worlds = field(default_factory=dict)  # devices of a run, where `auto` decides
 
     def warnings(self) -> list[str]:
         """List the worker's warnings, and norms over so few values that only signs are left."""
@@ -44,9 +46,9 @@ class Costs:
 
 
 def mean_seconds(cell: Cell, finished: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """Average the finished runs of a cell; None without one."""
-    noted = (finished.get(run, {}).get("seconds") for run in cell.ids.values())
-    done = [float(seconds or 0) for seconds in noted if is_number(seconds)]
+    """Average the device-seconds of the finished runs of a cell; None without one."""
+    noted = (finished.get(run, {}) for run in cell.ids.values())
+    done = [n["seconds"] * (n.get("ranks") or 1) for n in noted if is_number(n.get("seconds"))]
     return sum(done) / len(done) if done else None
 
 
@@ -62,7 +64,12 @@ def own_costs(
     others took, trials as long as runs. Before any has finished nothing is known (`how` says so).
     `where`: the slots, or the devices that would train, of which nothing is known but runs here;
     `ranks`: devices of each run."""
-    seconds = {(cell.row, cell.column): mean_seconds(cell, finished) for cell in plan.cells}
+    seconds = {
+        (cell.row, cell.column): None
+        if (alone := mean_seconds(cell, finished)) is None
+        else alone / ranks
+        for cell in plan.cells
+    }
     known = [each for each in seconds.values() if each is not None]
     typical = sum(known) / len(known) if known else 0.0
     left = plan.to_come * typical

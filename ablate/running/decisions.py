@@ -16,11 +16,9 @@ from ablate.planning.cell import Cell, PlannedRun
 from ablate.planning.plan import Plan
 from ablate.running.answers import AnswerCache
 from ablate.running.launchers import Launcher
-from ablate.shared.build import build_run
-from ablate.shared.errors import UserError
 from ablate.shared.files import is_number
 from ablate.shared.own import is_own
-from ablate.shared.ranks import LEAST, check_ranks, divisors
+from ablate.shared.ranks import LEAST
 from ablate.shared.spec import LENGTHS, seeded
 from ablate.store.store import Store
 
@@ -39,7 +37,7 @@ def settle(plan: Plan, store: Store, launcher: Launcher) -> dict[tuple[str, str]
     if launcher.remote:
         return {}
     slot = launcher.slots[0]
-    share = sum(other.place == slot.place for other in launcher.slots)
+    share = sum((s.place, s.ranks) == (slot.place, slot.ranks) for s in launcher.slots)
     gpus = launcher.devices.gpus
     where = f"{slot.device} {gpus[0].model if gpus else ''} {share}"
     cache = _cache(store)
@@ -67,58 +65,14 @@ def settle(plan: Plan, store: Store, launcher: Launcher) -> dict[tuple[str, str]
                 "cache": str(store.cache),
                 "device": slot.device,
                 "share": 1 / share,
-                "parts": LEAST if slot.ranks > 1 else 1,
+                "parts": LEAST if max(launcher.worlds) > 1 else 1,
             }
             decision = {**decision, **launcher.ask("settle", question)}
             decision["shapes"] = [*dict.fromkeys([*decision["shapes"], *new])]
             known = cache.add({name: decision})
         answer = {key: decision[key] for key in open_ if key in decision}
         decisions |= {(cell.row, cell.column): answer for cell in cells}
-    for cells in _columns(plan):
-        for cell in cells:
-            check_shared(cell, launcher, decisions.get((cell.row, cell.column), {}))
     return decisions
-
-
-def check_shared(
-    cell: Cell, launcher: Launcher, settled: Mapping[str, Any], statistics: bool = False
-) -> None:
-    """Raises UserError where several ranks can't have the cell's runs. `settled`: for its column;
-    without it the micro-batch is as large as it may be. `statistics`: has its model running
-    ones?"""
-    world = launcher.ranks
-    if world > 1:
-        run = build_run(seeded(cell.spec, 0))
-        micro, batch = run.train.micro_batch, run.train.batch
-        if micro == "auto":
-            most = settled.get("micro_batch", max(1, batch // LEAST))
-            micro = next(size for size in divisors(batch) if size <= most)
-        try:
-            check_ranks(run, int(micro or batch), world, statistics)
-        except UserError as error:
-            where = " / ".join(filter(None, (cell.row, cell.column)))
-            raise UserError(f"{error} ({where})") from error
-
-
-def rounded(cells: Iterable[Cell], launcher: Launcher) -> list[str]:
-    """List a line for columns whose runs several ranks will share without the promise of the bits
-    of one, which a CPU gives always. What `train.deterministic=auto` will come to is not
-    foreseen."""
-    if launcher.ranks == 1:
-        return []
-    models = {gpu.model: None for gpu in launcher.devices.gpus}
-    why: dict[str, dict[str, None]] = {}
-    for cell in cells:
-        loose = cell.spec["train"]["deterministic"] is False and launcher.device != "cpu"
-        reasons = ["train.deterministic=false"] * loose
-        reasons += [f"GPUs differ: {', '.join(models)}"] * (len(models) > 1)
-        why.setdefault("; ".join(reasons), {})[cell.column] = None
-    return [
-        f"{' '.join([', '.join(columns), 'runs']).strip()} on {launcher.ranks} ranks equal those "
-        f"on one up to rounding ({reasons})"
-        for reasons, columns in why.items()
-        if reasons
-    ]
 
 
 def bring(store: Store, source: Store) -> None:

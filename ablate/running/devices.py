@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ablate.running.work import CellWork
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.ranks import sizes
 
 ASSUMED_MFU = 0.35  # an assumption: large ViTs reach 0.3 to 0.5 in bf16, small ones less
 EVALUATION = 1.15  # what validation adds to the steps' time
@@ -50,16 +51,18 @@ PEAKS: dict[str, Peak] = {
 
 @dataclass(frozen=True)
 class Devices:
-    """A number of devices of one kind, and the share of their peak that a training reaches: model
-    FLOPs utilisation (PaLM, arXiv 2204.02311, appendix B)."""
+    """A number of devices of one kind; the share of their peak that a training reaches: model
+    FLOPs utilisation (PaLM, arXiv 2204.02311, appendix B); and how many may share a run."""
 
     name: str
     count: int
     mfu: float
+    worlds: Sequence[int] = (1,)
 
     @classmethod
-    def parse(cls, text: str, mfu: float | None) -> Devices:
-        """Parse "h100:8", or "h100" for one device. Raises UserError."""
+    def parse(cls, text: str, mfu: float | None, per_run: int | str = 1) -> Devices:
+        """Parse "h100:8", or "h100" for one device. `per_run`: `launcher.gpus_per_run`. Raises
+        UserError."""
         name, colon, number = text.lower().partition(":")
         if name not in PEAKS:
             raise unknown("--on", name, PEAKS)
@@ -67,7 +70,10 @@ class Devices:
             raise UserError(f"--on: expected a number of devices such as {name}:8, got {text!r}")
         if mfu is not None and not 0 < mfu <= 1:
             raise UserError(f"--mfu: expected a share of the peak, 0 < mfu <= 1, got {mfu:g}")
-        return cls(name, int(number or "1"), ASSUMED_MFU if mfu is None else mfu)
+        count = int(number or "1")
+        if per_run != "auto" and int(per_run) > count:
+            raise UserError(f"launcher.gpus_per_run: {per_run}, and --on has {count}")
+        return cls(name, count, ASSUMED_MFU if mfu is None else mfu, sizes(per_run, count))
 
     def seconds(self, work: CellWork) -> float | None:
         """Compute the seconds of a training on one device: of its arithmetic, or of launching its

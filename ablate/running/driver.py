@@ -7,7 +7,6 @@ command starts, resumes and extends.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import signal
 import sqlite3
@@ -15,6 +14,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from ablate.planning.cell import PlannedRun
@@ -28,9 +28,11 @@ from ablate.running.launchers import Launcher, Slot
 from ablate.running.next_step import is_death, next_step
 from ablate.running.orders import carry_out, decide
 from ablate.running.places import Lost, PlaceHealth
+from ablate.running.sharing import Worlds, world_of
 from ablate.shared.errors import Failure
 from ablate.shared.files import FULL
 from ablate.shared.metrics import Metric
+from ablate.shared.ranks import WORLDS
 from ablate.shared.rundir import (
     DISK_FULL,
     EXIT_AWAY,
@@ -78,7 +80,7 @@ class Outcome:
 @dataclass
 class Drive:
     """One drive of a plan. `settings`: the launcher group. `search` may add runs after every
-    result. `decisions`: from `decide_columns`."""
+    result. `decisions`: from `decisions.settle`. `worlds`: devices of a run, where that is open."""
 
     plan: Plan
     store: Store
@@ -88,6 +90,7 @@ class Drive:
     view: View
     search: Grower | None = None
     decisions: Decisions = field(default_factory=dict)
+    worlds: Worlds = field(default_factory=dict)
 
     def run(self, retry: Sequence[str] = ()) -> Outcome:
         """Train the missing runs of the plan. Returns when no run is left, or after a signal.
@@ -291,7 +294,8 @@ class Drive:
 
     def _offer(self) -> None:
         try:
-            for line in self.launcher.offer(len(self.board.pending), self.places.retired):
+            waiting = sum(self._world(run) or 1 for run in self.board.pending)
+            for line in self.launcher.offer(waiting, self.places.retired):
                 self.view.say(line)
         except OSError as error:
             if error.errno not in FULL:
@@ -302,7 +306,12 @@ class Drive:
         board, places = self.board, self.places
         held = {run: active.slot for run, active in board.active.items() if not active.leaves}
         slots, lost, retired = self.launcher.slots, places.lost, places.retired
-        return assign(board.pending, held, slots, board.states, lost, retired, board.wanted)
+        of = board.pending, held, slots, board.states, lost, retired, board.wanted
+        return assign(*of, {run: n for run in board.pending if (n := self._world(run))})
+
+    def _world(self, run: str) -> int | None:
+        """Return how many devices it gets, None where all get as many."""
+        return world_of(self.worlds, self.board.runs[run])
 
     def _has_no_place(self) -> bool:
         """Is no place left, nor any to come?"""
@@ -461,38 +470,51 @@ def assign(
     lost: Lost,
     retired: Collection[str],
     wanted: Sequence[str] = (),
+    worlds: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[str, Slot] | None:
     """Return the first run that fits on a slot, and the slot; None if none fits now.
 
-    `pending`: runs in their order, but those that were out of memory come last, each alone on its
-    place. `working`: the slot of every run that has a worker; None: one that `slots` lack, which
-    takes the room of one that they have. A run that lost its device goes elsewhere, if there is
-    somewhere else; on a place in `retired` nothing starts. `wanted`: runs that come before others,
-    in this order.
+    `pending`: runs in their order, but those on more devices come first, and those that were out of
+    memory last, each alone on its place. `working`: the slot of every run that has a worker; None:
+    one that `slots` lack, which takes the room of one that they have. A run that lost its device
+    goes elsewhere, if there is somewhere else; on a place in `retired` nothing starts. `wanted`:
+    runs that come before others, in this order. `worlds`: devices of a run, where slots have
+    several numbers: it gets as many, or fewer where there is no such slot; and while it waits for
+    them, those of its group that are free wait with it.
     """
     held = [slot for slot in working.values() if slot is not None]
-    taken = {slot.name for slot in held}
+    taken = frozenset[str]().union(*(slot.takes for slot in held))
     busy = {slot.place for slot in held}
     alone = {slot.place for run, slot in working.items() if slot is not None and states[run].oom}
-    free = [s for s in slots if s.name not in taken and s.place not in {*alone, *retired}]
+    usable = [s for s in slots if s.place not in retired and s.takes.isdisjoint(retired)]
+    free = [s for s in usable if s.takes.isdisjoint(taken) and s.place not in alone]
     if len(free) <= len(working) - len(held):
         return None
-    left = {slot.place for slot in slots}.difference(retired)
 
-    def fits(run: str, slot: Slot) -> bool:
-        if _was_out_of_memory(states[run]):
-            return slot.place not in busy
-        return run not in lost.get(slot.place, ()) or left == {slot.place}
+    def choose(run: str) -> Iterator[Slot]:
+        """Yield the slots that it may have at some time."""
+        most = worlds.get(run, max(WORLDS))
+        most = max((slot.ranks for slot in usable if slot.ranks <= most), default=0)
+        slots = [slot for slot in usable if slot.ranks == most]
+        for slot in slots:
+            if _was_out_of_memory(states[run]):
+                if slot.place not in busy:
+                    yield slot
+            elif run not in lost.get(slot.place, ()) or {s.place for s in slots} == {slot.place}:
+                yield slot
 
-    if wanted:
-        place = {run: number for number, run in enumerate(wanted)}
-        pending = sorted(pending, key=lambda run: place.get(run, len(place)))
-    first = (run for run in pending if not _was_out_of_memory(states[run]))
-    last = (run for run in pending if _was_out_of_memory(states[run]))
-    for run in itertools.chain(first, last):
-        for slot in free:
-            if fits(run, slot):
-                return run, slot
+    place = {run: number for number, run in enumerate(wanted)}
+
+    def turn(run: str) -> tuple[bool, int, int]:
+        return _was_out_of_memory(states[run]), place.get(run, len(place)), -worlds.get(run, 1)
+
+    for run in sorted(pending, key=turn):
+        chosen = [*choose(run)]
+        if fit := next((slot for slot in chosen if slot in free), None):
+            return run, fit
+        if chosen:
+            group = min(chosen, key=lambda slot: len(slot.takes & taken))
+            free = [slot for slot in free if slot.takes.isdisjoint(group.takes)]
     return None
 
 

@@ -12,9 +12,17 @@ from ablate.planning.plan import Plan
 from ablate.planning.space import FACTORS
 from ablate.running.answers import AnswerCache
 from ablate.running.costs import Costs, mean_seconds, own_costs, shared_weights
-from ablate.running.decisions import check_shared, rounded
 from ablate.running.devices import Devices
 from ablate.running.launchers import Ask, Launcher
+from ablate.running.sharing import (
+    beside_seconds,
+    end,
+    group_of,
+    open_to,
+    rounded,
+    run_seconds,
+    share,
+)
 from ablate.running.work import CellWork, searched, time_a_seed, time_left, works_of
 from ablate.shared import spec
 from ablate.shared.files import is_number
@@ -46,33 +54,35 @@ def costs(
     `finished`: the details of the runs' "finished" events (seconds). Steps are not timed for a plan
     that surely takes less than `from_s` device-seconds, whose time left may be given as 0, nor for
     a plan that surely takes over a month on all slots. With `on` nothing is timed at all. Of
-    several ranks each is taken to have its share of what one takes, and nothing for what they
-    exchange, until runs have finished, whose times are their own. Raises UserError for a
+    several ranks each is taken to have its share of what one takes, and what they exchange at an
+    assumed rate, until runs have finished, whose times are their own. Raises UserError for a
     combination that can't be built, or not be shared.
     """
-    device, places = (launcher.device, launcher.most) if on is None else ("cuda", on.count)
-    where = f"{places} x {on.name}" if on else f"{places} slot{'s' if places != 1 else ''}"
-    ranks = launcher.ranks if on is None else 1
+    worlds = launcher.worlds if on is None else on.worlds
+    device, places = launcher.device, launcher.most
+    if on is not None:
+        device, places = "cuda", on.count // worlds[0]
+    where = f"{on.count} x {on.name}" if on else f"{places} slot{'s' if places != 1 else ''}"
     if is_own(plan.cells[0].spec):
-        return own_costs(plan, states, finished, places, where, ranks)
+        return own_costs(plan, states, finished, places, where, worlds[0])
     cells = [*plan.cells, *plan.parents(), *searched(plan)]
     answers = _Answers(store, launcher.ask, device)
     answers.describe(_factored(plan))
     answers.describe(cells, initial=any(spec.whole_of(cell.spec) for cell in cells))
-    notes: list[str] = []
-    if on is None:
-        notes = rounded(cells, launcher)
-        for cell in cells:
-            check_shared(cell, launcher, {}, answers[cell]["statistics"])
+    notes = rounded(cells, launcher) if on is None else []
+    statistics = [(cell.row, cell.column) for cell in cells if answers[cell]["statistics"]]
+    options = open_to(cells, worlds, {}, statistics)
     works = works_of(plan, states, cells, [answers[cell] for cell in cells])
-    beyond, how = False, "from finished runs"
+    beyond, how, devices = False, "from finished runs", places * worlds[0]
     for work in works:
         work.seconds = on.seconds(work) if on else mean_seconds(work.cell, finished)
+        if on or work.seconds is None:
+            work.beside_s = beside_seconds(work, device)
     unknown = [work for work in works if work.seconds is None]
     if on:
         how = on.basis(sorted({cell.spec["train"]["precision"] for cell in cells}))
     elif unknown:
-        beyond = time_left(works, ranks * FASTEST[device]) > MONTH_S * places
+        beyond = time_left(works, FASTEST[device]) > MONTH_S * devices
         if launcher.remote and device != "cpu":  # there is none here to time
             how = "a lower bound, at the highest rate of any GPU, until runs have finished"
             for work in unknown:
@@ -83,22 +93,25 @@ def costs(
                 answers.time(cells, finished)
                 for work in unknown:
                     work.seconds = answers.seconds(work, cells)
-        how += f", shared evenly by {ranks} ranks" if ranks > 1 else ""
-        for work in unknown:
-            work.seconds = None if work.seconds is None else work.seconds / ranks
+        how += f", shared evenly by {worlds[0]} ranks" if worlds[0] > 1 else ""
     stopped = beyond and any(work.seconds is None for work in works)
-    left_s = math.inf if stopped else time_left(works)  # of slots, which have `ranks` devices each
+    shared = share(works, options, devices, FASTEST[device])
+    wall_s = math.inf if stopped else end(works, devices, shared)
+    for work in works:
+        work.ranks = shared.get(group_of(work.cell), 1)
+        work.seconds = run_seconds(work, work.ranks)
     described = {(cell.row, cell.column): answers[cell] for cell in cells}
     return Costs(
         described=described,
         seconds={(work.cell.row, work.cell.column): work.seconds for work in works},
         how=how,
-        left_s=ranks * left_s,
+        left_s=math.inf if stopped else time_left(works),
         where=where,
-        wall_s=max(left_s / places, *((work.seconds or 0.0) * bool(work.left) for work in works)),
+        wall_s=wall_s,
         searches=[work.search for work in works if work.search is not None],
-        seed_s=time_a_seed(works, ranks),
+        seed_s=time_a_seed(works),
         notes=[*shared_weights(plan, described), *notes, *(on.bound(works) if on else ())],
+        worlds=shared if len(worlds) > 1 else {},
     )
 
 

@@ -28,8 +28,9 @@ def preflight(launcher: Launcher, held: Collection[str], say: Callable[[str], No
     """
     if launcher.remote:
         return
-    works = {slot.place for slot in launcher.slots if slot.name in held}
-    places = {slot.place: slot for slot in launcher.slots if slot.place not in works}
+    slots = launcher.slots
+    works = frozenset[str]().union(*(s.takes | {s.place} for s in slots if s.name in held))
+    places = {s.place: s for s in slots if works.isdisjoint(s.takes | {s.place})}
     why = launcher.unfit(list(places.values()))
     unfit = {place: why[slot.name] for place, slot in places.items() if slot.name in why}
     lines = [

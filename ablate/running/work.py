@@ -29,6 +29,9 @@ class CellWork:
     seed: float = 1.0  # trainings that one seed of the plan takes
     launches: float = 0.0  # kernels that a training launches
     seconds: float | None = None  # of a training; None: nobody knows
+    exchanged: float = 0.0  # bytes that each of several ranks sends in a training
+    beside_s: float = 0.0  # seconds that several ranks take for what one has not to do
+    ranks: int = 1  # that share a training
 
 
 SEARCHED = ".from.tune"  # behind the label of a row: the search of its parents
@@ -100,6 +103,8 @@ def works_of(
         work.each = 3.0 * images * size
         work.evaluated = _evaluated(cell.spec, examples)
         work.launches = launches_of(cell.spec, answer["launches"], images, work.evaluated)
+        gradient = 4.0 * answer["parameters"]
+        work.exchanged = 2 * gradient * images / cell.spec["train"]["batch"]
     return works
 
 
@@ -116,21 +121,22 @@ def _child(plan: Plan, parent: Cell) -> Cell:
     return child
 
 
-def time_a_seed(works: Sequence[CellWork], ranks: int = 1) -> dict[str, float | None]:
+def time_a_seed(works: Sequence[CellWork]) -> dict[str, float | None]:
     """Sum the device-seconds that one seed of every row takes, by column: its run, its search, and
-    the parents of both, on `ranks` devices each. None where not all are known."""
+    the parents of both. None where not all are known."""
     sums: dict[str, float] = {}
     for work in works:
         if work.seed:
             column, seconds = work.cell.column, math.nan if work.seconds is None else work.seconds
-            sums[column] = sums.get(column, 0.0) + ranks * work.seed * seconds
+            sums[column] = sums.get(column, 0.0) + work.ranks * work.seed * seconds
     return {column: None if math.isnan(s) else s for column, s in sums.items()}
 
 
 def time_left(works: Sequence[CellWork], rate: float = math.inf) -> float:
     """Sum the device-seconds that are left; cells of unknown time run at `rate` multiply-adds/s."""
     return sum(
-        work.left * (work.seconds if work.seconds is not None else (work.each or 0.0) / rate)
+        work.left
+        * (work.ranks * work.seconds if work.seconds is not None else (work.each or 0.0) / rate)
         for work in works
     )
 

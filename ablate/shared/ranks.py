@@ -13,6 +13,11 @@ LEAST = 8  # micro-batches of a step where the machine decides, so that each of 
 IN_ORDER = 4  # micro-batches from which on statistics are taken in behind all of them
 
 
+def sizes(per_run: int | str, devices: int) -> list[int]:
+    """List how many devices a run may have, of so many."""
+    return [n for n in WORLDS if n <= devices] if per_run == "auto" else [int(per_run)]
+
+
 def check_ranks(run: Run, micro_batch: int, world: int, statistics: bool = False) -> None:
     """Raises UserError where so many ranks would not give the bits of one: each takes as many
     micro-batches, whose gradients are summed in a balanced tree. `statistics`: has the model

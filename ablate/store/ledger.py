@@ -365,6 +365,7 @@ def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
     """What the event of a result keeps of it; its hash shows later whether the file is the same."""
     return {
         "seconds": result.get("seconds"),
+        **({"ranks": ranks} if (ranks := result.get("ranks", 1)) > 1 else {}),
         "device": result.get("device"),
         "result_sha256": sha256_of(folder.result),
     }

@@ -29,6 +29,12 @@ class Slot:
     device: str  # cpu | cuda
     visible: str | None = None  # CUDA_VISIBLE_DEVICES of the worker
     ranks: int = 1  # processes of its run, each with a device of its own
+    group: Sequence[str] = ()  # the slots of one device each of which it takes the room
+
+    @property
+    def takes(self) -> frozenset[str]:
+        """Return the names of slots that no other worker may have beside it."""
+        return frozenset(self.group or (self.name,))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -69,17 +75,18 @@ class Launcher(Liveness, Protocol):
         """Of its slots, also of those that are to come: cpu | cuda."""
 
     @property
-    def ranks(self) -> int:
-        """How many processes share a run, on each of its slots."""
+    def worlds(self) -> Sequence[int]:
+        """How many processes may share a run: one number, or with `auto` several, from 1 on. Of
+        these there are slots for each number that there are devices for."""
 
     @property
     def most(self) -> int:
-        """How many slots it offers at most."""
+        """How many slots for the least of `worlds` it offers at most."""
 
     def offer(self, waiting: int, without: Collection[str]) -> Sequence[str]:
-        """So many runs wait for a slot, on none of the places `without`: see to it that there are
-        more, or fewer. Returns lines to say. Raises Failure where none can be had any more, and
-        OSError while the store's disk is full."""
+        """Runs wait for so many slots of the least of `worlds`, on none of the places `without`:
+        see to it that there are more, or fewer. Returns lines to say. Raises Failure where none can
+        be had any more, and OSError while the store's disk is full."""
 
     def warm(self) -> None:
         """Begin to load the modules that workers need; return at once."""

@@ -14,7 +14,7 @@ from ablate.running.gpus import Gpu, find
 from ablate.running.launchers import Progress, Slot, Tree, silent, worker_options
 from ablate.running.launchers.fork import ForkServer
 from ablate.shared.errors import UserError
-from ablate.shared.ranks import WORLDS
+from ablate.shared.ranks import sizes
 from ablate.shared.rundir import RunDir
 from ablate.store.liveness import HostLock
 
@@ -41,12 +41,12 @@ class Here(HostLock):
         return self.slots[0].device
 
     @property
-    def ranks(self) -> int:
-        return self.slots[0].ranks
+    def worlds(self) -> Sequence[int]:
+        return sorted({slot.ranks for slot in self.slots})
 
     @property
     def most(self) -> int:
-        return len(self.slots)
+        return sum(slot.ranks == self.slots[0].ranks for slot in self.slots)
 
     def offer(self, waiting: int, without: Collection[str]) -> Sequence[str]:
         return ()
@@ -131,54 +131,58 @@ def environment(slots: Sequence[Slot]) -> dict[str, str]:
 
 
 def unfit(server: ForkServer, slots: Sequence[Slot]) -> dict[str, str]:
-    """See Launcher."""
-    tried = {slot.name: slot.environment for slot in slots if slot.device != "cpu"}
+    """See Launcher. Each GPU is tried once, in however many groups it is."""
+    gpus = {slot.name: slot.visible.split(",") for slot in slots if slot.visible is not None}
+    tried = {gpu: {"CUDA_VISIBLE_DEVICES": gpu} for visible in gpus.values() for gpu in visible}
     if not tried:
         return {}
     answers = server.ask_each("kernel", {"device": "cuda"}, tried, KERNEL_S)
-    why = {name: a if isinstance(a, str) else a["why"] for name, a in answers.items()}
-    return {name: line for name, line in why.items() if line}
+    why = {gpu: a if isinstance(a, str) else a["why"] for gpu, a in answers.items()}
+    return {
+        name: next(filter(None, map(why.get, visible)))
+        for name, visible in gpus.items()
+        if any(map(why.get, visible))
+    }
 
 
 def slots(
-    gpus: Sequence[Gpu], runs_per_gpu: int, gpus_per_run: int = 1, cores_per_run: int = 1
+    gpus: Sequence[Gpu],
+    runs_per_gpu: int,
+    gpus_per_run: int | str = 1,
+    cores_per_run: int | str = 1,
 ) -> list[Slot]:
     """Make `runs_per_gpu` slots on each GPU, or one on each group of so many GPUs, or of cores:
-    never more threads than cores, but for one run of more ranks than that. Raises UserError for
-    numbers that can't be had here."""
-    if gpus and cores_per_run > 1:
+    never more threads than cores, but for one run of more ranks than that; "auto": on the groups of
+    every size. Raises UserError for numbers that can't be had here."""
+    if gpus and cores_per_run != 1:
         raise UserError("launcher.cores_per_run: needs launcher.devices=cpu, for there are GPUs")
     check_groups(runs_per_gpu, gpus_per_run, len(gpus), f"{len(gpus)} GPUs are used here")
-    _check_world("cores_per_run", cores_per_run)
-    if not gpus:
-        cores = max(1, len(os.sched_getaffinity(0)) // cores_per_run)
-        return [Slot(f"cpu:{core}", "cpu", "cpu", ranks=cores_per_run) for core in range(cores)]
-    whole = range(0, len(gpus) - gpus_per_run + 1, gpus_per_run)
-    groups = [gpus[first : first + gpus_per_run] for first in whole]
-    names = ["gpu:" + "+".join(gpu.index for gpu in group) for group in groups]
+    kind, per_run = ("gpu", gpus_per_run) if gpus else ("cpu", cores_per_run)
+    cores = max(len(os.sched_getaffinity(0)), 1 if per_run == "auto" else int(per_run))
+    indices = [gpu.index for gpu in gpus] or [str(core) for core in range(cores)]
+    groups = [
+        range(first, first + size)
+        for size in sizes(per_run, len(indices))
+        for first in range(0, len(indices) - size + 1, size)
+    ]
     return [
         Slot(
-            name + (f".{place}" if runs_per_gpu > 1 else ""),
-            name,
-            "cuda",
-            ",".join(gpu.uuid for gpu in group),
-            gpus_per_run,
+            name=name + (f".{share}" if runs_per_gpu > 1 else ""),
+            place=name if gpus else "cpu",
+            device="cuda" if gpus else "cpu",
+            visible=",".join(gpus[n].uuid for n in group) if gpus else None,
+            ranks=len(group),
+            group=[f"{kind}:{indices[n]}" for n in group] if len(group) > 1 else (),
         )
-        for place in range(runs_per_gpu)
-        for name, group in zip(names, groups, strict=True)
+        for share in range(runs_per_gpu if gpus else 1)
+        for group in groups
+        for name in [f"{kind}:{'+'.join(indices[n] for n in group)}"]
     ]
 
 
-def check_groups(runs_per_gpu: int, gpus_per_run: int, gpus: int, there: str) -> None:
+def check_groups(runs_per_gpu: int, gpus_per_run: int | str, gpus: int, there: str) -> None:
     """Raises UserError where GPUs can't be grouped so; `there`: how many there are, in words."""
-    _check_world("gpus_per_run", gpus_per_run)
-    if gpus_per_run > max(gpus, 1):
+    if gpus_per_run != "auto" and int(gpus_per_run) > max(gpus, 1):
         raise UserError(f"launcher.gpus_per_run: {gpus_per_run}, and {there}")
-    if gpus_per_run > 1 and runs_per_gpu > 1:
+    if gpus_per_run != 1 and runs_per_gpu > 1:
         raise UserError("launcher.gpus_per_run: a run has its GPUs alone; leave runs_per_gpu out")
-
-
-def _check_world(key: str, number: int) -> None:
-    if number not in WORLDS:
-        known = ", ".join(map(str, WORLDS))
-        raise UserError(f"launcher.{key}: {number}: expected one of {known}")

@@ -16,7 +16,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,8 @@ class _Pilot:
         for slot in slots:
             if slot.name not in why:
                 key, place = f"{name}/{slot.name}", f"{host}/{slot.place}"
-                self.own[key] = replace(slot, name=key, place=place)
+                group = [f"{name}/{one}" for one in slot.group]
+                self.own[key] = replace(slot, name=key, place=place, group=group)
 
     def _step(self, heard: list[int]) -> bool:
         """Live for a moment; False: that was the last."""
@@ -149,7 +150,7 @@ class _Pilot:
                 continue
             if refuses or slot not in self.own:
                 self.ended[attempt] = EXIT_AWAY
-            elif takes and slot not in self.slots.values():
+            elif takes and self.own[slot].takes.isdisjoint(self._taken()):
                 self._start(attempt, slot)
         for attempt, now in self.folder.stops().items():
             self._stop(attempt, now)
@@ -159,6 +160,9 @@ class _Pilot:
         if self.cache.has(folder):
             self.local.start(folder, self.own[slot])
             self.working[attempt], self.slots[attempt] = folder, slot
+
+    def _taken(self) -> frozenset[str]:
+        return frozenset().union(*(self.own[slot].takes for slot in self.slots.values()))
 
     def _stop(self, attempt: str, now: bool) -> None:
         if attempt in self.working and (attempt, now) not in self.stopped:
@@ -178,7 +182,7 @@ class _Pilot:
     def _beat(self, open: bool = False, over: bool = False) -> None:
         self.beats += 1
         self.beaten_at = time.monotonic()
-        slots = [[s.name, s.place, s.device] for s in self.own.values()]
+        slots = [asdict(slot) for slot in self.own.values()]
         notes = {attempt: self.local.notes(folder) for attempt, folder in self.working.items()}
         waiting = self.orders.keys() - self.working.keys() - self.ended.keys()
         notes |= {attempt: {"phase": "data", "beat": self.beats} for attempt in waiting}

@@ -22,6 +22,7 @@ from ablate.running.launchers.fork import ForkServer
 from ablate.running.launchers.local import CPU, check_groups
 from ablate.shared.errors import Failure
 from ablate.shared.files import FULL, make_folder
+from ablate.shared.ranks import sizes
 from ablate.shared.rundir import EXIT_AWAY, RunDir
 from ablate.store.liveness import HostLock
 from ablate.store.pilots import (
@@ -55,6 +56,12 @@ class _Pilot:
     @property
     def job(self) -> str:
         return str(self.beat.get("job", ""))
+
+    @property
+    def held(self) -> int:
+        """How many devices its runs have."""
+        ranks = {slot.name: slot.ranks for slot in self.slots}
+        return sum(ranks.get(slot, 1) for slot in self.runs.values())
 
     @property
     def is_open(self) -> bool:
@@ -91,8 +98,9 @@ class PilotLauncher:
         return "cuda" if self._settings["gpus"] and self._settings["devices"] != "cpu" else "cpu"
 
     @property
-    def ranks(self) -> int:
-        return int(self._settings["gpus_per_run"])
+    def worlds(self) -> Sequence[int]:
+        own = self._settings
+        return sizes(own["gpus_per_run"], own["gpus"] if self.device == "cuda" else 1)
 
     @property
     def most(self) -> int:
@@ -100,9 +108,9 @@ class PilotLauncher:
 
     @property
     def _a_job(self) -> int:
-        """Slots of one job."""
+        """Slots of one job for the least of `worlds`."""
         own = self._settings
-        groups = own["gpus"] // own["gpus_per_run"] * own["runs_per_gpu"]
+        groups = own["gpus"] // self.worlds[0] * own["runs_per_gpu"]
         return int(own["nodes"] * (groups if self.device == "cuda" else own["cpus"]))
 
     def warm(self) -> None:
@@ -219,7 +227,7 @@ class PilotLauncher:
             pilot.heard_at = now
         pilot.beat = beat
         self._jobs.unseen.pop(pilot.job, None)
-        pilot.slots = [Slot(*slot) for slot in beat.get("slots", ())]
+        pilot.slots = [Slot(**slot) for slot in beat.get("slots", ())]
         ended = {a: code for a, code in beat.get("ended", {}).items() if a in pilot.runs}
         for attempt, code in ended.items():
             del pilot.runs[attempt]
@@ -282,7 +290,7 @@ class PilotLauncher:
     def _fit(self, without: Collection[str]) -> None:
         """Ask for as many jobs as the runs need, `jobs` at most."""
         waiting, flying = self._beat.waiting, [p for p in self._pilots.values() if p.is_open]
-        held = sum(len(pilot.runs) for pilot in flying)
+        held = sum(pilot.held for pilot in flying) // self.worlds[0]
         wanted = min(self._settings["jobs"], -(-(waiting + held) // self._a_job))
         lacking = wanted - len({pilot.job for pilot in flying} | self._jobs.unseen.keys())
         if waiting and lacking > 0:

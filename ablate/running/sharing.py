@@ -1,0 +1,168 @@
+"""Which runs several devices can share, and how many share each where `launcher.gpus_per_run=auto`
+leaves it open: a result is the same on any number, so that a forecast of the end decides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ablate.planning.cell import Cell, PlannedRun
+from ablate.running.launchers import Launcher
+from ablate.running.work import CellWork
+from ablate.shared.build import build_run
+from ablate.shared.errors import UserError
+from ablate.shared.own import is_own
+from ablate.shared.ranks import LEAST, check_ranks, divisors
+from ablate.shared.spec import seeded
+
+NEAR = 1.1  # of the earliest end: up to here fewer devices a run are as good
+# Assumptions: seconds until the ranks of a run have met, and bytes a second between two of them, on
+# a GPU between PCIe and NVLink.
+MEETING_S = 5.0
+EXCHANGED = {"cpu": 1e9, "cuda": 1e11}
+
+Group = tuple[str, bool]  # a column; True: what its runs start from
+Worlds = Mapping[Group, int]  # how many devices a run has
+Settled = Mapping[tuple[str, str], Mapping[str, Any]]  # see `ablate.running.decisions`
+
+
+def group_of(cell: Cell) -> Group:
+    """Return the runs that get the same number of devices as the cell's."""
+    return cell.column, ".from" in cell.row
+
+
+def world_of(worlds: Worlds, run: PlannedRun) -> int | None:
+    """Return the number of devices that the run gets; None where it is not open."""
+    return worlds.get((run.cell.column, run.above > 0))
+
+
+def open_to(
+    cells: Iterable[Cell],
+    worlds: Sequence[int],
+    settled: Settled,
+    statistics: Collection[tuple[str, str]] = (),
+) -> dict[Group, list[int]]:
+    """Map each group to the numbers among `worlds` that can have the runs of all its cells.
+
+    `settled`: for these cells; without it a micro-batch is as large as it may be. `statistics`:
+    cells, by row and column, whose models have running ones. Raises UserError, with the reason,
+    where a group has no number left.
+    """
+    groups: dict[Group, list[int]] = {}
+    for cell in cells:
+        if [*worlds] == [1] or is_own(cell.spec):  # its trainer shares it, or does not
+            continue
+        place = cell.row, cell.column
+        run = build_run(seeded(cell.spec, 0))
+        micro, batch = run.train.micro_batch, run.train.batch
+        if micro == "auto":
+            most = settled.get(place, {}).get("micro_batch", max(1, batch // LEAST))
+            micro = next(size for size in divisors(batch) if size <= most)
+        group = groups.setdefault(group_of(cell), [*worlds])
+        for world in [*group]:
+            try:
+                check_ranks(run, int(micro or batch), world, place in statistics)
+            except UserError as error:
+                group.remove(world)
+                if not group:
+                    raise UserError(f"{error} ({' / '.join(filter(None, place))})") from error
+    return groups
+
+
+def narrowed(worlds: Worlds, cells: Iterable[Cell], launcher: Launcher, settled: Settled) -> Worlds:
+    """Return `worlds`, less where a column's settled micro-batch allows fewer. Raises UserError as
+    `open_to`."""
+    options = open_to(cells, launcher.worlds, settled)
+    return {
+        group: max(n for n in options.get(group, [1]) if n <= world)
+        for group, world in worlds.items()
+    }
+
+
+def rounded(cells: Iterable[Cell], launcher: Launcher) -> list[str]:
+    """List a line for columns whose runs several ranks will share without the promise of the bits
+    of one, which a CPU gives always. What `train.deterministic=auto` will come to is not
+    foreseen."""
+    world = max(launcher.worlds)
+    if world == 1:
+        return []
+    models = {gpu.model: None for gpu in launcher.devices.gpus}
+    why: dict[str, dict[str, None]] = {}
+    for cell in cells:
+        loose = cell.spec["train"]["deterministic"] is False and launcher.device != "cpu"
+        reasons = ["train.deterministic=false"] * loose
+        reasons += [f"GPUs differ: {', '.join(models)}"] * (len(models) > 1)
+        why.setdefault("; ".join(reasons), {})[cell.column] = None
+    ranks = f"{world} ranks" if len(launcher.worlds) == 1 else "several ranks"
+    return [
+        f"{' '.join([', '.join(columns), 'runs']).strip()} on {ranks} equal those on one up to "
+        f"rounding ({reasons})"
+        for reasons, columns in why.items()
+        if reasons
+    ]
+
+
+# --- A forecast -----------------------------------------------------------------------------------
+
+
+def beside_seconds(work: CellWork, device: str) -> float:
+    """Compute the seconds that several ranks of a run take for what one has not to do."""
+    return MEETING_S + work.exchanged / EXCHANGED[device]
+
+
+def run_seconds(work: CellWork, world: int) -> float | None:
+    """Compute the seconds of a run on so many devices; None where those on one are unknown."""
+    if work.seconds is None:
+        return None
+    return work.seconds / world + (work.beside_s if world > 1 else 0.0)
+
+
+def end(works: Sequence[CellWork], devices: int, worlds: Worlds) -> float:
+    """Compute the seconds until all runs that are left have ended: the longest first, each on the
+    devices that are free first. Runs of unknown time take none."""
+    free = [0.0] * devices
+    shares = ((work, worlds.get(group_of(work.cell), 1)) for work in works)
+    runs = [(run_seconds(work, world) or 0.0, world, work.left) for work, world in shares]
+    for seconds, world, left in sorted(runs, reverse=True):
+        number = math.ceil(left)  # short trials count in part
+        for _ in range(number):
+            free[:world] = [free[world - 1] + seconds * left / number] * world
+            free.sort()
+    return free[-1]
+
+
+def share(
+    works: Sequence[CellWork], options: Mapping[Group, Collection[int]], devices: int, rate: float
+) -> Worlds:
+    """Decide for each group how many of its options share a run: the fewest with which no run takes
+    longer than some limit, the largest limit with which all has ended within a tenth of the
+    earliest end that a limit gives.
+
+    `rate`: multiply-adds a second of a device for runs whose time is unknown.
+    """
+    works = [
+        replace(work, seconds=work.each / rate) if work.seconds is None and work.each else work
+        for work in works
+    ]
+    takes: dict[Group, dict[int, float]] = {
+        group: dict.fromkeys(sorted(worlds), 0.0) for group, worlds in options.items()
+    }
+    for work in works:
+        for world, longest in takes.get(group_of(work.cell), {}).items():
+            seconds = run_seconds(work, world) or 0.0
+            takes[group_of(work.cell)][world] = max(longest, seconds)
+    ends: dict[float, tuple[float, Worlds]] = {}
+    for limit in {seconds for group in takes.values() for seconds in group.values()}:
+        worlds = {
+            group: next(
+                (world for world, s in of.items() if s <= limit), min(of, key=of.__getitem__)
+            )
+            for group, of in takes.items()
+        }
+        ends[limit] = end(works, devices, worlds), worlds
+    if not ends:
+        return {}
+    soonest = min(at for at, _ in ends.values())
+    return ends[max(limit for limit, (at, _) in ends.items() if at <= NEAR * soonest)][1]

@@ -1,0 +1,100 @@
+"""How many devices share a run where that is open: by a forecast of the end, and for real."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from types import SimpleNamespace
+
+import pytest
+from test_ranks import answers, on
+
+from ablate.running import sharing
+from ablate.running.sharing import end, share
+from ablate.running.work import CellWork
+
+DAY = 86400.0
+WORLDS = (1, 2, 4, 8)
+
+
+def work(seconds: float, runs: float, column: str = "", above: bool = False, beside_s: float = 0.0):
+    cell = SimpleNamespace(row="base" + ".from" * above, column=column)
+    return CellWork(cell, runs, seconds=seconds, beside_s=beside_s)
+
+
+def decided(works, devices=8):
+    options = {sharing.group_of(each.cell): WORLDS for each in works}
+    return share(works, options, devices, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("works", "worlds", "ends"),
+    [
+        # one long parent, and children that take a few hours: by the eight, then one each
+        (
+            [work(64 * DAY, 1, "L", True), work(DAY / 4, 12, "L")],
+            {("L", True): 8, ("L", False): 1},
+            8.5,
+        ),
+        # as many runs as devices, or many more: nothing is won
+        ([work(DAY, 8)], {("", False): 1}, 1),
+        ([work(DAY, 800)], {("", False): 1}, 100),
+        # three runs: by two each a day and a half; by all of them 1.125
+        ([work(3 * DAY, 3)], {("", False): 8}, 9 / 8),
+        # a tenth is not worth twice as many
+        ([work(DAY, 15)], {("", False): 1}, 2),
+        # long and short ones, both few
+        ([work(8 * DAY, 1, "L"), work(DAY, 4, "Ti")], {("L", False): 8, ("Ti", False): 2}, 1.5),
+        # short runs that would meet for longer than they train
+        ([work(6.0, 2, beside_s=5.0)], {("", False): 1}, 6.0 / DAY),
+        # what is left of short trials is a part of a training
+        ([work(DAY, 2.5)], {("", False): 4}, None),
+    ],
+)
+def test_the_least_number_that_ends_as_soon(works, worlds, ends):
+    chosen = decided(works)
+    assert ends is None or chosen == worlds
+    if ends is not None:
+        assert end(works, 8, chosen) == pytest.approx(ends * DAY)
+
+
+def test_a_choice_ends_about_as_soon_as_the_best_of_all_there_are():
+    """Against every combination, of three columns with random runs."""
+    draw = random.Random(0)
+    for _ in range(150):
+        works = [
+            work(draw.choice([1, 5, 20, 100]) * draw.uniform(0.8, 1.25), draw.randint(1, 9), column)
+            for column in "abc"
+        ]
+        groups = [sharing.group_of(each.cell) for each in works]
+        combinations = itertools.product(WORLDS, repeat=3)
+        best = min(end(works, 8, dict(zip(groups, each, strict=True))) for each in combinations)
+        assert end(works, 8, decided(works)) <= sharing.NEAR * best
+
+
+def test_a_sweep_shares_its_long_runs_alone_and_its_results_are_those_of_one(
+    ask, tmp_path, monkeypatch
+):
+    """On two cores: both share the long run, and then have a short one each."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(sharing, "MEETING_S", 0.0)  # these take seconds
+    (tmp_path / "three.yaml").write_text(
+        "base: {data: digits, recipe: quick, model.depth: 2, train.micro_batch: 16}\n"
+        "variants: [{none: {stem: none}}]\nacross: {train.steps: [60, 4, 5]}\n"
+    )
+    words = str(tmp_path / "three.yaml"), "seeds=1"
+    auto = "launcher.cores_per_run=auto"
+    code, said = ask("plan", *words, auto)
+    assert code == 0, said
+    assert "devices of a run: train.steps=60: 2, for " in said
+    assert "; others: one\n" in said
+    code, said = ask("sweep", *words, auto, "--quiet", "--yes")
+    assert code == 0, said
+    results = [
+        json.loads(path.read_text()) for path in (tmp_path / "runs").glob("runs/*/result.json")
+    ]
+    assert {(each["step"], each["ranks"]) for each in results} == {(60, 2), (4, 1), (5, 1)}
+    there = SimpleNamespace(folder=tmp_path)
+    assert answers(there) == on(1, tmp_path / "alone", *words)
