@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -384,6 +385,38 @@ def test_a_command_is_given_the_gpus_of_its_group(number, shell, tmp_path, monke
     assert json.loads((folder / "scratch" / "seen.json").read_text()) == [*worlds, group]
 
 
+TORCHRUN = """
+import json, sys
+import torch
+from torch import distributed
+
+distributed.init_process_group("gloo")
+total = torch.tensor([distributed.get_rank() + 1])
+distributed.all_reduce(total)
+if distributed.get_rank() == 0:
+    json.dump({"sum": total.item(), "n": 1}, open(f"{sys.argv[1]}/result.json", "w"))
+"""
+
+
+@pytest.mark.faults
+def test_torchrun_itself_starts_a_process_for_each_gpu_of_the_group(shell, tmp_path, monkeypatch):
+    """What it sets for its processes stands, whatever its own process was given."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    machine = nvidia.Machine(tmp_path / "machine")
+    machine.has([nvidia.gpu(0), nvidia.gpu(1)])
+    launch = "python -m torch.distributed.run --standalone --nproc-per-node {gpus}"
+    folder = own(
+        *(shell, TORCHRUN, "launcher.gpus_per_run=2"),
+        env=machine.stand_in,
+        command=f"{launch} pair.py {{folder}}",
+        metrics={"sum": {"direction": "more"}},
+        result={"file": "result.json"},
+        code=["pair.py"],
+    )
+    assert RunDir(folder).read_result()["test"]["sum"] == 1 + 2
+
+
 def test_processes_of_a_trainer_find_one_another_by_what_torchrun_sets(shell):
     metrics = {key: {"direction": "more"} for key in ("sum", "cpus")}
     given = {"name": "pair:main", "metrics": metrics}
@@ -420,7 +453,8 @@ def calm(tmp_path_factory) -> dict[str, tuple]:
 
 def children(shell: Shell) -> list[int]:
     """The processes of ranks beyond the first, of a run with a checkpoint."""
-    for folder in (shell.folder / "runs").glob("runs/*"):
+    runs = shell.folder / "runs"
+    for folder in (*runs.glob("runs/*"), *runs.glob("attempts/*/*")):
         notes = RunDir(folder).lock.notes()
         if RunDir(folder).checkpoints() and "ranks" in notes and RunDir(folder).lock.is_held():
             return [int(pid) for pid in str(notes["ranks"]).split()]

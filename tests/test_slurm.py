@@ -26,7 +26,7 @@ import slurm_cluster
 from conftest import Shell, wait_for
 from slurm_cluster import SlurmCluster
 from test_command import TRAIN, attempts, declare, expected, results
-from test_ranks import QUICK, answers, on
+from test_ranks import QUICK, answers, children, on, until
 
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import read_object, token_of
@@ -217,6 +217,25 @@ def test_runs_on_pairs_of_a_nodes_gpus_have_the_bits_of_one(shell, cluster, tmp_
     assert {key: value[1] for key, value in found.items()} == {k: v[1] for k, v in alone.items()}
     ran = (shell.folder / "runs" / "runs").glob("*/result.json")
     assert [json.loads(path.read_text())["ranks"] for path in ran] == [2] * 4
+
+
+def test_a_rank_that_dies_on_a_pilot_is_named_and_its_run_goes_on(
+    shell, cluster, tmp_path, monkeypatch
+):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    machine = nvidia.Machine(tmp_path / "machine")
+    machine.has([nvidia.gpu(0), nvidia.gpu(1)])
+    words = (*QUICK[:3], "stem=none,dpn", "train.micro_batch=16", "train.steps=500", "seeds=1")
+    given = ("launcher=slurm", "launcher.gpus=2", "launcher.cpus=1", "launcher.time=10")
+    given = (*given, "launcher.checkpoint_s=0.2", "--yes")
+    environment = {**cluster.environment, **machine.stand_in}
+    driver = shell.start("sweep", *words, *given, "launcher.gpus_per_run=2", **environment)
+    os.kill(*until(lambda: children(shell), 200), signal.SIGKILL)
+    done = shell.end(driver, timeout=400)
+    assert done.code == 0, done.out + done.err
+    assert "rank 1 of 2 died (signal SIGKILL)" in done.out + done.err
+    found, alone = answers(shell), on(1, tmp_path / "alone", *words)
+    assert {key: value[1] for key, value in found.items()} == {k: v[1] for k, v in alone.items()}
 
 
 def test_programs_are_stopped_killed_and_resumed_as_here(shell, cluster, monkeypatch):
