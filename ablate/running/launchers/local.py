@@ -167,7 +167,7 @@ def slots(
     ]
     return [
         Slot(
-            name=name + (f".{share}" if runs_per_gpu > 1 else ""),
+            name=name + (f".{share}" if gpus and runs_per_gpu > 1 else ""),
             place=name if gpus else "cpu",
             device="cuda" if gpus else "cpu",
             visible=",".join(gpus[n].uuid for n in group) if gpus else None,
