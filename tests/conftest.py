@@ -25,9 +25,11 @@ import numpy as np
 import pytest
 import torch
 import typer.main
+from nursery import Nursery
 
 from ablate import cli
 from ablate.planning import compose, conf
+from ablate.running.launchers import fork
 from ablate.shared.signals import ENDING
 
 # The same examples every time, however long a busy machine takes to make them.
@@ -74,6 +76,7 @@ def machine():
         made = functools.cache(typer.main.get_command)  # which a process of its own makes once
         patch.setattr(typer.main, "get_command", made)
         yield
+        NURSERY.close()
 
 
 @pytest.fixture(autouse=True)
@@ -102,6 +105,7 @@ def _composed_once(compose_config: Callable[..., Any]) -> Callable[..., Any]:
 
 # --- Commands -----------------------------------------------------------------------------------
 
+NURSERY = Nursery()
 REPOSITORY = Path(__file__).resolve().parent.parent
 ABLATE = str(Path(sys.executable).with_name("ablate"))
 DATA = Path(os.environ.get("ABLATE_DATA", REPOSITORY.parent / "shared" / "data"))
@@ -259,6 +263,7 @@ def _as_started(folder: Path, files: list, environment: Mapping[str, str]) -> It
         patch.chdir(folder)
         for name, value in environment.items():
             patch.setenv(name, value)
+        patch.setattr(fork, "subprocess", NURSERY)
         patch.setattr(sys, "argv", [ABLATE])
         patch.setattr(sys, "path", [str(Path(ABLATE).parent), *sys.path[1:]])
         for number in ENDING:
@@ -314,6 +319,7 @@ def users(tmp_path, monkeypatch):
 @pytest.fixture
 def ask(monkeypatch, capfd):
     """`ablate WORDS` in this process: its exit code and all that it printed."""
+    monkeypatch.setattr(fork, "subprocess", NURSERY)
 
     def ask(*words: str) -> tuple[int, str]:
         monkeypatch.setattr(sys, "argv", ["ablate", *words])
