@@ -45,9 +45,8 @@ from ablate.data.splits import MaskedSplit
 from ablate.planning.compose import resolve
 from ablate.shared import decoded
 from ablate.shared.errors import UserError
-from ablate.shared.masks import NO_CLASS
 from ablate.shared.recipe import Augment
-from ablate.shared.sections import Data
+from ablate.shared.sections import NO_CLASS, Data
 
 BLOCK, CLASSES = 12, 5
 SHAPES = [(96, 70), (60, 100), (48, 48), (130, 40)]  # width, height

@@ -36,9 +36,9 @@ from ablate.planning import expand
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
-from ablate.shared.masks import NO_CLASS
 from ablate.shared.metrics.segment import SEGMENT, guessed, score
 from ablate.shared.rundir import RunDir
+from ablate.shared.sections import NO_CLASS
 from ablate.shared.spec import Run
 from ablate.training import journal
 from ablate.training.calibrate import random_split

@@ -12,8 +12,7 @@ from ablate.data.picture import Example, _read
 from ablate.data.stored_set import Source, part_of, wanted_splits
 from ablate.shared.dataset import MASKS, PICTURES, Listing, local_splits
 from ablate.shared.errors import UserError
-from ablate.shared.masks import NO_CLASS
-from ablate.shared.sections import Data
+from ablate.shared.sections import NO_CLASS, Data
 
 _LEVELS = 256
 _MODES = ("L", "P", "1", "I;16", "I")

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ablate.data.augment import crop
 from ablate.data.draws import Draws
-from ablate.shared.masks import NO_CLASS
 from ablate.shared.recipe import Augment
+from ablate.shared.sections import NO_CLASS
 
 REDRAWS = 10
 LONGEST = 4  # the longer side is at most so many times the size, before it is scaled

@@ -24,8 +24,7 @@ from ablate.data.storage import array_file
 from ablate.shared import decoded
 from ablate.shared.errors import UserError
 from ablate.shared.files import read_json
-from ablate.shared.masks import NO_CLASS
-from ablate.shared.sections import Data
+from ablate.shared.sections import NO_CLASS, Data
 
 FORMAT = 1  # raised when the same data would be decoded to other pixels: it is decoded again
 

@@ -26,8 +26,7 @@ from ablate.data.mask import classes
 from ablate.data.picture import Broken, Example, decode, decode_whole, encoded, squeeze
 from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import UserError
-from ablate.shared.masks import NO_CLASS
-from ablate.shared.sections import Data
+from ablate.shared.sections import NO_CLASS, Data
 
 DIGEST = 16  # bytes that stand for an image's pixels
 

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Container, Mapping
 from typing import Any
 
 from ablate.shared.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, OPTIMIZERS
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.masks import check_masks
-from ablate.shared.metrics import TASKS
+from ablate.shared.metrics import TASKS, learn_from
 from ablate.shared.parts import ACT, PARTS, is_plugin
 from ablate.shared.recipe import Augment, Optim, Train
 from ablate.shared.schema import added
-from ablate.shared.sections import Chosen, Data, Model, Whole
+from ablate.shared.sections import NO_CLASS, Chosen, Data, Eval, Model, Whole
 from ablate.shared.spec import Run
 
 GELUS = ("gelu", "geglu")  # the activations of which `model.gelu` says something
@@ -37,46 +37,38 @@ def check(run: Run) -> None:
         raise UserError("own_probes: expected a version of each probe that is the user's own")
     _data(run.data)
     _also(run)
-    _input(run)
+    if run.model.input == "imagenet" and run.data.channels != 3:
+        raise UserError(
+            f"model.input: imagenet is the mean of three channels, data={run.data.name} has "
+            f"{run.data.channels}; set model.input=range or unit"
+        )
     if isinstance(run.model, Whole):
         _whole(run, run.model)
     else:
         _shipped(run, run.model)
     _optim(run.optim, run.model)
     _parts(run)
-    _lengths(run.train)
-    _batch(run.train, run.augment)
+    _steps(run.train, run.augment)
     _view(run)
-    check_masks(run)
+    _masks(run)
     _start(run)
     _texts(run)
 
 
-def _shipped(run: Run, model: Model) -> None:
-    """The ViT, or the MLP."""
-    _patches(run.data, model)
-    _choices(run, model)
-    if model.kind == "mlp":
-        _mlp(run, model)
-    else:
-        _class_token(model)
-    _model(model)
+def _at_default(section: Any, defaults: Mapping[str, Any], place: str, why: str) -> None:
+    """Raises UserError for a key that has another value, though it has no effect."""
+    for key, value in defaults.items():
+        if getattr(section, key) != value:
+            raise UserError(f"{place}{key}: {why}; leave it out")
 
 
-def _whole(run: Run, model: Whole) -> None:
-    """A model that we know nothing of but its name."""
-    for name in run.probe:
-        if name not in WHOLE_PROBES:
-            raise UserError(
-                f"probe: {name}: looks into the shipped models, not into model={model.name}; "
-                f"leave it out"
-            )
-    if run.train.micro_batch == "auto":
-        raise UserError(
-            f"train.micro_batch: auto splits a batch as the machine needs it, and model="
-            f"{model.name} may draw and take statistics by what it is shown at once; "
-            f"set train.micro_batch=N, or null, for all rows"
-        )
+def _no_probes(run: Run, why: str, but: Container[str] = ()) -> None:
+    for probe in run.probe:
+        if probe not in but:
+            raise UserError(f"probe: {probe}: {why}; leave it out")
+
+
+# --- Data ---------------------------------------------------------------------------------------
 
 
 def _data(data: Data) -> None:
@@ -118,21 +110,17 @@ def _data(data: Data) -> None:
 
 
 def _labels(data: Data, place: str) -> None:
-    if data.text is not None and data.order != "stored":
-        raise UserError(
-            f"{place}order: {data.order} is for images that have classes, and those of "
-            f"data={data.name} have texts; leave it out"
-        )
+    if data.text is not None:
+        why = f"{data.order} is for images that have classes, and those of data={data.name} have"
+        _at_default(data, {"order": "stored"}, place, f"{why} texts")
     if data.source == "coloured" and data.label not in (None, "digit"):
         raise UserError(
             f"{place}label: data={data.name} has the label digit, of 10 classes, and null, of its "
             f"100 captions; got {data.label!r}"
         )
-    if data.rule is not None and (data.source != "datasets" or data.text is not None):
-        raise UserError(
-            f"{place}rule: {data.rule} makes classes of a column of labels, and data={data.name} "
-            f"has none; leave it out"
-        )
+    if data.source != "datasets" or data.text is not None:
+        why = f"{data.rule} makes classes of a column of labels, and data={data.name} has none"
+        _at_default(data, {"rule": None}, place, why)
 
 
 SHOWN = ("size", "channels", "cache_size", "cache")  # what decides what is shown of an image
@@ -170,12 +158,57 @@ def _also(run: Run) -> None:
                 )
 
 
-def _patches(data: Data, model: Model) -> None:
-    if data.size % model.patch:
-        fits = [p for p in range(1, data.size + 1) if data.size % p == 0]
+def _view(run: Run) -> None:
+    whole = run.data.cache == "encoded"
+    if run.eval.aspect == "squeeze" and run.data.cache_size is None and not whole:
         raise UserError(
-            f"model.arch: patch {model.patch} does not divide the {data.size}x{data.size} images "
-            f"of data={data.name}; patches that do: {', '.join(map(str, fits))}"
+            f"eval.aspect: images of data={run.data.name} are cut to squares, so there is nothing "
+            f"to squeeze; set data.cache_size, or data.cache=encoded"
+        )
+    if run.eval.augment and whole:
+        raise UserError(
+            "eval.augment: changes a whole set once, so it must be decoded; give data.cache=decoded"
+        )
+
+
+# --- Model --------------------------------------------------------------------------------------
+
+
+def _whole(run: Run, model: Whole) -> None:
+    """A model that we know nothing of but its name."""
+    _no_probes(run, f"looks into the shipped models, not into model={model.name}", WHOLE_PROBES)
+    if run.train.micro_batch == "auto":
+        raise UserError(
+            f"train.micro_batch: auto splits a batch as the machine needs it, and model="
+            f"{model.name} may draw and take statistics by what it is shown at once; "
+            f"set train.micro_batch=N, or null, for all rows"
+        )
+
+
+def _shipped(run: Run, model: Model) -> None:
+    """The ViT, or the MLP."""
+    size = run.data.size
+    if size % model.patch:
+        fits = ", ".join(str(patch) for patch in range(1, size + 1) if size % patch == 0)
+        raise UserError(
+            f"model.arch: patch {model.patch} does not divide the {size}x{size} images "
+            f"of data={run.data.name}; patches that do: {fits}"
+        )
+    _choices(run, model)
+    if model.kind == "mlp":
+        _mlp(run, model)
+    else:
+        _class_token(model)
+    if model.act not in GELUS:
+        _at_default(model, {"gelu": "tanh"}, "model.", f"model.act={model.act} has no GELU")
+    if model.posemb == "sincos2d" and (model.width % 4 or model.width < 8):
+        raise UserError(
+            f"model.posemb: sincos2d needs a width divisible by 4 and of at least 8, "
+            f"got {model.width}"
+        )
+    if int(model.width * model.mlp_ratio) != model.width * model.mlp_ratio:
+        raise UserError(
+            f"model.mlp_ratio: {model.mlp_ratio} x width {model.width} is not a whole number"
         )
 
 
@@ -208,31 +241,23 @@ def _default(group: str, model: Model) -> Chosen:
 def _mlp(run: Run, model: Model) -> None:
     own = {"arch", "kind", "patch", "width", "depth", "head_dim", "head_bias", "init"}
     own |= {"norm_eps", "input"}
-    expected = dataclasses.asdict(ARCHS["mlp"]) | NO_CLS
-    expected |= {"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0}
-    expected |= {"act": "gelu", "registers": 0, "layerscale": None, "qk_norm": False}
-    expected |= dict.fromkeys((ACT.settings, *ACT.computed))
-    for key, value in dataclasses.asdict(model).items():
-        if key not in own and value != expected[key]:
-            raise UserError(f"model.{key}: model.arch={model.arch} has none; leave it out")
-    for name in ("attention", "tokens"):
-        if name in run.probe:
-            raise UserError(f"probe: {name}: model.arch={model.arch} has none; leave it out")
+    none = dataclasses.asdict(ARCHS["mlp"]) | NO_CLS
+    none |= {"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0}
+    none |= {"act": "gelu", "registers": 0, "layerscale": None, "qk_norm": False}
+    none |= dict.fromkeys((ACT.settings, *ACT.computed))
+    defaults = {key: none[key] for key in vars(model) if key not in own}
+    why = f"model.arch={model.arch} has none"
+    _at_default(model, defaults, "model.", why)
+    _no_probes(run, why, {*run.probe} - {"attention", "tokens"})
 
 
 def _class_token(model: Model) -> None:
     if model.pool != "tok":
-        for key, value in NO_CLS.items():
-            if getattr(model, key) != value:
-                raise UserError(
-                    f"model.{key}: there is no class token with model.pool={model.pool}; "
-                    f"leave it out"
-                )
+        why = f"there is no class token with model.pool={model.pool}"
+        _at_default(model, NO_CLS, "model.", why)
     if model.cls != "late":
-        if model.cls_at is not None:
-            raise UserError(
-                f"model.cls_at: is for model.cls=late, got model.cls={model.cls}; leave it out"
-            )
+        why = f"is for model.cls=late, got model.cls={model.cls}"
+        _at_default(model, {"cls_at": None}, "model.", why)
     elif model.cls_at is None or not 0 < model.cls_at < model.depth:
         raise UserError(
             f"model.cls_at: the class token must join before a block from 1 to depth - 1, got "
@@ -240,26 +265,7 @@ def _class_token(model: Model) -> None:
         )
 
 
-def _model(model: Model) -> None:
-    if model.act not in GELUS and model.gelu != "tanh":
-        raise UserError(f"model.gelu: model.act={model.act} has no GELU; leave it out")
-    if model.posemb == "sincos2d" and (model.width % 4 or model.width < 8):
-        raise UserError(
-            f"model.posemb: sincos2d needs a width divisible by 4 and of at least 8, "
-            f"got {model.width}"
-        )
-    if int(model.width * model.mlp_ratio) != model.width * model.mlp_ratio:
-        raise UserError(
-            f"model.mlp_ratio: {model.mlp_ratio} x width {model.width} is not a whole number"
-        )
-
-
-def _input(run: Run) -> None:
-    if run.model.input == "imagenet" and run.data.channels != 3:
-        raise UserError(
-            f"model.input: imagenet is the mean of three channels, data={run.data.name} has "
-            f"{run.data.channels}; set model.input=range or unit"
-        )
+# --- Recipe -------------------------------------------------------------------------------------
 
 
 def _optim(optim: Optim, model: Model | Whole) -> None:
@@ -276,11 +282,9 @@ def _optim(optim: Optim, model: Model | Whole) -> None:
         )
     for key, default in added(Optim).items():
         readers = [name for name, moves in OPTIMIZERS.items() if key in moves.keys]
-        if readers and optim.name not in readers and getattr(optim, key) != default:
-            raise UserError(
-                f"optim.{key}: is for optim.name={' or '.join(readers)}, "
-                f"got optim.name={optim.name}; leave it out"
-            )
+        if readers and optim.name not in readers:
+            why = f"is for optim.name={' or '.join(readers)}, got optim.name={optim.name}"
+            _at_default(optim, {key: default}, "optim.", why)
     if optim.name == "muon" and (isinstance(model, Whole) or model.kind == "mlp"):
         named = f"={model.name}" if isinstance(model, Whole) else f".arch={model.arch}"
         raise UserError(
@@ -299,20 +303,14 @@ def _parts(run: Run) -> None:
                 raise UserError(f"{part.key}: expected names such as module:name, got {each!r}")
         if name is None or part.several or is_plugin(name):
             continue
-        for key in (part.settings, *part.computed):
-            if getattr(section, key) is not None:
-                raise UserError(
-                    f"{part.section}.{key}: is for {part.key}=module:name, got "
-                    f"{part.key}={name}; leave it out"
-                )
+        beside = dict.fromkeys((part.settings, *part.computed))
+        why = f"is for {part.key}=module:name, got {part.key}={name}"
+        _at_default(section, beside, f"{part.section}.", why)
 
 
-def _lengths(train: Train) -> None:
+def _steps(train: Train, augment: Augment) -> None:
     if train.steps is None and train.examples is None and not train.epochs > 0:
         raise UserError(f"train.epochs: must be more than 0, got {train.epochs}")
-
-
-def _batch(train: Train, augment: Augment) -> None:
     if augment.repeats > train.batch:
         raise UserError(
             f"augment.repeats: must be at most train.batch ({train.batch}), got {augment.repeats}"
@@ -320,19 +318,6 @@ def _batch(train: Train, augment: Augment) -> None:
     if isinstance(train.micro_batch, int) and train.batch % train.micro_batch:
         raise UserError(
             f"train.micro_batch: {train.micro_batch} does not divide train.batch {train.batch}"
-        )
-
-
-def _view(run: Run) -> None:
-    whole = run.data.cache == "encoded"
-    if run.eval.aspect == "squeeze" and run.data.cache_size is None and not whole:
-        raise UserError(
-            f"eval.aspect: images of data={run.data.name} are cut to squares, so there is nothing "
-            f"to squeeze; set data.cache_size, or data.cache=encoded"
-        )
-    if run.eval.augment and whole:
-        raise UserError(
-            "eval.augment: changes a whole set once, so it must be decoded; give data.cache=decoded"
         )
 
 
@@ -350,6 +335,84 @@ def check_images(run: Run, images: int) -> None:
         raise UserError(
             f"train.batch: {run.train.batch} is more than the {images} training images of "
             f"data={run.data.name}; give at most {images}"
+        )
+
+
+# --- Tasks --------------------------------------------------------------------------------------
+
+_OF_MASKS = {
+    "data": ("ignore", "fraction"),
+    "augment": ("rescale", "class_share", "photometric"),
+    "eval": ("stride",),
+}
+# What changes or shows images without their masks.
+_OF_IMAGES = {
+    "data": ("rule",),
+    "augment": (
+        *("crop_area", "randaug", "jitter", "rotate", "translate", "zoom_out", "erase"),
+        *("mixup", "cutmix", "extra"),
+    ),
+    "eval": ("crop", "augment", "aspect", "also"),
+}
+_LEARNT = {"masks": "masks", "classes": "a class an image"}
+
+
+def _masks(run: Run) -> None:
+    """Masks, and keys of masks, go with tasks that learn from them."""
+    task, data = TASKS[run.task], run.data
+    masks = data.labels == "masks"
+    if data.labels != task.labels:
+        raise UserError(
+            f"task: {run.task} learns from {_LEARNT[task.labels]}, and data={data.name} has "
+            f"{_LEARNT[data.labels]}; give task={', '.join(learn_from(data.labels))}, or "
+            f"other data"
+        )
+    of = "images without masks" if masks else "images with masks (data.labels=masks)"
+    for section, keys in (_OF_IMAGES if masks else _OF_MASKS).items():
+        before = added({"data": Data, "augment": Augment, "eval": Eval}[section])
+        defaults = {key: before[key] for key in keys}
+        _at_default(getattr(run, section), defaults, f"{section}.", f"is for {of}")
+    if masks:
+        _masked(run, data)
+
+
+def _masked(run: Run, data: Data) -> None:
+    if data.cache != "encoded":
+        raise UserError(
+            f"data.cache: {data.cache} keeps squares, and masks need whole images; give "
+            f"data.cache=encoded"
+        )
+    if data.classes >= NO_CLASS:
+        raise UserError(
+            f"data.classes: masks of 8 bits have at most {NO_CLASS - 1} classes, got {data.classes}"
+        )
+    if isinstance(run.model, Whole):
+        raise UserError(f"model: task={run.task} decodes the tokens of a ViT; give model=vit")
+    if run.model.kind != "vit":
+        raise UserError(
+            f"model.arch: {run.model.arch} has no tokens of patches to decode; give SIZE/PATCH"
+        )
+    for place, value, expected in (
+        ("augment.crop_pad", run.augment.crop_pad, 0),
+        ("augment.repeats", run.augment.repeats, 1),
+        ("train.loss", run.train.loss, "softmax"),
+    ):
+        if value != expected:
+            raise UserError(f"{place}: task={run.task} has none, got {value!r}; give {expected}")
+    if data.channels != 3:
+        why = f"moves hues, and data={data.name} is grey"
+        _at_default(run.augment, {"photometric": False}, "augment.", why)
+    _no_probes(run, "reads one vector an image", TASKS[run.task].probed)
+    stem = "" if run.stem is None else run.stem.name
+    if stem.startswith("whiten") and run.parent is None and run.weights is None:
+        raise UserError(
+            f"stem: {stem} is measured on images of one size, and data={data.name} "
+            f"has many; start from a run that measured it (from.KEY=VALUE), or give another stem"
+        )
+    if run.eval.stride is not None and run.eval.stride > data.size:
+        raise UserError(
+            f"eval.stride: {run.eval.stride} is more than a window (data.size={data.size}) and "
+            f"would leave pixels out"
         )
 
 
@@ -374,8 +437,7 @@ def _texts(run: Run) -> None:
     for prompt in run.text.prompts or ("",):
         if prompt.count("{}") != 1:
             raise UserError(f"text.prompts: expected texts with one {{}} each, got {prompt!r}")
-    if run.probe:
-        raise UserError(f"probe: {run.probe[0]}: task={run.task} has none; leave it out")
+    _no_probes(run, f"task={run.task} has none")
     frozen = (run.optim.lr_mult or {}).get("image") == 0
     if run.train.micro_batch not in (None, run.train.batch) and not frozen:
         raise UserError(

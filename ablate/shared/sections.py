@@ -11,6 +11,8 @@ from ablate.shared.schema import Folder, Key, Settings, Version
 # What a run is stands in full in its run.json, and conf/ supplies the defaults. A field that has a
 # default here is left out of `Run.id` while it has it: one that is added leaves ids as they are.
 
+NO_CLASS = 255  # in masks as they are shown: a pixel that counts nowhere
+
 
 @dataclass(frozen=True)
 class Plugin:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ablate.data.batches import Batches
 from ablate.data.splits import AnySplit
-from ablate.shared.masks import NO_CLASS
 from ablate.shared.metrics.segment import score
+from ablate.shared.sections import NO_CLASS
 from ablate.shared.spec import Run
 from ablate.training.task import Predictor, Task
 
