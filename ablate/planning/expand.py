@@ -9,7 +9,7 @@ from typing import Any
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Row, Tune
-from ablate.planning.changes import WORD, check_effective
+from ablate.planning.changes import check_effective
 from ablate.planning.compose import Composer, placed
 from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, show_settings
 from ablate.planning.design import DESIGNS
@@ -33,30 +33,23 @@ def plan(
     words: Sequence[str],
     *,
     store: Path,
-    scale: str | None = None,
-    name: str | None = None,
-    across: Collection[str] = (),
-    each: bool = False,
-    change: Collection[str] = (),
-    design: str | None = None,
-    until: int | None = None,
-    margin: float | None = None,
     recall: Recall | None = None,
     unseen: bool = False,
+    **options: Any,
 ) -> tuple[Plan, dict[str, Any]]:
     """The plan of `[NAME] k=v ...`, and the launcher's settings. Nothing is trained or recorded.
 
-    `name` is that of `--as`; `recall`: of the seeds that the sweep has already; `unseen`: see
+    `options`: fields of `Options`; `recall`: of the seeds that the sweep has already; `unseen`: see
     `data_section.complete`, the ids are then those of no run. Raises UserError, one line, for
     every mistake in words and files.
     """
     composer = Composer(store, unseen)
-    options = Options(scale, tuple(across), each, tuple(change), design, name, until, margin)
-    line = read_line(words, composer.groups, options)
+    given = Options(**options)
+    line = read_line(words, composer.groups, given)
     launcher = composer.launcher(line.launcher)
-    if name is not None and not (name.strip() and name.isprintable()):
-        raise UserError(f"--as: expected a name, got {name!r}")
-    name = name or line.name
+    if given.name is not None and not (given.name.strip() and given.name.isprintable()):
+        raise UserError(f"--as: expected a name, got {given.name!r}")
+    name = given.name or line.name
     before = None if recall is None else recall(name, line.texts)
     again = recall_crossed(line, before, composer)
     line = replace(
@@ -67,26 +60,15 @@ def plan(
     if not name.isprintable():
         raise UserError(f"{name!r} can't be a sweep's name; call it by another with --as")
     if line.file is None:
-        if scale is not None:
-            raise UserError(f"--scale {scale}: only a sweep file has scales; give its NAME first")
-        if not (change or any(word.swept for word in line.settings)):
-            raise UserError(
-                f"nothing to sweep: give the NAME of a sweep ({', '.join(sweep_files())}), "
-                f"or values with commas, such as stem=none,dpn"
-            )
-        if design is not None and not change:
-            raise UserError(
-                f"--design {design}: of which changes? give --change {WORD}, twice or more"
-            )
         sweep, by_default = from_words(line, name, composer.groups), True
     else:
         place, content = load(find(line.file))
-        for option, given in (("--across", across), ("--each", each), ("--change", change)):
-            if given:
-                raise UserError(f"{option}: goes with values with commas; here {place} says it")
+        for field in ("across", "each", "change"):
+            if getattr(given, field):
+                raise UserError(f"--{field}: goes with values with commas; here {place} says it")
         sweep = from_file(place, content, line, composer.groups)
-        check_crossed(line, sweep, before, composer, name, own=options.name is None)
-        levels = content, content.get("scales", {}).get(scale, {})
+        check_crossed(line, sweep, before, composer, name, own=given.name is None)
+        levels = content, content.get("scales", {}).get(given.scale, {})
         by_default = not any(key in level for level in levels for key in ("seeds", *DESIGNS))
     found = recall_seeds(sweep, line, before, by_default)
     made = expand(found.sweep, composer, name, found.words)
@@ -94,7 +76,7 @@ def plan(
     made = replace(made, notes=(*made.notes, *kept, *found.notes))
     if line.file is not None:
         notes = (*hidden_notes(line.file), *made.notes)
-        made = replace(made, notes=notes, file=file_hashes(find(line.file), scale))
+        made = replace(made, notes=notes, file=file_hashes(find(line.file), given.scale))
     return made, launcher
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import JOINT
 from ablate.planning.changes import DEFAULT as DESIGN
-from ablate.planning.changes import changes_of
+from ablate.planning.changes import WORD, changes_of
 from ablate.planning.compose import Composer
 from ablate.planning.declaration import (
     Item,
@@ -26,22 +26,25 @@ from ablate.planning.declaration import (
 )
 from ablate.planning.overrides import Word, once, parse, show
 from ablate.planning.parents import bare
+from ablate.planning.sweep_paths import sweep_files
 from ablate.shared.errors import UserError
 
 DEFAULT_SEEDS = 3
 TUNE = ("tune", "from.tune")  # sections of a search: of runs, of those that they start from
 OWN = ("seeds", "baseline", "analysis", *TUNE)  # the sweep's, not its runs'
-SEVERAL = ("--across", "--change")  # options that may come more than once
 COLUMNS = ("data", "model.arch")  # columns without being told
-VALUED: dict[str, tuple[str, Callable[[str], Any]]] = {  # options with a value, in their order
+# The options that declare a sweep, in their order: the field of `Options`, and how a text is read.
+OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--scale": ("scale", str),
     "--across": ("across", str),
+    "--each": ("each", bool),
     "--change": ("change", str),
     "--design": ("design", str),
     "--as": ("name", str),
     "--until": ("until", int),
     "--margin": ("margin", float),
 }
+SEVERAL = ("across", "change")  # which may come more than once
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,9 @@ class Options:
     """The options of a command line that declare a sweep: --scale, --as and so on."""
 
     scale: str | None = None
-    across: tuple[str, ...] = ()
+    across: Sequence[str] = ()
     each: bool = False
-    change: tuple[str, ...] = ()
+    change: Sequence[str] = ()
     design: str | None = None
     name: str | None = None
     until: int | None = None
@@ -59,30 +62,30 @@ class Options:
 
     @property
     def texts(self) -> list[str]:
-        given: list[tuple[str, str | float | None]] = [("--scale", self.scale)]
-        given += [("--across", key) for key in self.across]
-        given += [("--each", "")] * self.each
-        given += [("--change", change) for change in self.change]
-        given += [("--design", self.design), ("--as", self.name)]
-        given += [("--until", self.until), ("--margin", self.margin)]
         found = list[str]()
-        for option, value in given:
-            if value is not None:
-                found += [option, value if isinstance(value, str) else f"{value:g}"]
-        return [text for text in found if text]
+        for option, (field, kind) in OPTIONS.items():
+            given = getattr(self, field)
+            for value in given if field in SEVERAL else [given]:
+                if kind is bool:
+                    found += [option] * value
+                elif value is not None:
+                    found += [option, value if kind is str else f"{value:g}"]
+        return found
 
 
 def apart(words: Sequence[str]) -> tuple[list[str], Options]:
     """The words of a plan without its options, and these."""
-    given: dict[str, list[str]] = {name: [] for name in VALUED}
-    rest, own = list(words), list[str]()
-    while rest:
-        word = rest.pop(0)
-        given.get(word, own).append(rest.pop(0) if word in given else word)
-    said = {VALUED[name][0]: VALUED[name][1](*of[:1]) for name, of in given.items() if of}
-    said |= {VALUED[name][0]: tuple(given[name]) for name in SEVERAL}
-    options = Options(**said, each="--each" in own)
-    return [word for word in own if word != "--each"], options
+    given: dict[str, Any] = {field: [] for field in SEVERAL}
+    rest, own = iter(words), list[str]()
+    for word in rest:
+        field, kind = OPTIONS.get(word, ("", bool))
+        if field in SEVERAL:
+            given[field].append(next(rest))
+        elif field:
+            given[field] = True if kind is bool else kind(next(rest))
+        else:
+            own.append(word)
+    return own, Options(**given)
 
 
 @dataclass(frozen=True)
@@ -184,12 +187,22 @@ def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]
     """Every list of values is a factor of rows; `data`, `model.arch`, `across` are columns."""
     if tuned := [key for section in TUNE for key in line.sweep if key.startswith(section)]:
         raise UserError(f"{tuned[0]}: a search is declared in a sweep file, under `tune:`")
-    swept = [word for word in line.settings if word.swept]
-    across = line.options.across
-    for key in across:
+    swept, said = [word for word in line.settings if word.swept], line.options
+    if said.scale is not None:
+        raise UserError(f"--scale {said.scale}: only a sweep file has scales; give its NAME first")
+    if not (said.change or swept):
+        raise UserError(
+            f"nothing to sweep: give the NAME of a sweep ({', '.join(sweep_files())}), "
+            f"or values with commas, such as stem=none,dpn"
+        )
+    if said.design is not None and not said.change:
+        raise UserError(
+            f"--design {said.design}: of which changes? give --change {WORD}, twice or more"
+        )
+    for key in said.across:
         if key not in [word.key for word in swept]:
             raise UserError(f"--across {key}: needs values for the columns; give {key}=A,B")
-    beside = [word for word in swept if word.key in (*COLUMNS, *across)]
+    beside = [word for word in swept if word.key in (*COLUMNS, *said.across)]
     factors = [word for word in swept if word not in beside]
     baseline = line.sweep["baseline"].value if "baseline" in line.sweep else None
     if baseline is None and any(word.glob for word in factors):
@@ -197,15 +210,15 @@ def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]
     by_key = {word.key: word.values for word in factors}
     over = once(word for word in line.settings if not word.swept)
     changes = None
-    if line.options.change:
+    if said.change:
         if factors:
             raise UserError(
                 f"{factors[0].text}: the rows are those of --change; make it a change, or "
                 f"columns by --across {factors[0].key}"
             )
-        declared = changes_of(line.options.change, groups)
-        changes, rows = declared.of(line.options.design or DESIGN)
-    elif line.options.each:  # the first values hold for all rows; each other one changes one key
+        declared = changes_of(said.change, groups)
+        changes, rows = declared.of(said.design or DESIGN)
+    elif said.each:  # the first values hold for all rows; each other one changes one key
         first = {key: values[0] for key, values in by_key.items()}
         over |= first
         rows = [Item("base", {}, "")]

@@ -136,15 +136,12 @@ def write_sealed(path: Path, tree: Mapping[str, Any]) -> None:
 
 def read_sealed(path: Path) -> dict[str, Any] | None:
     """The object that `write_sealed` wrote; None where there is none, or it is not as written."""
-    try:
-        content = read_file(path)
-        tree = json.loads(content)
-        seal = tree.pop("seal")
-        return tree if _sealed(content.replace(seal.encode(), BLANK.encode(), 1)) == seal else None
-    except (FileNotFoundError, NotADirectoryError, NotRegular, ValueError, RecursionError):
+    tree, content = _parsed(path)
+    seal = tree.pop("seal", None) if isinstance(tree, dict) else None
+    if not isinstance(seal, str):  # other JSON
         return None
-    except (LookupError, TypeError, AttributeError):  # other JSON
-        return None
+    whole = _sealed(content.replace(seal.encode(), BLANK.encode(), 1)) == seal
+    return tree if whole else None
 
 
 def _sealed(content: bytes) -> str:

@@ -22,12 +22,16 @@ from typing import Any
 from ablate.shared.dataset import Listing, local
 from ablate.shared.errors import UserError
 from ablate.shared.files import FULL, make_folder, read_sealed, write_sealed
+from ablate.shared.schema import added
+from ablate.shared.sections import Data
 
 LARGE, MANY = 1 << 30, 50_000  # bytes and files that take seconds to hash
 _SAID_S = 10.0  # between two lines of progress
 
 # What of the `data` section belongs to the data's content: how it is read and split.
 _READING = ("source", "image", "label", "size", "channels", "train", "validation", "test")
+# And these, where they have not their defaults.
+_ADDED = ("cache_size", "cache", "broken", "labels", "text", "order", "rule")
 
 
 def fingerprint(
@@ -56,9 +60,6 @@ def fingerprint(
     found = found or local(Path(path).expanduser(), name, data.get("text") is not None)
     known = FileHashes(memo)
     hashes = known.hashes(found.files, name)
-    if found.kind == "parquet":
-        names = [os.path.basename(file) for file in found.files]
-        return _digest([*zip(names, hashes, strict=True)], data)
     prefix = os.path.join(found.path, "")
     names = [file.removeprefix(prefix) for file in found.files]
     return _digest([*zip(names, hashes, strict=True)], data)
@@ -66,21 +67,12 @@ def fingerprint(
 
 def _digest(content: Any, data: dict[str, Any]) -> str:
     reading = {key: data[key] for key in _READING}
-    if data.get("cache_size") is not None:  # each of these counts where it is not its default
-        reading["cache_size"] = data["cache_size"]
-    if data.get("cache", "decoded") != "decoded":  # one file serves all sizes
+    before = added(Data)
+    reading |= {key: data[key] for key in _ADDED if data.get(key, before[key]) != before[key]}
+    if "cache" in reading:  # one file serves all sizes
         del reading["size"]
-        reading["cache"] = data["cache"]
-    if data.get("broken", "error") != "error":
-        reading["broken"] = data["broken"]
-    if data.get("labels", "classes") != "classes":  # pixels are counted by class
-        reading |= {key: data.get(key) for key in ("labels", "ignore", "classes")}
-    if data.get("text") is not None:
-        reading["text"] = data["text"]
-    if data.get("order", "stored") != "stored":
-        reading["order"] = data["order"]
-    if data.get("rule") is not None:
-        reading["rule"] = data["rule"]
+    if "labels" in reading:  # pixels are counted by class
+        reading |= {key: data.get(key) for key in ("ignore", "classes")}
     text = json.dumps([content, reading], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -96,7 +88,8 @@ class FileHashes:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._known: dict[str, Any] = _recalled(path) if path else {}
+        # {} where it is not as it was written: a hash that rotted there would make other runs.
+        self._known: dict[str, Any] = (read_sealed(path) if path else None) or {}
         self.stamps: list[list[int]] = []
 
     def hashes(self, files: list[str], name: str) -> list[str]:
@@ -148,12 +141,6 @@ class FileHashes:
             except OSError as error:  # on a full disk it is read again
                 if error.errno not in FULL:
                     raise
-
-
-def _recalled(path: Path) -> dict[str, Any]:
-    """What the memo remembers, {} where it is not as it was written: a hash that rotted there would
-    make other runs of the same images."""
-    return read_sealed(path) or {}
 
 
 def _keys(files: list[str]) -> list[str]:

@@ -243,7 +243,6 @@ def task(tree: Mapping[str, Any]) -> TaskChoice:
             metric_of(said["key"], {"short": said["name"], **said}) for said in tree["metrics"]
         ),
         score=_not_made_again,
-        outputs=lambda classes: classes,
         prior="guessing",
         keeps="what the trainer gave as predictions",
         examples="examples",

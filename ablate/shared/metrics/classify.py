@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ablate.shared.metrics.metric import Excerpt, Metric, TaskChoice
+from ablate.shared.metrics.metric import Excerpt, Metric, TaskChoice, share
 from ablate.shared.metrics.probed import PROBED
 
 if TYPE_CHECKING:  # numpy, which `ablate --help` does without
@@ -50,17 +50,9 @@ CLASSIFY = TaskChoice(
     line="which of the classes an image shows",
     path="ablate.training.task.classify:Classify",
     metrics=(
-        Metric(
-            *("top1", "top-1 accuracy", "top-1", "%", "points", 100.0, 2),
-            lambda classes: 1 / classes,
-            most=100.0,
-            is_share=True,
-            right_within=1,
-        ),
-        Metric(
-            *("top5", "top-5 accuracy", "top-5", "%", "points", 100.0, 2),
-            lambda classes: min(5, classes) / classes,
-            most=100.0,
+        share("top1", "top-1 accuracy", "top-1", is_share=True, right_within=1),
+        share(
+            *("top5", "top-5 accuracy", "top-5", lambda classes: min(5, classes) / classes),
             is_share=True,
             right_within=5,
             needs=f"at least {TOP5_FROM} classes",
@@ -68,7 +60,6 @@ CLASSIFY = TaskChoice(
         Metric(*("loss", "test loss", "loss", "", "nats", 1.0, 4), math.log, sign=-1),
     ),
     score=score,
-    outputs=lambda classes: classes,
     prior="the class prior",
     keeps="class (predicted), rank (of the true class), loss, label (the true class), confidence "
     "(the probability of the predicted class)",

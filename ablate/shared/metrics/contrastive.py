@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ablate.shared.metrics.metric import Metric, TaskChoice
+from ablate.shared.metrics.metric import Metric, TaskChoice, share
 
 if TYPE_CHECKING:  # numpy, which `ablate --help` does without
     import numpy as np
@@ -36,21 +36,14 @@ CONTRASTIVE = TaskChoice(
     "zero-shot by the names of classes",
     path="ablate.training.task.contrastive:Contrastive",
     metrics=(
-        Metric(
-            *("zeroshot", "zero-shot top-1 accuracy", "zero-shot", "%", "points", 100.0, 2),
-            lambda classes: 1 / classes,
-            most=100.0,
-            is_share=True,
-        ),
+        share("zeroshot", "zero-shot top-1 accuracy", "zero-shot", is_share=True),
         # Embeddings that are all alike have ln B of B captions, the floor has ln(B / C) of these.
         Metric(
             *("loss", "test loss above its floor", "loss", "", "nats", 1.0, 4), math.log, sign=-1
         ),
-        Metric(
-            *("twins", "images of classes whose name is another's", "twins", "%", "points"),
-            *(100.0, 2, lambda classes: 0.0),
+        share(
+            *("twins", "images of classes whose name is another's", "twins", lambda classes: 0.0),
             sign=-1,
-            most=100.0,
             neutral=True,
         ),
     ),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from ablate.shared.metrics.metric import Metric, TaskChoice
+from ablate.shared.metrics.metric import Metric, TaskChoice, share
 
 if TYPE_CHECKING:  # numpy, which `ablate --help` does without
     import numpy as np
@@ -32,9 +32,7 @@ def _key(shots: int) -> str:
 
 def _metric(shots: int) -> Metric:
     """A mean over draws is no share of images that are right or wrong: its error isn't binomial."""
-    name = f"{shots}-shot"
-    names = (_key(shots), f"{name} accuracy", name)
-    return Metric(*names, "%", "points", 100.0, 2, lambda classes: 1 / classes, most=100.0)
+    return share(_key(shots), f"{shots}-shot accuracy", f"{shots}-shot")
 
 
 def shown(examples: Mapping[str, int], classes: int) -> int:
@@ -50,7 +48,6 @@ FEWSHOT = TaskChoice(
     # The papers' tables are of 25 shots, which also vary the least from draw to draw.
     metrics=tuple(map(_metric, reversed(SHOTS))),
     score=score,
-    outputs=lambda classes: classes,
     prior="the class prior",
     keeps="label, class (predicted, by shots and draw)",
     how=f"Few-shot: ridge regression on frozen features of k training images a class; a run's "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:  # numpy, which `ablate --help` does without
     import numpy as np
@@ -80,6 +80,18 @@ class Metric:
         return f"{self.scale * raw:.{self.decimals}f} {self.unit}".rstrip()
 
 
+def uniform(classes: int) -> float:
+    """The share of examples that guessing gets right."""
+    return 1 / classes
+
+
+def share(
+    key: str, name: str, short: str, chance: Callable[[int], float] = uniform, **more: Any
+) -> Metric:
+    """A share of the test set, in per cent; `more`: other fields."""
+    return Metric(key, name, short, "%", "points", 100.0, 2, chance, most=100.0, **more)
+
+
 @dataclass(frozen=True)
 class Excerpt:
     """What a lean bundle keeps of a task's predictions.
@@ -117,9 +129,9 @@ class TaskChoice:
     path: str  # of the class that trains it
     metrics: tuple[Metric, ...]
     score: Callable[[np.ndarray, int], dict[str, float]]
-    outputs: Callable[[int], int]
     prior: str  # the best prediction that looks at no image, in words
     keeps: str  # what `predictions.npy` has of an example, in words
+    outputs: Callable[[int], int] = lambda classes: classes
     how: str = ""
     examples: str = "images"  # what a test set is of
     collapse: str = ""  # how a run ends that collapsed, in words; "": by its training loss

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.shared.metrics.fewshot import SHOTS
-from ablate.shared.metrics.metric import Metric
+from ablate.shared.metrics.metric import Metric, share
 
 Arrays = Mapping[str, Any]  # of a probe's file: numpy arrays by name
 Spec = Mapping[str, Any]  # the plain tree of a run
@@ -161,12 +161,7 @@ class Probed:
 def _scale(part: str, what: str) -> Metric:
     names = f"scales:{part}", f"scale of the norm before the patch embedding, {what}", part
     return Metric(
-        *names,
-        "",
-        "units",
-        1.0,
-        3,
-        no_chance,
+        *(*names, "", "units", 1.0, 3, no_chance),
         probe="scales",
         neutral=True,
         on="weights of the last step",
@@ -178,12 +173,7 @@ def _scale(part: str, what: str) -> Metric:
 def _distance(number: str, where: str) -> Metric:
     names = f"attention:{number}", f"mean attention distance {where}", f"distance {where}"
     return Metric(
-        *names,
-        "grid units",
-        "grid units",
-        1.0,
-        2,
-        no_chance,
+        *(*names, "grid units", "grid units", 1.0, 2, no_chance),
         probe="attention",
         neutral=True,
         on="the model of the last step on 500 to 999 evenly spaced validation images, or on all of "
@@ -195,14 +185,8 @@ def _distance(number: str, where: str) -> Metric:
 
 def _shots(shots: int) -> Metric:
     names = f"fewshot:{shots}", f"{shots}-shot accuracy", f"{shots}-shot"
-    return Metric(
+    return share(
         *names,
-        "%",
-        "points",
-        100.0,
-        2,
-        lambda classes: 1 / classes,
-        most=100.0,
         probe="fewshot",
         how="Few-shot: ridge regression on features of the model at the last step, with k training "
         "images a class; a run's accuracy is its mean over the draws of these images.",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from ablate.shared.metrics.metric import Metric, TaskChoice
+from ablate.shared.metrics.metric import TaskChoice, share
 from ablate.shared.metrics.probed import PROBED
 
 if TYPE_CHECKING:  # numpy, which `ablate --help` does without
@@ -40,15 +40,10 @@ SEGMENT = TaskChoice(
     line="which class each pixel is of, by a linear decoder of the patches' tokens",
     path="ablate.training.task.segment:Segment",
     metrics=(
-        Metric(*("miou", "mean IoU", "mIoU", "%", "points", 100.0, 2), guessed, most=100.0),
-        Metric(
-            *("pixels", "pixel accuracy", "pixel acc.", "%", "points", 100.0, 2),
-            lambda classes: 1 / classes,
-            most=100.0,
-        ),
+        share("miou", "mean IoU", "mIoU", guessed),
+        share("pixels", "pixel accuracy", "pixel acc."),
     ),
     score=score,
-    outputs=lambda classes: classes,
     prior="the classes' shares of the pixels",
     keeps="pixels by class: of the mask, predicted, both alike",
     how="Mean IoU: of each class, summed over the pixels of all pictures at their original size; "
