@@ -15,7 +15,6 @@ from test_table import every_text, finished, make_plan, tabulate
 from ablate.analysis import stats
 from ablate.planning.expand import plan as expanded
 from ablate.planning.plan import Plan
-from ablate.planning.probing import no_images
 from ablate.report.formats import render
 from ablate.store import looks
 from ablate.store.store import Store
@@ -109,8 +108,8 @@ def test_a_column_without_some_predictions_is_judged_without_images_and_says_so(
 def test_images_tell_of_shares_of_right_ones_alone():
     plan, results, predictions, *_ = planted(metric="loss")
     assert plan.spread == "one way"
-    assert "not loss" in no_images(plan, plan.metric)
-    assert no_images(*(lambda p: (p, p.metric))(make_plan(ROWS))) == ""
+    assert "not loss" in plan.no_images(plan.metric)
+    assert (lambda p: p.no_images(p.metric))(make_plan(ROWS)) == ""
     table = tabulate(plan, results, predictions=predictions)
     assert all(not column.lacking for column in table.columns)
 

@@ -156,7 +156,6 @@ def read_table(
     """The table of a sweep, which is a look, and the parts that `--show` asks for."""
     from ablate.analysis.paper import beside
     from ablate.analysis.reading import read
-    from ablate.planning.probing import no_images
     from ablate.report.formats import DEFAULT, SHOW, check_show
     from ablate.running.estimate import sizes
 
@@ -170,7 +169,7 @@ def read_table(
             f"--against paper: published figures are accuracies, but the table is of "
             f"{plan.metric.key}; add analysis.metric={plan.task.metrics[0].key}"
         )
-    if "population" in parts and (why := no_images(plan, plan.metric)):
+    if "population" in parts and (why := plan.no_images(plan.metric)):
         raise UserError(f"--show population: {why}; leave population out")
     also = [part for part in parts if part not in SHOW]
     plan = plan.with_own(*also, place="--show")

@@ -84,13 +84,9 @@ def hydra_on_conf() -> Iterator[None]:
 
 def _loaded(file: Path) -> Any:
     from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
 
-    try:
+    with told(str(file)):
         return OmegaConf.load(file)
-    except (OmegaConfBaseException, YAMLError, OSError) as error:
-        raise UserError(f"{file}: {first_line(error)}") from error
 
 
 def generated() -> dict[str, dict[str, dict[str, Any]]]:
@@ -115,28 +111,38 @@ def generated() -> dict[str, dict[str, dict[str, Any]]]:
 
 def compose_config(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
     """(plain tree, interpolations unresolved; what was chosen of each group)."""
+    with told(f"conf: {' '.join([name, *words])}"), hydra_on_conf():
+        tree, choices = composed(name, words)
+    check_resolvers(tree, "conf")
+    return tree, choices
+
+
+def composed(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """`compose_config`, of the folder that Hydra is initialised on."""
     from hydra import compose
-    from hydra.errors import HydraException
     from omegaconf import OmegaConf
+
+    config = compose(name, words, return_hydra_config=True)
+    chosen = {str(group): choice for group, choice in config.hydra.runtime.choices.items()}
+    kept = [str(key) for key in config if key != "hydra"]
+    tree: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, kept), resolve=False)
+    choices = {k: choice for k, choice in chosen.items() if not k.startswith("hydra/")}
+    return {str(key): value for key, value in tree.items()}, choices
+
+
+@contextlib.contextmanager
+def told(what: str) -> Iterator[None]:
+    """What Hydra and those below it refuse inside is a UserError, `what` first."""
+    from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
     try:
-        with hydra_on_conf():
-            config = compose(name, words, return_hydra_config=True)
-            choices = OmegaConf.to_container(config.hydra.runtime.choices)
-            kept = [str(key) for key in config if key != "hydra"]
-            tree = OmegaConf.to_container(OmegaConf.masked_copy(config, kept), resolve=False)
-    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise UserError(f"conf: {' '.join([name, *words])}: {first_line(error)}") from error
+        yield
+    except (HydraException, OmegaConfBaseException, YAMLError, OSError, ValueError) as error:
+        raise UserError(f"{what}: {first_line(error)}") from error
     except RecursionError as error:
-        place = " ".join([name, *words])
-        raise UserError(f"conf: {place}: its `defaults` include themselves") from error
-    assert isinstance(tree, dict)
-    assert isinstance(choices, dict)
-    check_resolvers(tree, "conf")
-    chosen = {str(k): v for k, v in choices.items() if not str(k).startswith("hydra/")}
-    return {str(key): value for key, value in tree.items()}, chosen
+        raise UserError(f"{what}: its `defaults` include themselves") from error
 
 
 DEEP = 50  # levels of a file

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.conf import first_line
+from ablate.planning.conf import composed, told
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.own import TRAINER
 from ablate.shared.program import override
@@ -90,29 +90,17 @@ def _text(node: ast.expr | None) -> str | None:
 
 
 def _compose(folder: Path, name: str, overrides: list[str]) -> Composed:
-    from hydra import compose, initialize_config_dir
+    from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
     from hydra.core.object_type import ObjectType
-    from hydra.errors import HydraException
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
 
-    try:
-        with initialize_config_dir(str(folder), version_base=None):
-            config = compose(name, overrides, return_hydra_config=True)
-            loader = GlobalHydra.instance().config_loader()
-            choices = {
-                str(key): str(value)
-                for key, value in config.hydra.runtime.choices.items()
-                if value is not None and not str(key).startswith("hydra/")
-            }
-            options = {key: loader.get_group_options(key, ObjectType.CONFIG) for key in choices}
-            kept = [str(key) for key in config if key != "hydra"]
-            tree = OmegaConf.to_container(OmegaConf.masked_copy(config, kept), resolve=False)
-    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-        what = " ".join([f"{folder}/{name}.yaml", *overrides])
-        raise UserError(f"{TRAINER}.keys: hydra: {what}: {first_line(error)}") from error
+    what = " ".join([f"{folder}/{name}.yaml", *overrides])
+    where = f"{TRAINER}.keys: hydra: {what}"
+    with told(where), initialize_config_dir(str(folder), version_base=None):
+        tree, chosen = composed(name, overrides)
+        choices = {key: str(value) for key, value in chosen.items() if value is not None}
+        loader = GlobalHydra.instance().config_loader()
+        options = {key: loader.get_group_options(key, ObjectType.CONFIG) for key in choices}
     leaves = {key: value for key, value in _leaves(tree) if key != "name"}  # ours, in `trainer`
     missing = [key for key, value in leaves.items() if value == "???"]
     derived = [key for key, value in leaves.items() if "${" in repr(value)]

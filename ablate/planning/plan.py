@@ -7,10 +7,11 @@ that a table needs to know of a sweep, so that an edited sweep file leaves old t
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ablate.planning import own_metric
 from ablate.planning.analysis_keys import Analysis
@@ -27,14 +28,17 @@ from ablate.planning.cell import (
 )
 from ablate.planning.changes import Changes
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
-from ablate.planning.probing import Spread, check_layer, check_measured, spread_of
 from ablate.shared.errors import UserError, format_of, printable, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 from ablate.shared.metrics.probed import called
-from ablate.shared.parts import PROBE
+from ablate.shared.own import marks_examples
+from ablate.shared.parts import PROBE, is_plugin
 from ablate.shared.schema import read
 from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
 from ablate.version import FORMAT
+
+Spread = Literal["images", "one way", "paired"]
+FEWEST_AT_ONCE = 5  # seeds: with fewer, a family of several columns is judged in pairs
 
 
 @dataclass(frozen=True)
@@ -132,18 +136,72 @@ class Plan:
 
     @property
     def spread(self) -> Spread:
-        """By which gains are judged: see `probing.spread_of`."""
-        return spread_of(self)
+        """By which gains are judged: what `analysis.spread` says, `auto` being `images` where the
+        metric counts right and wrong test images, else `one way`.
+
+        It is `paired` where these err above .06 (docs/statistics.md): over several columns at once,
+        and at declared looks, without images; with images over several columns by few seeds.
+        """
+        at_once = self.analysis.family == "table" and len(self.columns) > 1
+        if self.analysis.spread == "paired":
+            return "paired"
+        if self.no_images(self.metric):
+            return "paired" if at_once or self.analysis.looks else "one way"
+        return "paired" if at_once and self.n < FEWEST_AT_ONCE else "images"
+
+    def no_images(self, metric: Metric) -> str:
+        """Why the images that runs get right say nothing of this metric; "" where they do."""
+        for cell in self.cells[:1]:
+            if marks_examples(cell.spec, metric.key):
+                continue
+            if not metric.right_within:
+                made = " and ".join(m.key for m in TASKS[DEFAULT].metrics if m.right_within)
+                which = f"which makes {made} of {DEFAULT}, not {metric.key}"
+                return f"says which images are right, {which}"
+        return "is not tried for tuned sweeps, whose n counts searches" if self.tune else ""
 
     def named(self, name: str, place: str) -> Metric:
         """Raises UserError for a metric that its task has not, or its runs don't measure."""
         metric = self.task.find(name)
         if metric is None:
             raise unknown(place, name, self.task.names)
-        check_measured(self, metric, place)
-        if not place.endswith("--show"):  # which prints "-" for such a row
-            check_layer(self, metric, place)
+        self._check_measured(metric, place)
+        if metric.layer and not place.endswith("--show"):  # which prints "-" for such a row
+            self._check_layer(metric, place)
         return metric
+
+    def _check_measured(self, metric: Metric, place: str) -> None:
+        """Raises UserError for a number of a probe that its runs are without."""
+        without = (c.row for c in self.cells if metric.probe not in c.spec.get("probe", ()))
+        if metric.probe and (rows := list(dict.fromkeys(without))):
+            more = f" and {len(rows) - 1} more row{'s'[: len(rows) > 2]}" if len(rows) > 1 else ""
+            raise UserError(
+                f"{place}: {metric.key}: the runs of {rows[0]!r}{more} do not measure "
+                f"{metric.probe}; {self.again(metric.probe)} trains runs that do: new ones, with "
+                f"ids of their own"
+            )
+
+    def _check_layer(self, metric: Metric, place: str) -> None:
+        """Raises UserError for a number of a layer that a row is known not to have. How many layers
+        a class of the user's own has, only its runs tell; a whole model has no such probe."""
+        for cell in self.cells:
+            depth = cell.spec["model"].get("depth", metric.layer)
+            if depth < metric.layer and not is_plugin(cell.spec["block"]["name"]):
+                raise UserError(
+                    f"{place}: {cell.row!r} has no {metric.key}: its model has "
+                    f"{depth} layer{'s'[: depth > 1]}; choose another metric, or other rows"
+                )
+
+    def again(self, probe: str = "") -> str:
+        """The command of the sweep; with `probe` of the sweep whose runs measure that, too."""
+        if not probe:
+            return f"`{shlex.join(['ablate', *self.command])}`"
+        asked = {name for cell in self.cells for name in cell.spec.get("probe", ())}
+        kept = [word for word in self.words if not word.startswith("probe=")]
+        if "--as" in kept:  # other runs: another sweep
+            del kept[kept.index("--as") : kept.index("--as") + 2]
+        word = f"probe=[{','.join(sorted({*asked, probe}))}]"
+        return f"`{shlex.join(['ablate', 'sweep', *kept, word])}`"
 
     def with_own(self, *names: str, place: str = "analysis.metric") -> Plan:
         """The plan with what the files of its metric and of these say now, where they are the

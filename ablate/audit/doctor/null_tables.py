@@ -15,7 +15,6 @@ from ablate.analysis.scores import Results, Scores, all_scores, by_replicate
 from ablate.audit.doctor.finding import Finding, Findings
 from ablate.planning.cell import Column
 from ablate.planning.plan import Plan
-from ablate.planning.probing import again
 from ablate.report.text import counted
 from ablate.shared.errors import UserError
 from ablate.store.find import computed, driven, instance, left_out, sweeps
@@ -141,7 +140,7 @@ def _refusal(plan: Plan) -> str:
         shared = condition.shared
         return f"{plan.name}: its tables give no verdicts, for all runs of a row share one {shared}"
     few = len(plan.seeds) < FEWEST_RUNS and not plan.design.grows
-    command = f"`{seeds_command(plan, FEWEST_RUNS)}`" if few else again(plan)
+    command = f"`{seeds_command(plan, FEWEST_RUNS)}`" if few else plan.again()
     return (
         f"{plan.name}: a row needs {FEWEST_RUNS} seeds that finished, three for a baseline and "
         f"three for each of two variants, and no row has as many: {command}"

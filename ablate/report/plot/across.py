@@ -12,7 +12,6 @@ from ablate.analysis.captions import level
 from ablate.analysis.table import Table
 from ablate.planning.overrides import show
 from ablate.planning.plan import Plan
-from ablate.planning.probing import again
 from ablate.report.plot.form import Form, Nothing, RunDirs, ink_of, inks, named
 from ablate.report.plot.style import Drawing
 
@@ -30,7 +29,7 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     means = {(e.row, e.column): e.accuracy for e in table.entries if e.accuracy is not None}
     rows = [row.label for row in plan.rows if form.shows(row.label)]
     if not any(row in rows for row, _ in means):
-        raise Nothing(f"{plan.name}: no run has a result yet; run {again(plan)}")
+        raise Nothing(f"{plan.name}: no run has a result yet; run {plan.again()}")
     others, ink = [_others(plan, line[0], key) for line in lines], inks(plan)
     alone = len(lines) == 1
     metric = table.of()

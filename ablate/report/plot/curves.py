@@ -10,7 +10,6 @@ from matplotlib.ticker import MaxNLocator
 from ablate.analysis import stats
 from ablate.analysis.table import Table
 from ablate.planning.plan import Plan
-from ablate.planning.probing import again
 from ablate.report.plot.form import Form, Nothing, RunDirs, in_order, inks, named
 from ablate.report.plot.style import Drawing
 
@@ -33,7 +32,7 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
                 epochs = found.setdefault((run.cell.row, run.cell.column), {})
                 epochs.setdefault(line[by], []).append(line)
     if not found:
-        raise Nothing(f"{plan.name}: no run has a validation yet; run {again(plan)}")
+        raise Nothing(f"{plan.name}: no run has a validation yet; run {plan.again()}")
     every = (
         ("train_loss", "training loss", 1.0),
         (f"val_{first.key}", first.with_unit(first.validated), first.scale),
@@ -97,7 +96,7 @@ def tuning(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
             cell = scores.setdefault((trial.cell.row, trial.cell.column), [])
             cell.append(sign * scale * trial.score)
     if not scores:
-        raise Nothing(f"{plan.name}: no round of trials has ended yet; run {again(plan)}")
+        raise Nothing(f"{plan.name}: no round of trials has ended yet; run {plan.again()}")
     ink, columns = inks(plan), [column.label for column in plan.columns]
     sheet = Drawing.of_panels(
         *(plan, table, form, "tuning", "Best score of a search by its number of trials"),

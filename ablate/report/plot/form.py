@@ -17,7 +17,6 @@ from typing import Any
 from ablate.analysis.table import Table
 from ablate.planning.cell import PlannedRun, Row
 from ablate.planning.plan import Plan
-from ablate.planning.probing import again
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.rundir import RunDir
 
@@ -153,8 +152,8 @@ def probed(plan: Plan, table: Table, rundir: RunDirs, form: Form, probe: str) ->
     if found:
         return found
     if any(probe in cell.spec.get("probe", ()) for cell in plan.cells):
-        raise Nothing(f"{plan.name}: no run has measured {probe} yet; run {again(plan)}")
-    raise Nothing(f"{plan.name}: its runs did not measure {probe}; run {again(plan, probe)}")
+        raise Nothing(f"{plan.name}: no run has measured {probe} yet; run {plan.again()}")
+    raise Nothing(f"{plan.name}: its runs did not measure {probe}; run {plan.again(probe)}")
 
 
 def in_order(plan: Plan, table: Table, form: Form) -> Iterator[PlannedRun]:

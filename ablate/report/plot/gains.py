@@ -14,7 +14,6 @@ from matplotlib.markers import CARETDOWN, CARETLEFT, CARETRIGHT, CARETUP
 from ablate.analysis.captions import family, level, sentence
 from ablate.analysis.table import Entry, Table
 from ablate.planning.plan import Plan
-from ablate.planning.probing import again
 from ablate.report.plot.form import BLACK, Form, Ink, Nothing, RunDirs, inks, named
 from ablate.report.plot.style import Drawing
 
@@ -139,7 +138,7 @@ def _with_gains(plan: Plan, table: Table, form: Form) -> list[Entry]:
         raise Nothing(f"{plan.name}: no gain, since no row shares a seed with {plan.baseline}")
     raise Nothing(
         f"{plan.name}: no gain yet, since no row has finished a seed that {plan.baseline} has "
-        f"finished, too; run {again(plan)}"
+        f"finished, too; run {plan.again()}"
     )
 
 
