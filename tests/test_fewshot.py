@@ -19,9 +19,8 @@ import ablate
 from ablate.data.batches import evaluation_batches
 from ablate.data.image_changes import ImageView
 from ablate.data.splits import Split, open_cached
-from ablate.planning.cell_search import applied
 from ablate.planning.expand import plan as make_plan
-from ablate.planning.search import Search
+from ablate.planning.search import Search, applied
 from ablate.planning.space import default_of
 from ablate.shared import spec
 from ablate.shared.errors import UserError

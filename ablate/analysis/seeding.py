@@ -8,10 +8,9 @@ from typing import Any
 
 from ablate.analysis.course import ColumnCourse, courses_of, lines, look_events, standing
 from ablate.analysis.own import with_own
-from ablate.planning.cell_search import Lines, Metrics, Results
 from ablate.planning.design import Standing, with_seeds
 from ablate.planning.plan import Plan
-from ablate.planning.search import Grower, Search
+from ablate.planning.search import Grower, Lines, Metrics, Results, Search
 from ablate.store import looks
 from ablate.store.events import Look
 from ablate.store.past_looks import PastLooks

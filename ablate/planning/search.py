@@ -10,24 +10,45 @@ the next are spread over the whole range before any sampler follows what was fou
 
 from __future__ import annotations
 
+import copy
 import itertools
+import math
 import os
 import tempfile
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from ablate.planning.cell import Cell
-from ablate.planning.cell_search import CellSearch, Lines, Metrics, Results
+from ablate.planning.cell import Cell, Trial, TuningStage, TuningWinner
 from ablate.planning.design import Standing
+from ablate.planning.parents import FROM, is_of_parent, trees_of
 from ablate.planning.plan import Plan
+from ablate.planning.space import (
+    FACTORS,
+    SPREAD,
+    default_of,
+    distribution,
+    explored,
+    grid_points,
+    is_at_edge,
+    make_sampler,
+    spread_points,
+)
 from ablate.planning.tree import file_name
 from ablate.shared import spec
+from ablate.shared.errors import UserError
 from ablate.shared.files import make_folder, sync_folder
+from ablate.shared.trainer import any_run
 
 if TYPE_CHECKING:
     import optuna
+
+Lines = Sequence[Mapping[str, Any]]  # of metrics.jsonl
+Metrics = Callable[[str], Lines]  # run id -> them
+Results = Callable[[str], Mapping[str, Any] | None]  # run id -> its result, once it has one
 
 
 class Grower(Protocol):
@@ -162,3 +183,330 @@ def _plain(trial: optuna.trial.FrozenTrial) -> optuna.trial.FrozenTrial:
         user_attrs=trial.user_attrs,
         intermediate_values=trial.intermediate_values,
     )
+
+
+# --- One search of a cell, stage by stage -------------------------------------------------------
+
+
+class CellSearch:
+    """One of the searches of a cell, stage by stage."""
+
+    def __init__(self, plan: Plan, cell: Cell, number: int) -> None:
+        assert plan.tune is not None
+        if plan.tune.parents and cell.spec.get("parent") is None:
+            raise UserError("from.tune: runs start from no other run; give `from:` its settings")
+        self._tune, self._metric = plan.tune, plan.judged
+        self.cell, self.number, self._seed = cell, number, plan.tune.trial_seed(number)
+        baseline = plan.cell(plan.baseline, cell.column)
+        assert baseline is not None
+        self.spec = dict(cell.spec)  # with the winners of the stages that are done
+        self._studies: list[tuple[TuningStage, optuna.Study]] = []
+        self._defaults = [
+            {key: default_of(baseline.spec, key, values) for key, values in stage.space.items()}
+            for stage in plan.tune.stages
+        ]
+        # The parents of the first report that takes its winner are those of its trials, unless they
+        # are what is searched: then a trial's has its seed.
+        self._report = plan.searches(cell)[number][0]
+        self._params: dict[str, Any] = {}  # these winners
+        self._noise: tuple[str, ...] = ()  # keys of stages whose winner may be the luck of a draw
+        self._cut: dict[str, int | None] = {}  # run that was told -> where it was pruned
+        self._asked: list[tuple[Trial, optuna.trial.Trial]] = []  # not told
+        self._judges: list[Judge] = []  # of these
+        self._told = 0  # trials of the stage
+        self._spent = 0.0  # of the trials, in whole ones
+        self._multiply_adds = 0.0  # of what is spent
+        self.trials: list[Trial] = []
+        self._choice: TuningWinner | None = None
+
+    def advance(self, results: Results, metrics: Metrics) -> bool:
+        """Tell rounds that are done and ask the next; False where there was nothing to do."""
+        moved = False
+        while self._choice is None:
+            if self._asked:
+                runs = [only_run(trial.cell.ids) for trial, _ in self._asked]
+                found = [results(run) for run in runs]
+                if any(result is None for result in found):
+                    break
+                self._tell(
+                    [(result or {}, metrics(run)) for run, result in zip(runs, found, strict=True)]
+                )
+            moved = True
+            if self._studies and self._told == self._studies[-1][0].trials:
+                self._close_stage()
+            else:
+                self._ask()
+        return moved
+
+    def prune(self, run: str, metrics: Lines) -> int | None:
+        """See Search.prune. Only the rounds before are looked at, so that nobody's speed counts."""
+        for place, (trial, _) in enumerate(self._asked):
+            if run in trial.cell.ids.values():
+                return self._judge(place)(self._judged(metrics))
+        return None
+
+    def _tell(self, found: Sequence[tuple[Mapping[str, Any], Lines]]) -> None:
+        """The results of a round, in the order of its trials. Equal trials are one run, which is
+        paid and judged once."""
+        from optuna.trial import TrialState
+
+        study = self._studies[-1][1]
+        again = []
+        for place, ((trial, _), (_, lines)) in enumerate(zip(self._asked, found, strict=True)):
+            run = only_run(trial.cell.ids)
+            again.append(run in self._cut)
+            if run not in self._cut:
+                pruned = self._tune.pruner != "none"
+                self._cut[run] = self._judge(place)(self._judged(lines)) if pruned else None
+        for (trial, asked), (result, lines), paid in zip(self._asked, found, again, strict=True):
+            step = self._cut[only_run(trial.cell.ids)]
+            counted = [line for line in lines if step is None or line["step"] <= step]
+            for n, line in enumerate(self._judged(counted), start=1):
+                asked.report(self._score(line, "val_"), n)
+                asked.should_prune()  # for what pruners note of a trial; it is decided above
+            early = step is not None or result["status"] == "pruned"
+            told = study.tell(
+                asked,
+                None if early else self._value(result, trial.cell.spec),
+                state=TrialState.PRUNED if early else TrialState.COMPLETE,
+            )
+            self.trials[trial.number] = replace(
+                trial,
+                score=told.value,  # pruned: its last one
+                error=self._error(told.value, counted),
+                state="pruned" if early else result["status"],
+            )
+            if paid:
+                continue
+            self._spent += (
+                spec.share_done(trial.cell.spec, counted[-1]) if early and counted else 1.0
+            )
+            steps = counted[-1]["step"] if early and counted else result["step"]
+            self._multiply_adds += 3.0 * _forward(trial.cell.spec, result) * steps
+        self._told += len(self._asked)
+        self._asked, self._judges = [], []
+
+    def _judge(self, place: int) -> Judge:
+        """Whether the trial at that place of the round goes on."""
+        from optuna.trial import TrialState, create_trial
+
+        if not self._judges:
+            study = self._studies[-1][1]
+            told = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+            for before, _ in enumerate(self._asked):
+                alone = self._new_study()
+                alone.add_trials(told)
+                alone.add_trials([create_trial(state=TrialState.FAIL)] * before)  # for its number
+                self._judges.append(Judge(alone.ask(), partial(self._score, prefix="val_")))
+        return self._judges[place]
+
+    def choice(self, taken: Mapping[int, tuple[int, ...]]) -> TuningWinner | None:
+        """What it chose, once it is over. `taken`: the reports that take each search's winner."""
+        return self._choice and replace(self._choice, seeds=taken[self.number])
+
+    def studies(self, several: bool) -> list[tuple[str, optuna.Study]]:
+        """(name, study) of every stage begun; `several`: is it one of them in its cell?"""
+        label = self.cell.row + (f"@{self.cell.column}" if self.cell.column else "")
+        label += f" search {self.number}" if several else ""
+        stages = len(self._tune.stages) > 1
+        return [
+            (f"{label} stage {n}" if stages else label, study)
+            for n, (_, study) in enumerate(self._studies, start=1)
+        ]
+
+    def _new_study(self) -> optuna.Study:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        pruner = {
+            "none": optuna.pruners.NopPruner,
+            "median": optuna.pruners.MedianPruner,
+            "hyperband": optuna.pruners.HyperbandPruner,
+        }[self._tune.pruner]
+        # Hyperband hashes the name, which would else be a random one.
+        return optuna.create_study(study_name="search", direction=self._goal, pruner=pruner())
+
+    def _ask(self) -> None:
+        if not self._studies or self._told == self._studies[-1][0].trials:
+            self._studies.append((self._tune.stages[len(self._studies)], self._new_study()))
+            self._told = 0
+        stage, study = self._studies[-1]
+        place = len(self._studies) - 1
+        size = self._tune.round + (self._told == 0)  # the default, and a round
+        size = min(size, stage.trials - self._told)
+        key = (self._tune.seed, self.number, place)
+        default, points = self._defaults[place], []
+        if self._tune.sampler == "grid":
+            points = grid_points(stage, default)
+        elif self._told <= SPREAD:
+            points = [default, *spread_points(stage, SPREAD + self._tune.round, key)]
+        for params in points[self._told : self._told + size]:
+            study.enqueue_trial(params)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of samplers that Optuna calls experimental
+            study.sampler = make_sampler(self._tune, (*key, self._told))
+            distributions = {key: distribution(values) for key, values in stage.space.items()}
+            for _ in range(size):
+                asked = study.ask(fixed_distributions=distributions)
+                trial = self._trial(stage, place, dict(asked.params))
+                asked.set_user_attr("run", only_run(trial.cell.ids))
+                self._asked.append((trial, asked))
+                self.trials.append(trial)
+
+    def _trial(self, stage: TuningStage, place: int, params: dict[str, Any]) -> Trial:
+        tree = applied(self.spec, {**stage.at, **params})
+        said = {*stage.at, *params, *self._params}
+        if self._tune.parents:
+            tree = {key: value for key, value in tree["parent"].items() if key != "seed"}
+            said = {key.removeprefix(FROM) for key in said}
+        if not any(map(is_of_parent, said)):
+            tree = spec.pinned(tree, self._report)
+        row, column, overrides = self.cell.row, self.cell.column, self.cell.overrides
+        cell = Cell(row, column, tree, spec.ids_of(tree, (self._seed,)), overrides)
+        return Trial(len(self.trials), place, params, cell, search=self.number)
+
+    def _close_stage(self) -> None:
+        stage, study = self._studies[-1]
+        best = study.best_trial
+        before = len(self.trials) - stage.trials
+        self._params |= best.params
+        self.spec = applied(self.spec, best.params)
+        if _is_noise(self.trials[before:], self._goal):
+            self._noise += tuple(stage.space)
+        if len(self._studies) < len(self._tune.stages):
+            self._ask()
+            return
+        edges = [
+            key
+            for stage in self._tune.stages
+            for key, values in stage.space.items()
+            if is_at_edge(self._params[key], values)
+        ]
+        assert best.value is not None
+        self._choice = TuningWinner(
+            params=self._params,
+            trial=before + best.number,
+            trials=len(self.trials),
+            value=best.value,
+            edges=tuple(edges),
+            spent=self._spent,
+            multiply_adds=self._multiply_adds,
+            search=self.number,
+            seed=self._seed,
+            explored={
+                key: explored([t.params[key] for t in self.trials if key in t.params], values)
+                for stage in self._tune.stages
+                for key, values in stage.space.items()
+            },
+            noise=self._noise,
+        )
+
+    @property
+    def _goal(self) -> Literal["minimize", "maximize"]:
+        return "minimize" if self._metric.sign < 0 else "maximize"
+
+    def _value(self, result: Mapping[str, Any], tree: Mapping[str, Any]) -> float:
+        """The final validation score of a trial of this tree; what diverged is as bad as
+        guessing."""
+        if result["status"] == "finished":
+            return self._score(result["validation"])
+        if (worst := spec.worst_of(tree, self._metric)) is None:  # every metric of ours has one
+            raise UserError(
+                f"tune: a trial diverged, and trainer.metrics.{self._metric.key} says not what "
+                f"that counts as; declare its chance or its range, and sweep again"
+            )
+        return worst
+
+    def _judged(self, lines: Lines) -> Lines:
+        """The lines that have what trials are judged by, as all lines of ours."""
+        return [line for line in lines if f"val_{self._metric.key}" in line]
+
+    def _score(self, scores: Mapping[str, Any], prefix: str = "") -> float:
+        key = self._metric.key
+        if prefix + key not in scores:
+            raise UserError(
+                f"tune: {self.cell.row}: a trial logged no {key}, by which trials are judged; call "
+                f"run.log(step, {key}=...) with its value on validation data"
+            )
+        return float(scores[prefix + key])
+
+    def _error(self, score: float | None, lines: Lines) -> float | None:
+        """The binomial standard error of a share of the validation set; None of another metric."""
+        n = next((line["val_n"] for line in lines if line.get("val_n")), None)
+        if score is None or n is None or not self._metric.is_share:
+            return None
+        return math.sqrt(max(score * (1 - score), 0.0) / n)
+
+
+class Judge:
+    """The pruner's word on one trial, of which it sees but those of the rounds before."""
+
+    def __init__(self, trial: optuna.trial.Trial, score: Callable[[Mapping[str, Any]], float]):
+        self._trial, self._score = trial, score
+        self._seen = 0
+        self._step: int | None = None
+
+    def __call__(self, lines: Lines) -> int | None:
+        """At which step it ends; None: it goes on. Lines that it saw before are the same again."""
+        for line in lines[self._seen :]:
+            if self._step is not None:
+                break
+            self._seen += 1
+            self._trial.report(self._score(line), self._seen)
+            if self._trial.should_prune():
+                self._step = int(line["step"])
+        return self._step
+
+
+def applied(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain tree of a spec, without its seed, with dotted keys set, and checked."""
+    for key in values:
+        if key.endswith(spec.LENGTHS[0]):  # steps win over examples, those over epochs:
+            level = key.removesuffix("train." + key.rpartition(".")[2])
+            others = (f"{level}train.steps", f"{level}train.examples")
+            values = {**dict.fromkeys(others), **values}  # what is asked must count
+    changed = copy.deepcopy(dict(tree))
+    for key, value in values.items():
+        trees, own = trees_of(changed, key)
+        section, _, leaf = own.rpartition(".")
+        if not trees:
+            raise UserError(f"tune: {key}: no such key; `ablate config` prints all")
+        for one in trees:
+            if own.startswith(FACTORS):
+                factors = one["optim"].get("lr_mult") or {}
+                one["optim"]["lr_mult"] = {**factors, own.removeprefix(FACTORS): value}
+            else:
+                _section(one, section, key)[leaf] = value
+    return spec.unseeded(spec.to_tree(any_run(spec.seeded(changed, 0))), tree)
+
+
+def _forward(tree: Mapping[str, Any], result: Mapping[str, Any]) -> float:
+    """Multiply-adds of a step's forward passes; 0 where nobody counted them."""
+    forward = result.get("multiply_adds", 0)
+    return float(forward * tree["train"]["batch"]) if forward else 0.0
+
+
+def _section(tree: Mapping[str, Any], section: str, key: str) -> dict[str, Any]:
+    found = tree.get(section)
+    if not isinstance(found, dict):
+        raise UserError(f"tune: {key}: no such key; `ablate config` prints all")
+    return found
+
+
+def only_run(ids: Mapping[int, str]) -> str:
+    [run] = ids.values()
+    return run
+
+
+def _is_noise(trials: Sequence[Trial], goal: str) -> bool:
+    """Do the best two trials differ by less than the standard error of their difference?"""
+    told = {
+        only_run(trial.cell.ids): (trial.score, trial.error)
+        for trial in trials
+        if trial.state == "finished" and trial.score is not None and trial.error is not None
+    }
+    best = sorted(told.values(), reverse=goal == "maximize")[:2]
+    if len(best) < 2:
+        return False
+    (one, its_error), (other, others_error) = best
+    return abs(one - other) <= math.hypot(its_error, others_error)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ablate.planning.cell import Cell, Tune
-from ablate.planning.cell_search import applied
 from ablate.planning.plan import Plan
+from ablate.planning.search import applied
 from ablate.shared import spec
 from ablate.shared.result import FINAL
 from ablate.store.events import HELD, RunState
