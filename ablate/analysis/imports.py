@@ -8,7 +8,7 @@ from typing import Any
 
 from ablate.planning.design import Imported
 from ablate.planning.plan import Plan
-from ablate.shared.imported import is_imported
+from ablate.shared.own import is_imported
 
 ELSEWHERE = "trained elsewhere, not verified"
 # By how a column is judged, where runs of rows share nothing.

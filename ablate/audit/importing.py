@@ -35,8 +35,15 @@ from ablate.planning.plan import Plan
 from ablate.running.driver_lock import alone
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import make_folder, read_file, to_json
-from ablate.shared.imported import IMPORT, imported_tree
-from ablate.shared.own import DIRECTIONS, TAKEN, TRAINER, metric_said, said_by
+from ablate.shared.own import (
+    DIRECTIONS,
+    IMPORT,
+    TAKEN,
+    TRAINER,
+    imported_tree,
+    metric_said,
+    said_by,
+)
 from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import ids_of

@@ -399,7 +399,7 @@ def _delete(folder: Path, runs: dict[str, str], yes: bool) -> None:
 
 def _again(store: Store, run: str) -> str:
     """Say which command brings a run back."""
-    from ablate.shared.imported import is_imported
+    from ablate.shared.own import is_imported
 
     with contextlib.suppress(ValueError):  # a damaged run.json
         if is_imported(store.rundir(run).read_spec()):

@@ -213,8 +213,7 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: Forma
     from ablate.report.live import view
     from ablate.running import launchers
     from ablate.running.launchers.decode import decode
-    from ablate.shared.imported import is_imported
-    from ablate.shared.own import name_of
+    from ablate.shared.own import is_imported, name_of
     from ablate.store.find import driven, find_run, planned_as, sweeps
     from ablate.store.progress import SweepProgress, Worker
 

@@ -278,10 +278,9 @@ class CellSearch:
             )
             if paid:
                 continue
-            self._spent += (
-                spec.share_done(trial.cell.spec, counted[-1]) if early and counted else 1.0
-            )
-            steps = counted[-1]["step"] if early and counted else result["step"]
+            ended = counted[-1] if early and counted else None
+            self._spent += 1.0 if ended is None else spec.share_done(trial.cell.spec, ended)
+            steps = result["step"] if ended is None else ended["step"]
             self._multiply_adds += 3.0 * _forward(trial.cell.spec, result) * steps
         self._told += len(self._asked)
         self._asked, self._judges = [], []
