@@ -68,7 +68,7 @@ def config(
     from omegaconf import OmegaConf
 
     from ablate.planning.compose import resolve
-    from ablate.planning.one_cell import first_run, one_cell
+    from ablate.planning.expand import first_run, one_cell
     from ablate.shared.spec import as_read
 
     run: str | None

@@ -7,6 +7,7 @@ What Hydra would let pass (`+typo=1`, `optim.lr=abc`, `~recipe`) is refused here
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import os
@@ -100,11 +101,11 @@ class Composer:
         self._store = store.resolve()
         self._memo = store / MEMO
         self._data: dict[str, dict[str, Any]] = {}
-        self._weights: dict[str, str] = {}  # file -> its hash
-        self._trainers: dict[str, Any] = {}  # name -> the section that its yaml makes
+        self._sha256 = functools.cache(sha256_of)
+        self._keys = functools.cache(_keys)
+        self._trainer = functools.cache(_section)
         self._codes: dict[str, dict[str, Any]] = {}  # function or command -> what it is run with
         self._composed: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
-        self._keys: dict[tuple[str, str], set[str]] = {}
         with hydra_on_conf():
             # By its sources: the loader copies them all whenever it is asked for a group.
             sources = GlobalHydra.instance().config_loader().get_sources()
@@ -181,9 +182,8 @@ class Composer:
         of what such a run has not."""
         name = merged.choices[TRAINER]
         below = f"{TRAINER}."
-        if name not in self._trainers:
-            self._trainers[name] = compose_config(f"{TRAINER}/{name}", [])[0].get(TRAINER)
-        has = value_at({TRAINER: self._trainers[name]}, f"{below}keys")
+        section, overrides = self._trainer(name), None
+        has = value_at({TRAINER: section}, f"{below}keys")
         for key in said:
             if not (key in (TRAINER, "seed") or key.startswith(below)):
                 own = key.rpartition(".")[2]
@@ -197,7 +197,6 @@ class Composer:
                     f"seed{hint}"
                 )
         given = {k.removeprefix(below): v for k, v in merged.values.items() if k != "seed"}
-        section, overrides = self._trainers[name], None
         if has == "hydra" and "command" in section:
             words = split(section["command"], "command")
             declares, overrides = hydra_app.keys_of(words, given)
@@ -215,8 +214,8 @@ class Composer:
         """Is a run's command that of a trainer here? True for whatever is no command."""
         if not is_command(tree):
             return True
-        sections = (compose_config(f"{TRAINER}/{n}", [])[0] for n in self.groups[TRAINER])
-        commands = (each.get(TRAINER, {}).get("command") for each in sections)
+        sections = map(self._trainer, self.groups[TRAINER])
+        commands = ((section or {}).get("command") for section in sections)
         return any(each is not None and line(each) == name_of(tree) for each in commands)
 
     def _composed_tree(self, merged: Merged) -> dict[str, Any]:
@@ -331,11 +330,9 @@ class Composer:
         """The section of a file of weights, with its hash. Raises UserError where there is none."""
         given = weights["weights"]
         path = os.path.abspath(os.path.expanduser(str(given)))
-        if path not in self._weights:
-            if not os.path.isfile(path):
-                raise UserError(f"from.weights: {given}: no such file")
-            self._weights[path] = sha256_of(Path(path))
-        return {"path": path, "sha256": self._weights[path], "names": weights["names"]}
+        if not os.path.isfile(path):
+            raise UserError(f"from.weights: {given}: no such file")
+        return {"path": path, "sha256": self._sha256(Path(path)), "names": weights["names"]}
 
     def launcher(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """The launcher's settings, from `launcher=NAME` and `launcher.KEY=VALUE` alone."""
@@ -360,9 +357,17 @@ class Composer:
         """Does choosing `group=name` set `key`?"""
         if (group, name) in self._generated or group == TRAINER:
             return key.startswith(f"{group}.")
-        if (group, name) not in self._keys:
-            self._keys[group, name] = set(leaves(compose_config(f"{group}/{name}", [])[0]))
-        return key in self._keys[group, name]
+        return key in self._keys(group, name)
+
+
+def _keys(group: str, name: str) -> set[str]:
+    """All that choosing `group=name` sets."""
+    return {*leaves(compose_config(f"{group}/{name}", [])[0])}
+
+
+def _section(trainer: str) -> Any:
+    """What `conf/trainer/NAME.yaml` makes of the section."""
+    return compose_config(f"{TRAINER}/{trainer}", [])[0].get(TRAINER)
 
 
 def _listed(sources: Iterable[ConfigSource], group: str, kind: ObjectType) -> list[str]:

@@ -53,20 +53,12 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Override:
-    """Cells that match `when` get `then`, too."""
+class CellRule:
+    """Cells that match `when` get `then`, too; those that match an exclude are left out."""
 
     place: str
     when: Mapping[str, Any]
-    then: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Exclude:
-    """Cells that match `when` are left out."""
-
-    place: str
-    when: Mapping[str, Any]
+    then: Mapping[str, Any] = field(default_factory=dict)  # {} of an exclude
 
 
 @dataclass(frozen=True)
@@ -82,8 +74,8 @@ class Sweep:
     baseline: str | None
     seeds: tuple[int, ...]
     analysis: Analysis
-    overrides: tuple[Override, ...] = ()
-    excludes: tuple[Exclude, ...] = ()
+    overrides: tuple[CellRule, ...] = ()
+    excludes: tuple[CellRule, ...] = ()
     paper: Mapping[str, Any] = field(default_factory=dict)
     scale: str | None = None
     own: Collection[str] = ()  # what of the table the scale says: "paper.columns", "groups"
@@ -93,8 +85,12 @@ class Sweep:
     crossed: tuple[str, ...] = ()  # keys of its columns that are of the command line
     changes: Changes | None = None  # whose cells are its rows
 
+    def at(self, part: str) -> str:
+        """Where a part of it stands, as errors begin."""
+        return f"{self.place}: {part}" if self.place else part
+
     def layers(
-        self, row: Item, column: Item, overrides: Iterable[Override] = ()
+        self, row: Item, column: Item, overrides: Iterable[CellRule] = ()
     ) -> list[SettingsLayer]:
         """A cell's settings, the lowest first."""
         if not self.place:  # words are on one level, rows' and columns' among them

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning.analysis_keys import Analysis
-from ablate.planning.cell import Cell, Row, Tune
+from ablate.planning.cell import Cell, PlannedRun, Row, Tune, spec_parents
 from ablate.planning.changes import check_effective
 from ablate.planning.compose import Composer, placed
-from ablate.planning.declaration import Exclude, Item, Override, Sweep, holds, show_settings
+from ablate.planning.data_section import NOT_SEEN
+from ablate.planning.declaration import CellRule, Item, Sweep, holds, show_settings
 from ablate.planning.design import DESIGNS
 from ablate.planning.overrides import show
 from ablate.planning.plan import Plan
@@ -109,7 +110,7 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
                 cells.append(cell)
     if not cells:
         raise UserError(f"{sweep.place}: exclude: leaves no cell")
-    place = f"{sweep.place}: " if sweep.place else ""
+    place = sweep.at("")
     _same_sets(cells, place)
     notes = [*composer.notes, *_unused(sweep, used, composer)]
     first = _first_of_equals(sweep, identities)
@@ -177,12 +178,12 @@ def _cell(
 ) -> tuple[Cell, str] | None:
     """The cell and its identity, or None where it is excluded."""
     label = f"{row.label}@{column.label}" if column.label else row.label
-    otherwise = f"{sweep.place}: {label}" if sweep.place else label
+    otherwise = sweep.at(label)
     layers = sweep.layers(row, column)
     with placed(layers, otherwise):
         tree = composer.tree(layers)
     settings = {key: value for layer in layers for key, value in layer.settings.items()}
-    applied: list[Override] = []
+    applied: list[CellRule] = []
     if sweep.excludes or sweep.overrides:
         known = {**composer.defaults, **settings}
         hits = [ex.place for ex in sweep.excludes if _matches(ex, known, tree)]
@@ -217,7 +218,7 @@ def _cell(
     return cell, spec.tree_identity(whole)
 
 
-def _matches(part: Exclude | Override, known: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
+def _matches(part: CellRule, known: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
     """Does a cell have all that `part.when` says: as it was set, or as it is by default?"""
     return all(
         holds(expected, known[key] if key in known else value_at(tree, key))
@@ -300,7 +301,7 @@ def _baseline(
     columns: Sequence[Item],
 ) -> str:
     """The baseline's row. Raises UserError where there is none, or it lacks a column."""
-    place = f"{sweep.place}: baseline" if sweep.place else "baseline"
+    place = sweep.at("baseline")
     labels = [row.label for row in sweep.rows]
     label = labels[0] if sweep.baseline is None else sweep.baseline
     if sweep.changes is not None:
@@ -324,8 +325,7 @@ def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str
     """Notes on excludes that a scale, or a word of the command line, left without a cell. Raises
     UserError for other such parts."""
     notes = []
-    parts: list[Exclude | Override] = [*sweep.excludes, *sweep.overrides]
-    for part in parts:
+    for part in (*sweep.excludes, *sweep.overrides):
         if part.place in used:
             continue
         words = [
@@ -334,7 +334,7 @@ def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str
             if key in part.when
             or (key in composer.groups and any(composer.sets(key, value, k) for k in part.when))
         ]
-        if isinstance(part, Override) or (sweep.scale is None and not words):
+        if part.then or (sweep.scale is None and not words):
             raise UserError(f"{part.place}: matches no cell: {show_settings(part.when)}")
         why = f"under {words[0]}" if words else "at this scale"
         notes.append(f"{part.place} matches no cell {why}")
@@ -373,3 +373,49 @@ def _metric_said(plan: Plan, place: str) -> Plan:
     plan = plan.with_own(place=f"{place}analysis.metric")
     plan.named(name, f"{place}analysis.metric")
     return replace(plan, analysis=replace(plan.analysis, metric=name))
+
+
+# --- One cell as it would be trained, for `ablate config` -----------------------------------------
+
+
+def one_cell(plan: Plan, row: str | None, column: str | None) -> Cell:
+    """The cell in this row and column; without, in that of the baseline and in the first that it
+    has. Raises UserError where there is none."""
+    aliases = {alias: each.label for each in plan.rows for alias in each.aliases}
+    headings = {each.heading: each.label for each in plan.columns}
+    label = plan.baseline if row is None else aliases.get(row, row)
+    if label not in (rows := [each.label for each in plan.rows]):
+        raise unknown("--row", label, rows)
+    of_row = {cell.column: cell for cell in plan.cells if cell.row == label}
+    if column is None:
+        return next(iter(of_row.values()))
+    if [*headings] == [""]:
+        raise UserError(f"--column: {plan.name} has one column, without a name; leave it out")
+    place = headings.get(column, column)
+    if place not in (columns := [each.label for each in plan.columns]):
+        raise unknown("--column", column, columns)
+    if place not in of_row:
+        raise unknown(f"--column: {label!r}", column, of_row, "has a cell in")
+    return of_row[place]
+
+
+def first_run(plan: Plan, cell: Cell) -> tuple[dict[str, Any], str | None, Iterator[str]]:
+    """Of the first seed of a cell whose plan was just made: its whole plain tree; its id, None
+    where it is not known yet; what `ablate config` says above it, a line each."""
+    seed = plan.seeds[0]
+    run = PlannedRun(cell.ids[seed], cell, seed)
+    whole = run.spec()
+    trees = (whole, *spec_parents(whole))
+    data = [data["name"] for tree in trees for data in spec.datasets_of(tree)]
+    unseen = tuple(f"data={name} {NOT_SEEN}" for name in data)
+    known = plan.tune is None and not any(note.startswith(unseen) for note in plan.notes)
+    return whole, run.id if known else None, _said(plan, run, known)
+
+
+def _said(plan: Plan, run: PlannedRun, known: bool) -> Iterator[str]:
+    yield f"run {run.id}: {run.label}" if known else f"{run.label}, whose id is not known yet"
+    if plan.tune is not None:
+        keys = dict.fromkeys(key for stage in plan.tune.stages for key in stage.space)
+        yield f"note: a search will choose {', '.join(keys)}"
+    for note in plan.notes:
+        yield f"note: {note}"

@@ -16,9 +16,8 @@ from ablate.planning.changes import DEFAULT as DESIGN
 from ablate.planning.changes import changes_at
 from ablate.planning.conf import check_resolvers, check_yaml
 from ablate.planning.declaration import (
-    Exclude,
+    CellRule,
     Item,
-    Override,
     Reader,
     Sweep,
     analysis,
@@ -63,14 +62,13 @@ from ablate.shared.schema import check_keys
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
 
+MERGED = ("analysis", "paper", *TUNE)  # sections of which a scale may say some keys
 KEYS = (
     *("title", "base", "from", "across", "variants", "changes", "design", "baseline", "seeds"),
     *(*DESIGNS, "overrides", "exclude", "scales", "paper", "groups", "analysis", "tune"),
 )
-SCALE_KEYS = (
-    *("title", "base", "from", "across", "seeds", *DESIGNS, "overrides", "tune"),
-    *("analysis", "paper", "groups"),
-)
+WHOLE = ("variants", "changes", "design", "baseline", "exclude", "scales")  # which no scale says
+SCALE_KEYS = tuple(key for key in KEYS if key not in WHOLE)
 GENERATORS = ("product", "zip", "each")
 
 
@@ -128,9 +126,9 @@ def from_file(
     if scale is not None and scale not in scales:
         raise unknown("--scale", scale, scales)
     if ("variants" in content) == ("changes" in content):
-        both = "stands beside changes; give one" if "changes" in content else "missing"
+        why = "stands beside changes; give one" if "changes" in content else "missing"
         raise UserError(
-            f"{place}: variants: {both}; give variants: [LABEL: {{key: value}}, ...], or changes: "
+            f"{place}: variants: {why}; give variants: [LABEL: {{key: value}}, ...], or changes: "
             f"{{NAME: {{key: value}}, ...}}"
         )
     of_rows, changes = _Reader(place, groups), None
@@ -147,8 +145,10 @@ def from_file(
                 raise UserError(f"{option}: {given} is a design of changes; {place} has variants")
     whole = reader.scale({k: v for k, v in content.items() if k in SCALE_KEYS}, place)
     scaled = scales[scale] if scale is not None else {}
-    levels = _Levels(place, {f"{place}: ": whole, f"{place}: scales.{scale}.": scaled})
-    parts, paper = levels.parts, levels.merged("paper")
+    levels = {f"{place}: ": whole, f"{place}: scales.{scale}.": scaled}
+    both = {key: {**whole.get(key, {}), **scaled.get(key, {})} for key in MERGED}
+    parts = {**whole, **scaled, **{key: of for key, of in both.items() if of}}
+    paper = parts.get("paper", {})
     if paper and "table" not in paper:
         raise UserError(f"{place}: paper: table: missing; expected {PAPER_FORM}")
     baseline = content.get("baseline")
@@ -165,17 +165,17 @@ def from_file(
     if line.crossed:
         columns = cross(line.crossed, columns, rows, paper.pop("columns", {}))
     words = analysis(section_of(line, "analysis"), "analysis")
-    design = levels.design()
+    design = _design(levels)
     return Sweep(
         place=place,
         title=title,
         rows=distinct(rows, "rows", f"{place}: variants"),
         columns=columns,
-        under=tuple(levels.under()),
+        under=tuple(_under(levels)),
         over=once(word for word in line.settings if not word.swept),
         baseline=None if baseline is None else label_at(baseline, f"{place}: baseline"),
         seeds=seeds_of(line, parts.get("seeds", DEFAULT_SEEDS), f"{place}: seeds"),
-        analysis=Analysis(**{**levels.merged("analysis"), **words}),
+        analysis=Analysis(**{**parts.get("analysis", {}), **words}),
         overrides=parts.get("overrides", ()),
         excludes=tuple(reader.excludes(content.get("exclude", []), f"{place}: exclude")),
         paper=paper,
@@ -184,7 +184,7 @@ def from_file(
             ["groups"] * ("groups" in scaled)
             + [f"{part}.{key}" for part in ("analysis", "paper") for key in scaled.get(part, {})]
         ),
-        tune=levels.tune(line, design),
+        tune=_tune(place, parts, line, design),
         groups=parts.get("groups", ()),
         design=design,
         crossed=tuple(word.key for word in line.crossed),
@@ -192,64 +192,49 @@ def from_file(
     )
 
 
-@dataclass(frozen=True)
-class _Levels:
-    """What a file says, and over it its scale. `levels`: the parts of each, by its place."""
+def _under(levels: Mapping[str, Mapping[str, Any]]) -> Iterator[SettingsLayer]:
+    """What holds for every cell: `base` and `from` of each level, which are by their places."""
+    for where, level in levels.items():
+        check_once({**level.get("base", {}), **level.get("from", {})}, where.rstrip(": ."))
+        for key in ("base", "from"):
+            if key in level:
+                yield SettingsLayer(f"{where}{key}", level[key])
 
-    place: str
-    levels: Mapping[str, Mapping[str, Any]]
 
-    @property
-    def parts(self) -> dict[str, Any]:
-        return {key: value for level in self.levels.values() for key, value in level.items()}
-
-    def merged(self, section: str) -> dict[str, Any]:
-        """A section, the keys of the scale over those of the file."""
-        sections = (level.get(section, {}) for level in self.levels.values())
-        return {key: value for each in sections for key, value in each.items()}
-
-    def under(self) -> Iterator[SettingsLayer]:
-        """What holds for every cell: `base` and `from` of each level."""
-        for where, level in self.levels.items():
-            check_once({**level.get("base", {}), **level.get("from", {})}, where.rstrip(": ."))
-            for key in ("base", "from"):
-                if key in level:
-                    yield SettingsLayer(f"{where}{key}", level[key])
-
-    def design(self) -> Design:
-        """Seeds of a scale replace a design such as `until`, and it replaces them."""
-        found: Design = Fixed()
-        for where, level in self.levels.items():
-            keys = [key for key in (*DESIGNS, "seeds") if key in level]
-            if len(keys) > 1:
-                raise UserError(
-                    f"{where}{keys[0]}: stands without {keys[1]}: it says which seeds there are; "
-                    f"remove one"
-                )
-            if keys:
-                found = Fixed() if keys == ["seeds"] else level[keys[0]]
-        return found
-
-    def tune(self, line: CommandLine, design: Design) -> Tune | None:
-        """The searches; `tune=none` leaves them out. As many as the file declares seeds, which the
-        command line's don't change."""
-        place, parts = self.place, self.parts
-        declared = [section for section in TUNE if section in parts]
-        if len(declared) > 1:
+def _design(levels: Mapping[str, Mapping[str, Any]]) -> Design:
+    """Seeds of a scale replace a design such as `until`, and it replaces them."""
+    found: Design = Fixed()
+    for where, level in levels.items():
+        keys = [key for key in (*DESIGNS, "seeds") if key in level]
+        if len(keys) > 1:
             raise UserError(
-                f"{place}: tune: a sweep has tune or from.tune, not both: it searches settings of "
-                f"its runs, or of their parents; remove one"
+                f"{where}{keys[0]}: stands without {keys[1]}: it says which seeds there are; "
+                f"remove one"
             )
-        words = {section: section_of(line, section) for section in TUNE}
-        for section in TUNE:
-            if section not in declared and (section in line.sweep or words[section]):
-                form = "`tune:` section" if section == "tune" else "`tune:` to its `from:`"
-                raise UserError(f"{section}: {place} declares no such search; add a {form}")
-        if not declared or declared[0] in line.sweep:
-            return None
-        [section] = declared
-        seeds, *_ = design.at or (len(parts.get("seeds", range(DEFAULT_SEEDS))),)
-        return tuning(section, self.merged(section), words[section], place, seeds, design)
+        if keys:
+            found = Fixed() if keys == ["seeds"] else level[keys[0]]
+    return found
+
+
+def _tune(place: str, parts: Mapping[str, Any], line: CommandLine, design: Design) -> Tune | None:
+    """The searches; `tune=none` leaves them out. As many as the file declares seeds, which the
+    command line's don't change."""
+    declared = [section for section in TUNE if section in parts]
+    if len(declared) > 1:
+        raise UserError(
+            f"{place}: tune: a sweep has tune or from.tune, not both: it searches settings of "
+            f"its runs, or of their parents; remove one"
+        )
+    words = {section: section_of(line, section) for section in TUNE}
+    for section in TUNE:
+        if section not in declared and (section in line.sweep or words[section]):
+            form = "`tune:` section" if section == "tune" else "`tune:` to its `from:`"
+            raise UserError(f"{section}: {place} declares no such search; add a {form}")
+    if not declared or declared[0] in line.sweep:
+        return None
+    [section] = declared
+    seeds, *_ = design.at or (len(parts.get("seeds", range(DEFAULT_SEEDS))),)
+    return tuning(section, parts[section], words[section], place, seeds, design)
 
 
 def _from_at(raw: Any, place: str) -> dict[str, Any]:
@@ -401,11 +386,11 @@ class _Reader:
             raise UserError(f"{where}: expected a list of values, got none")
         return tuple(plain_at(value, key, place) for value in raw)
 
-    def excludes(self, raw: Any, place: str) -> Iterator[Exclude]:
+    def excludes(self, raw: Any, place: str) -> Iterator[CellRule]:
         for n, when in enumerate(list_at(raw, place, "a list of {key: value}", empty=True)):
-            yield Exclude(f"{place}[{n}]", settings_at(when, f"{place}[{n}]", empty=False))
+            yield CellRule(f"{place}[{n}]", settings_at(when, f"{place}[{n}]", empty=False))
 
-    def overrides(self, raw: Any, place: str) -> Iterator[Override]:
+    def overrides(self, raw: Any, place: str) -> Iterator[CellRule]:
         form = "{if: {key: value}, set: {key: value}}"
         for n, entry in enumerate(list_at(raw, place, f"a list of {form}", empty=True)):
             where = f"{place}[{n}]"
@@ -414,7 +399,7 @@ class _Reader:
             when, then = (
                 settings_at(entry[key], f"{where}: {key}", empty=False) for key in ("if", "set")
             )
-            yield Override(where, when, then)
+            yield CellRule(where, when, then)
 
 
 # --- Has the file of a sweep changed since the sweep was planned? -----------------------------

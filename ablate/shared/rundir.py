@@ -14,7 +14,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -273,26 +273,28 @@ class RunDir:
             return None, f"{self.result}: missing or not whole"
         if edited:
             return None, f"{self.result} was edited since it was recorded"
-        sealed = {self.metrics: result.get("metrics_sha256")} if curves else {}
-        if probes:
-            hashes = result.get("probes_sha256") or {}
-            sealed |= {self.probe(name): hashed for name, hashed in hashes.items()}
-        may_lack: dict[Path, str | None] = {}
-        if predictions:
-            may_lack[self.predictions] = result.get("predictions_sha256")
-            for name, told in (result.get("also") or {}).items():
-                may_lack[self.predictions_on(name)] = told.get("predictions_sha256")
-        if weights:
-            may_lack[self.weights] = result.get("weights_sha256")
-        left = {path: hashed for path, hashed in may_lack.items() if hashed is not None}
-        for path, hashed in (sealed | left).items():
+        asked = {"curves": curves, "probes": probes, "predictions": predictions, "weights": weights}
+        for kind, path, hashed in self._hashed(result):
+            may_lack = kind in ("predictions", "weights")
+            if not asked[kind] or (may_lack and hashed is None):
+                continue
             try:
                 if self.hash_of(path) != hashed:
                     return None, f"{path} was edited since the run ended"
             except FileNotFoundError:
-                if path not in may_lack:
+                if not may_lack:
                     return None, f"{path}: missing"
         return result, ""
+
+    def _hashed(self, result: Mapping[str, Any]) -> Iterator[tuple[str, Path, str | None]]:
+        """(what it is of, file, hash) of the files that a result has hashes of."""
+        yield "curves", self.metrics, result.get("metrics_sha256")
+        for name, hashed in (result.get("probes_sha256") or {}).items():
+            yield "probes", self.probe(name), hashed
+        yield "predictions", self.predictions, result.get("predictions_sha256")
+        for name, told in (result.get("also") or {}).items():
+            yield "predictions", self.predictions_on(name), told.get("predictions_sha256")
+        yield "weights", self.weights, result.get("weights_sha256")
 
     def has_result(self) -> bool:
         """Cheap: results appear whole, so a name is a result."""
@@ -328,9 +330,8 @@ class RunDir:
     def prune_step(self) -> int | None:
         """The step up to which a training counts; None where nobody said."""
         said = read_json(self.prune)
-        return (
-            said["step"] if isinstance(said, dict) and isinstance(said.get("step"), int) else None
-        )
+        step = said.get("step") if isinstance(said, dict) else None
+        return step if isinstance(step, int) else None
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """(step, file) of every checkpoint, newest first."""
