@@ -32,11 +32,7 @@ BEHIND = chr(ord(os.sep) + 1)  # in name order
 
 
 def complete(
-    data: Any,
-    memo: Path | None,
-    notes: list[str],
-    tested: bool = False,
-    unseen: bool = False,
+    data: Any, memo: Path | None, notes: list[str], tested: bool = False, unseen: bool = False
 ) -> dict[str, Any]:
     """The `data` section with what its files say: path, classes, splits, fingerprint. `tested`: of
     a set that nothing is learnt from, of which only `test` is read. `unseen`: a set that is to be

@@ -15,13 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ablate.planning.analysis_keys import Analysis
-from ablate.planning.cell import (
-    FIRST_TUNING_SEED,
-    JOINT,
-    Column,
-    ColumnGroup,
-    Tune,
-)
+from ablate.planning.cell import FIRST_TUNING_SEED, JOINT, Column, ColumnGroup, Tune
 from ablate.planning.conf import MOST
 from ablate.planning.design import Design, Fixed
 from ablate.planning.layers import SettingsLayer

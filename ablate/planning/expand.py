@@ -54,9 +54,7 @@ def plan(
     before = None if recall is None else recall(name, line.texts)
     again = recall_crossed(line, before, composer)
     line = replace(
-        line,
-        settings=(*line.settings, *again),
-        words=(*line.words, *(word.text for word in again)),
+        line, settings=(*line.settings, *again), words=(*line.words, *(word.text for word in again))
     )
     if not name.isprintable():
         raise UserError(f"{name!r} can't be a sweep's name; call it by another with --as")

@@ -44,13 +44,11 @@ LOGGERS: dict[str, Choice] = {
         {"uri": Param(str, "", "tracking URI; empty: mlflow.db in logger.folder")},
     ),
     "jsonl": Choice(
-        "writes a file of JSON lines for each run",
-        "-",
-        "ablate.running.loggers.jsonl:JsonLines",
+        "writes a file of JSON lines for each run", "-", "ablate.running.loggers.jsonl:JsonLines"
     ),
 }
 SHARED: dict[str, Param] = {  # by all loggers
-    "folder": Param(str, "", "folder that loggers write into; empty: logs, in the store"),
+    "folder": Param(str, "", "folder that loggers write into; empty: logs, in the store")
 }
 
 

@@ -50,11 +50,7 @@ def _factor(tree: Mapping[str, Any], path: str) -> float:
 
 
 def distribution(values: Mapping[str, tuple[Any, ...]]) -> Any:
-    from optuna.distributions import (
-        CategoricalDistribution,
-        FloatDistribution,
-        IntDistribution,
-    )
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     [(kind, bounds)] = values.items()
     if kind == "choices":

@@ -47,14 +47,7 @@ from ablate.planning.parents import check_once
 from ablate.planning.sweep_paths import find, place_of
 from ablate.planning.table_sections import PAPER_FORM, read_groups, read_paper
 from ablate.planning.tuning import tuning
-from ablate.planning.words import (
-    DEFAULT_SEEDS,
-    TUNE,
-    CommandLine,
-    cross,
-    section_of,
-    seeds_of,
-)
+from ablate.planning.words import DEFAULT_SEEDS, TUNE, CommandLine, cross, section_of, seeds_of
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import sha256_of
 from ablate.shared.schema import check_keys

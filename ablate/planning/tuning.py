@@ -10,13 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from ablate.planning.cell import Tune, TuningStage
-from ablate.planning.declaration import (
-    key_at,
-    list_at,
-    mapping_at,
-    plain_at,
-    settings_at,
-)
+from ablate.planning.declaration import key_at, list_at, mapping_at, plain_at, settings_at
 from ablate.planning.design import Design
 from ablate.planning.parents import FROM
 from ablate.shared.errors import UserError, unknown

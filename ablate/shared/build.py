@@ -12,14 +12,7 @@ from ablate.shared.errors import UserError, near, unknown
 from ablate.shared.metrics.probed import called
 from ablate.shared.parts import is_plugin
 from ablate.shared.schema import added, hints, keys, same_keys, section, settings_of, value_of
-from ablate.shared.sections import (
-    Chosen,
-    Data,
-    Model,
-    Plugin,
-    Text,
-    Whole,
-)
+from ablate.shared.sections import Chosen, Data, Model, Plugin, Text, Whole
 from ablate.shared.spec import UNTYPED, Run
 
 PLUGIN_KEYS = tuple(field.name for field in dataclasses.fields(Plugin))

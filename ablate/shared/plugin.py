@@ -18,16 +18,7 @@ from typing import Any, Literal
 from ablate.shared.build import PLUGIN_KEYS
 from ablate.shared.errors import UserError
 from ablate.shared.packages import installing
-from ablate.shared.parts import (
-    KINDS,
-    MODEL,
-    OPTIMIZER,
-    TIMM,
-    PartKind,
-    by_path,
-    called,
-    is_plugin,
-)
+from ablate.shared.parts import KINDS, MODEL, OPTIMIZER, TIMM, PartKind, by_path, called, is_plugin
 from ablate.shared.schema import Param, check_keys, same_keys, settings_of
 from ablate.shared.source import (
     Definition,

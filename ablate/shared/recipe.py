@@ -37,8 +37,7 @@ class Optim:
         Key("the rate after the warm-up, or module:name of a factor on optim.lr"),
     ]
     name: Annotated[
-        str,
-        Key("adamw, sgd, lion, adafactor, adafactor_bv, muon, or a torch.optim module:Class"),
+        str, Key("adamw, sgd, lion, adafactor, adafactor_bv, muon, or a torch.optim module:Class")
     ] = "adamw"
     decay: Annotated[
         Literal["by_lr", "independent"],

@@ -18,14 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.files import (
-    make_folder,
-    read_file,
-    read_json,
-    sha256_of,
-    to_json,
-    write_whole,
-)
+from ablate.shared.files import make_folder, read_file, read_json, sha256_of, to_json, write_whole
 from ablate.shared.lock import Lock
 from ablate.shared.metrics import TaskChoice
 from ablate.shared.result import is_scored, parse_result
@@ -88,10 +81,7 @@ class Metrics:
         """{"bytes": length, "sha256": hash} of all that was written, which is in the file now."""
         if not self._path.exists() or self._path.read_bytes() != self._content:
             write_whole(self._path, bytes(self._content))
-        return {
-            "bytes": len(self._content),
-            "sha256": hashlib.sha256(self._content).hexdigest(),
-        }
+        return {"bytes": len(self._content), "sha256": hashlib.sha256(self._content).hexdigest()}
 
 
 def sealed_part(content: bytes, seal: Mapping[str, Any]) -> bytes | None:

@@ -104,8 +104,7 @@ class Data:
     # Of an image-text set the classes are its texts, each of them once.
     text: Annotated[str | None, Key("column of the captions; null: images have classes")] = None
     test_classes: Annotated[
-        int | None,
-        Key("classes of the test split, where it has some only; null: all", least=2),
+        int | None, Key("classes of the test split, where it has some only; null: all", least=2)
     ] = None
     order: Annotated[
         Literal["stored", "keyed"],

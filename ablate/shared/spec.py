@@ -18,16 +18,7 @@ from ablate.shared.choices import CHOICES, OPTIMIZERS
 from ablate.shared.parts import KINDS, PROBE
 from ablate.shared.recipe import Augment, Optim, Train
 from ablate.shared.schema import Key, added, hints
-from ablate.shared.sections import (
-    Chosen,
-    Data,
-    Eval,
-    Model,
-    OwnProbes,
-    Text,
-    Weights,
-    Whole,
-)
+from ablate.shared.sections import Chosen, Data, Eval, Model, OwnProbes, Text, Weights, Whole
 
 
 @dataclass(frozen=True)
