@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ablate.planning.launcher import chosen_settings
-from ablate.planning.overrides import parse
+from ablate.planning.overrides import once, parse
 from ablate.shared.choices import Choice
 from ablate.shared.errors import UserError
 from ablate.shared.packages import installing
@@ -69,15 +69,12 @@ def words_apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def aside(words: Sequence[str]) -> Aside:
     """Read these words. Raises UserError for an unknown logger or setting, for a setting of another
     logger, and for a word that comes twice."""
-    given: dict[str, Any] = {}
-    for word in words:
-        key, _, value = word.lstrip("+").partition("=")
-        if key in given:
-            raise UserError(f"{key}: given twice")
-        given[key] = value if key == "notify" else _value(word)
-    notify = given.pop("notify", "")
-    if "notify" in [word.lstrip("+").partition("=")[0] for word in words] and not notify.strip():
+    notices = [word.partition("=")[2] for word in words if _notifies(word)]
+    if len(notices) > 1:
+        raise UserError("notify: given twice")
+    if notices and not notices[0].strip():
         raise UserError("notify: expected a shell command, got nothing")
+    given = once(parse(word, {}) for word in words if not _notifies(word))
     names = given.pop("logger", [])
     names = names if isinstance(names, list) else [names]
     tree = {key.removeprefix("logger."): value for key, value in given.items()}
@@ -85,10 +82,8 @@ def aside(words: Sequence[str]) -> Aside:
         raise UserError(
             f"logger.{next(iter(tree))}: of which logger? give logger={next(iter(LOGGERS))}"
         )
-    return Aside(chosen_settings("logger", LOGGERS, SHARED, names, tree), notify)
+    return Aside(chosen_settings("logger", LOGGERS, SHARED, names, tree), "".join(notices))
 
 
-def _value(word: str) -> Any:
-    """Several values of `logger` are one list, brackets or not."""
-    parsed = parse(word, {})
-    return list(parsed.values) if parsed.key == "logger" and parsed.swept else parsed.value
+def _notifies(word: str) -> bool:
+    return word.lstrip("+").startswith("notify=")

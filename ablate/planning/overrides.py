@@ -93,7 +93,7 @@ def show(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-LISTS = ("launcher.devices",)  # several values of these are one list, brackets or not
+LISTS = ("launcher.devices", "logger")  # several values of these are one list, brackets or not
 
 
 def once(words: Iterable[Word]) -> dict[str, Any]:

@@ -233,10 +233,10 @@ def _tune(place: str, parts: Mapping[str, Any], line: CommandLine, design: Desig
 def _from_at(raw: Any, place: str) -> dict[str, Any]:
     """`from:`, and apart from it the search of parents."""
     content = dict(mapping_at(raw, place, "{recipe: NAME, data: NAME, ...}"))
-    if "tune" not in content:
-        return {"from": parent_at(content, place)}
-    tuned = mapping_at(content.pop("tune"), f"{place}.tune", "{space: ...}")
-    return {"from": parent_at(content, place) if content else {}, "from.tune": tuned}
+    tuned = {}
+    if "tune" in content:
+        tuned = {"from.tune": mapping_at(content.pop("tune"), f"{place}.tune", "{space: ...}")}
+    return {"from": parent_at(content, place) if content or not tuned else {}, **tuned}
 
 
 def _tune_at(raw: Any, place: str) -> dict[str, Any]:

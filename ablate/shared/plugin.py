@@ -240,7 +240,7 @@ def read(kind: PartKind, name: str, file: Path) -> tuple[dict[str, Param], str |
     lineage = list(_lineage(wanted, classes))
     version: object = None
     for node in reversed(lineage):
-        version = _constants(node).get("version", version)
+        version = _version(node, version)
     inits = [
         item
         for node in lineage
@@ -264,15 +264,14 @@ def _lineage(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Iterato
             yield from _lineage(classes[base.id], classes)
 
 
-def _constants(node: ast.ClassDef) -> dict[str, object]:
-    """`name = constant` in the body of a class."""
-    return {
-        target.id: item.value.value
-        for item in node.body
-        if isinstance(item, ast.Assign | ast.AnnAssign) and isinstance(item.value, ast.Constant)
-        for target in (item.targets if isinstance(item, ast.Assign) else [item.target])
-        if isinstance(target, ast.Name)
-    }
+def _version(node: ast.ClassDef, before: object) -> object:
+    """`version = constant` in the body of a class; that of its bases where it says none."""
+    for item in node.body:
+        if isinstance(item, ast.Assign | ast.AnnAssign) and isinstance(item.value, ast.Constant):
+            targets = item.targets if isinstance(item, ast.Assign) else [item.target]
+            if "version" in map(ast.unparse, targets):
+                before = item.value.value
+    return before
 
 
 def _params(
