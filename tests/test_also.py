@@ -224,7 +224,7 @@ def test_it_is_part_of_the_id_where_it_lies_is_not_and_ids_without_it_stay(drive
         (("eval.also=[./dark]",), "eval.also: ./dark: data.path: dark: holds neither [^;]+$"),
         (
             ("data=mnist", "data.cache=encoded", "eval.also=[digits]"),
-            "eval.also: digits: its images are in no files",
+            "eval.also: digits: cache: images of data=digits are in no files",
         ),
         (("eval.also=[mnist5k,mnist5k]",), "eval.also: mnist5k: two sets have this name"),
         (("eval.also=[cifar100]",), "eval.also: cifar100: has 100 classes, data=digits has 10"),

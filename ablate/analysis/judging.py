@@ -36,7 +36,7 @@ def method_of(plan: Plan, column: str, past: PastLooks | None = None) -> Method:
     comparisons = max(1, contrasts[column])
     if past is not None:
         contrasts = Counter({at: max(n, past.contrasts(at)) for at, n in contrasts.items()})
-    judged = plan.design.judges_other_sets  # those of `eval.also`
+    judged = not plan.design.on_other_sets  # those of `eval.also`
     sets = {at: len(sets_of(plan, at)) * judged for at in contrasts}
     whole = max(1, sum(n * (1 + sets[at]) for at, n in contrasts.items()))
     return stats.Method(

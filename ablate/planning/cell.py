@@ -106,6 +106,11 @@ class Cell:
     specs: tuple[Mapping[str, Any], ...] = ()  # with the settings of each
     seeds: tuple[int, ...] = ()  # that looks have given it, where settings are tuned
 
+    @property
+    def label(self) -> str:
+        """LABEL@COLUMN, as the command line takes it."""
+        return f"{self.row}@{self.column}" if self.column else self.row
+
     def at(self, seed: int) -> Cell:
         """The cell, its spec that of the run with this seed."""
         for choice, spec in zip(self.chosen, self.specs, strict=True):
@@ -177,8 +182,7 @@ class PlannedRun:
     def label(self) -> str:
         """LABEL@COLUMN#SEED, as the command line takes it; LABEL@COLUMN#SEED.TRIAL of a trial,
         LABEL@COLUMN#SEED.from of the run that one starts from."""
-        column = f"@{self.cell.column}" if self.cell.column else ""
-        return f"{self.cell.row}{column}#{self.number}"
+        return f"{self.cell.label}#{self.number}"
 
     def parent(self) -> PlannedRun | None:
         """The run that it starts from."""

@@ -41,10 +41,9 @@ class Fixed:
     grows = False  # does it ask for seeds after results?
     # What a table says of it.
     family = ""
-    on_other_sets = ""  # "": what is said of the run's own test set
+    on_other_sets = ""  # "": they are judged as the run's own test set is
     void = "no verdicts"
     unfinished = "Gains have no intervals and no verdicts before every run has a result."
-    judges_other_sets = True
     without_images = "one way"  # how a column is judged that images tell no spread of
     trains: ClassVar[bool] = True  # can its runs be trained here?
 
@@ -64,7 +63,7 @@ class Fixed:
 
     def of_look(self) -> dict[str, Any]:
         """What the analysis of a look has of it."""
-        return self.tree()
+        return {}
 
     @property
     def blocks(self) -> bool:
@@ -158,7 +157,6 @@ class Looks:
     on_other_sets = "without verdicts, for looks are at the run's own test set"
     void = "no further verdicts"
     unfinished = "The next look waits until every run of its column has a result."
-    judges_other_sets = False
     without_images = "paired"
     trains = True
     blocks = True
@@ -317,9 +315,6 @@ class Imported(Fixed):
     def of_tree(cls, tree: Mapping[str, Any]) -> Self:
         said = tree["imported"]
         return cls(bool(said["seeded"]), tuple(read(x, SheetSource, "") for x in said["sources"]))
-
-    def of_look(self) -> dict[str, Any]:
-        return {}
 
     def each(self, seeds: str) -> str:
         return ", with the runs of the sheet"

@@ -363,9 +363,9 @@ def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
 def _metric_said(plan: Plan, place: str) -> Plan:
     """The plan, its metric spelled. Raises UserError where its runs don't share a task, or their
     task has no such metric."""
-    tasks = {spec.task_of(cell.spec): f"{cell.row}@{cell.column}" for cell in plan.cells}
+    tasks = {spec.task_of(cell.spec): cell.label for cell in plan.cells}
     if len(tasks) > 1:
-        told = ", ".join(f"{task} ({label.removesuffix('@')})" for task, label in tasks.items())
+        told = ", ".join(f"{task} ({label})" for task, label in tasks.items())
         raise UserError(f"{place}task: the runs of a sweep have one task, got {told}")
     name = plan.analysis.metric or plan.task.metrics[0].key
     plan = plan.with_own(place=f"{place}analysis.metric")

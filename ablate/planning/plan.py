@@ -432,5 +432,5 @@ def _check_ids(cell: Cell) -> None:
             if run != (ids or ids_of(cell.at(seed).spec, [seed]))[seed]:
                 raise ValueError
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        place = f"{cell.row}@{cell.column}" if cell.column else cell.row
-        raise ValueError(f"was edited: the configuration of {place} is another run's") from error
+        said = f"was edited: the configuration of {cell.label} is another run's"
+        raise ValueError(said) from error

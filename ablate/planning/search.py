@@ -305,8 +305,7 @@ class CellSearch:
 
     def studies(self, several: bool) -> list[tuple[str, optuna.Study]]:
         """(name, study) of every stage begun; `several`: is it one of them in its cell?"""
-        label = self.cell.row + (f"@{self.cell.column}" if self.cell.column else "")
-        label += f" search {self.number}" if several else ""
+        label = self.cell.label + (f" search {self.number}" if several else "")
         stages = len(self._tune.stages) > 1
         return [
             (f"{label} stage {n}" if stages else label, study)

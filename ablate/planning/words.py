@@ -289,16 +289,12 @@ def section_of(line: CommandLine, section: str) -> dict[str, Any]:
 
 def seeds_of(line: CommandLine, default: Any, place: str) -> tuple[int, ...]:
     """The command line's seeds, or those of the file (already read), or the default count."""
-    if "seeds" not in line.sweep:
+    if (word := line.sweep.get("seeds")) is None:
         return default if isinstance(default, tuple) else seeds(default, place)
-    return seeds(_count(line.sweep["seeds"]), "seeds")
-
-
-def _count(word: Word) -> Any:
     if word.swept:
         right = f"{word.key}=[{','.join(map(show, word.values))}]"
         raise UserError(f"{word.text}: expected a count or a bracketed list; write {right}")
-    return word.value
+    return seeds(word.value, "seeds")
 
 
 def _spelled(word: Word) -> str:

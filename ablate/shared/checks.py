@@ -91,12 +91,7 @@ def _data(data: Data) -> None:
             f"data.text: is for tables in a folder, and data={data.name} has none; give "
             f"data.path=FOLDER, or leave it out"
         )
-    _labels(data, "data.")
-    if data.cache == "encoded" and data.source != "datasets":
-        raise UserError(
-            f"data.cache: images of data={data.name} are in no files, so there are no bytes of "
-            f"their own to keep; leave it out"
-        )
+    _content(data, "data.")
     if data.cache == "encoded" and data.cache_size is not None:
         raise UserError(
             f"data.cache_size: {data.cache_size}, but with data.cache=encoded no image is squeezed "
@@ -109,7 +104,8 @@ def _data(data: Data) -> None:
         )
 
 
-def _labels(data: Data, place: str) -> None:
+def _content(data: Data, place: str) -> None:
+    """Of a set that is learnt from or tested on."""
     if data.text is not None:
         why = f"{data.order} is for images that have classes, and those of data={data.name} have"
         _at_default(data, {"order": "stored"}, place, f"{why} texts")
@@ -121,6 +117,11 @@ def _labels(data: Data, place: str) -> None:
     if data.source != "datasets" or data.text is not None:
         why = f"{data.rule} makes classes of a column of labels, and data={data.name} has none"
         _at_default(data, {"rule": None}, place, why)
+    if data.cache == "encoded" and data.source != "datasets":
+        raise UserError(
+            f"{place}cache: images of data={data.name} are in no files, so there are no bytes of "
+            f"their own to keep; give data.cache=decoded"
+        )
 
 
 SHOWN = ("size", "channels", "cache_size", "cache")  # what decides what is shown of an image
@@ -143,12 +144,7 @@ def _also(run: Run) -> None:
                 f"{place}: has {other.classes} classes, data={data.name} has {data.classes}: its "
                 f"labels must be among the classes that are learnt"
             )
-        _labels(other, f"{place}: ")
-        if other.cache == "encoded" and other.source != "datasets":
-            raise UserError(
-                f"{place}: its images are in no files, so there are no bytes of their own to keep; "
-                f"leave it out, or give data.cache=decoded"
-            )
+        _content(other, f"{place}: ")
         for key in SHOWN:
             theirs, ours = getattr(other, key), getattr(data, key)
             if theirs != ours:
