@@ -83,6 +83,12 @@ class Sweep:
         """Where a part of it stands, as errors begin."""
         return f"{self.place}: {part}" if self.place else part
 
+    def where(self, part: str) -> tuple[str, bool]:
+        """The place of a part of the table such as `paper.rows`; and must it fit all that the sweep
+        has? A scale may lack some of what the file says."""
+        own = part in self.own
+        return self.at(f"scales.{self.scale}.{part}" if own else part), own or self.scale is None
+
     def layers(
         self, row: Item, column: Item, overrides: Iterable[CellRule] = ()
     ) -> list[SettingsLayer]:

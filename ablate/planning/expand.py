@@ -341,7 +341,7 @@ def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str
 
 def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
     """The analysis without contrasts that lack columns at this scale, in a stored plan's order."""
-    own = "analysis.contrasts" in sweep.own
+    place, must_fit = sweep.where("analysis.contrasts")
     kept = {}
     for name, contrast in sorted(sweep.analysis.contrasts.items()):
         key = contrast["across"]
@@ -349,14 +349,12 @@ def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
         missing = [end for end in (contrast["from"], contrast["to"]) if end not in values]
         if not missing:
             kept[name] = contrast
-        elif sweep.scale is not None and not own:
+        elif not must_fit:
             notes.append(f"contrast {name!r} has no columns at this scale")
+        elif not values:
+            raise UserError(f"{place}.{name}: across: no column sets {key!r}")
         else:
-            part = f"scales.{sweep.scale}.analysis" if own else "analysis"
-            place = f"{sweep.place}: {part}.contrasts.{name}"
-            if not values:
-                raise UserError(f"{place}: across: no column sets {key!r}")
-            raise unknown(f"{place}: {key}", missing[0], dict.fromkeys(map(show, values)))
+            raise unknown(f"{place}.{name}: {key}", missing[0], dict.fromkeys(map(show, values)))
     return replace(sweep.analysis, contrasts=kept)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from ablate.planning.cell import spec_parents
 from ablate.planning.layers import Layers, SettingsLayer
 from ablate.shared.build import is_whole
 from ablate.shared.choices import CHOICES
@@ -122,9 +123,7 @@ def is_of_parent(key: str) -> bool:
 def trees_of(tree: Mapping[str, Any], key: str) -> tuple[list[Mapping[str, Any]], str]:
     """The trees in which a key is set, of a run's and those that it starts from, and its name
     there: `from.KEY` is set in the parent's, a key of the model in all. [] where no run has it."""
-    chain, depth = [tree], 0
-    while (parent := chain[-1].get("parent")) is not None:
-        chain.append(parent)
+    chain, depth = [tree, *spec_parents(tree)], 0
     while _above(key):
         key, depth = key.removeprefix(FROM), depth + 1
     return (chain if _is_shared(key) else chain[depth : depth + 1]), key

@@ -68,12 +68,11 @@ def paper_of(sweep: Sweep, first: Mapping[str, str]) -> Mapping[str, Any]:
         ("rows", [item.label for item in sweep.rows]),
         ("columns", [*dict.fromkeys([*places, *headings])]),
     ):
+        place, must_fit = sweep.where(f"paper.{kind}")
         for label in paper.get(kind, {}):
-            own = f"paper.{kind}" in sweep.own
             named = label if kind == "rows" else label.partition(" on ")[0]  # LABEL on SET
-            if not {label, named} & {*labels} and (kind == "rows" or own or sweep.scale is None):
-                part = f"scales.{sweep.scale}.paper" if own else "paper"
-                raise unknown(f"{sweep.place}: {part}.{kind}", label, labels)
+            if not {label, named} & {*labels} and (kind == "rows" or must_fit):
+                raise unknown(place, label, labels)
     if "rows" in paper:
         paper["rows"] = {first.get(label, label): name for label, name in paper["rows"].items()}
     return paper
@@ -86,11 +85,10 @@ def groups_of(sweep: Sweep, columns: Sequence[Item], notes: list[str]) -> tuple[
         notes.append(f"groups are left out: {', '.join(sweep.crossed)} crosses their columns")
     if not sweep.groups or sweep.crossed:
         return ()
-    own = "groups" in sweep.own
-    place = f"{sweep.place}: {f'scales.{sweep.scale}.' if own else ''}groups"
+    place, must_fit = sweep.where("groups")
     declared, here = (_headings(items) for items in (sweep.columns, columns))
     named = {heading: group.name for group in sweep.groups for heading in group.headings}
-    if own or sweep.scale is None:
+    if must_fit:
         for heading, group in named.items():
             if heading not in (*declared, *here):
                 raise unknown(f"{place}.{group}", heading, declared, "a column among")

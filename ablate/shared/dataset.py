@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.shared.errors import UserError
+from ablate.shared.files import identity
 
 IMAGES = {
     *(".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff"),
@@ -92,11 +93,11 @@ def _walk(path: Path) -> Iterator[tuple[str, list[str]]]:
     def refuse(error: OSError) -> None:
         raise UserError(f"data.path: {error.filename}: {error.strerror}")
 
-    above = {str(path): {_identity(path)}}
+    above = {str(path): {identity(path)}}
     for folder, folders, files in os.walk(path, onerror=refuse, followlinks=True):
         ancestors = above.pop(folder)
         inside = {
-            entry: _identity(os.path.join(folder, entry))
+            entry: identity(os.path.join(folder, entry))
             for entry in folders
             if not entry.startswith(".")
         }
@@ -106,15 +107,10 @@ def _walk(path: Path) -> Iterator[tuple[str, list[str]]]:
                     f"data.path: {os.path.join(folder, entry)}: is a folder with an image's name; "
                     f"rename or remove it"
                 )
-        folders[:] = [entry for entry, identity in inside.items() if identity not in ancestors]
+        folders[:] = [entry for entry, this in inside.items() if this not in ancestors]
         for entry in folders:
             above[os.path.join(folder, entry)] = ancestors | {inside[entry]}
         yield folder, files
-
-
-def _identity(folder: Path | str) -> tuple[int, int]:
-    found = os.stat(folder)
-    return found.st_dev, found.st_ino
 
 
 def local_splits(found: Listing) -> list[str]:

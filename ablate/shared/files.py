@@ -50,7 +50,7 @@ def make_folder(folder: Path) -> None:
         sync_folder(folder.parent)
 
 
-def identity(file: Path | int) -> tuple[int, int] | None:
+def identity(file: Path | str | int) -> tuple[int, int] | None:
     """Of a file, whatever its name; None where there is none under this name any more."""
     try:
         found = os.stat(file)
