@@ -362,7 +362,7 @@ class Composer:
 
 def _keys(group: str, name: str) -> set[str]:
     """All that choosing `group=name` sets."""
-    return {*leaves(compose_config(f"{group}/{name}", [])[0])}
+    return {key for key, _ in leaves(compose_config(f"{group}/{name}", [])[0])}
 
 
 def _section(trainer: str) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ablate.planning.conf import composed, told
+from ablate.planning.tree import leaves
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.own import TRAINER
 from ablate.shared.program import override
@@ -101,17 +102,8 @@ def _compose(folder: Path, name: str, overrides: list[str]) -> Composed:
         choices = {key: str(value) for key, value in chosen.items() if value is not None}
         loader = GlobalHydra.instance().config_loader()
         options = {key: loader.get_group_options(key, ObjectType.CONFIG) for key in choices}
-    leaves = {key: value for key, value in _leaves(tree) if key != "name"}  # ours, in `trainer`
-    missing = [key for key, value in leaves.items() if value == "???"]
-    derived = [key for key, value in leaves.items() if "${" in repr(value)]
-    values = {k: v for k, v in leaves.items() if k not in missing and k not in derived}
+    found = {k: v for k, v in leaves(tree) if k != "name" and v != {}}  # "name" is ours
+    missing = [key for key, value in found.items() if value == "???"]
+    derived = [key for key, value in found.items() if "${" in repr(value)]
+    values = {k: v for k, v in found.items() if k not in missing and k not in derived}
     return Composed(options, choices, values, derived, missing)
-
-
-def _leaves(tree: Any, place: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        below = f"{place}.{key}" if place else str(key)
-        if isinstance(value, Mapping):
-            yield from _leaves(value, below)
-        else:
-            yield below, value

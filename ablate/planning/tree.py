@@ -84,12 +84,13 @@ def put(tree: dict[str, Any], key: str, value: Any) -> None:
     section[last] = value
 
 
-def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of all that is no section, or an empty one."""
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}"
+            yield f"{prefix}{key}", value
 
 
 def file_name(name: str) -> str:
