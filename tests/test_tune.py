@@ -673,7 +673,7 @@ def test_replicated_searches_keep_the_promise_that_one_search_breaks(sharpness):
         ("log: [1e-4, 3e-2]", "lgo: [1e-4, 1]", "did you mean 'log'?"),
         ("log: [1e-4, 3e-2]", "choices: [1, 2]", "add it to the choices [1, 2]"),
         ("optim.lr:", "optim.rl:", "optim.rl: no such key"),
-        ("trials: 15", "trials: 0", "expected at least 1, got 0"),
+        ("trials: 15", "trials: 0", "must be at least 1, got 0"),
         (
             "trials: 15",
             "trials: 15\n  round: 100000000000",

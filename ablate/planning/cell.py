@@ -236,7 +236,7 @@ class TuningStage:
     """
 
     space: Mapping[str, Mapping[str, tuple[Any, ...]]]
-    trials: int
+    trials: Annotated[int, Key("trainings of a search, or of all that share them", least=1)]
     at: Mapping[str, Any] = field(default_factory=dict)
 
 

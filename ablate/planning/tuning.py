@@ -122,9 +122,7 @@ def _stage(raw: Mapping[str, Any], place: str, default: int) -> TuningStage:
     }
     if not space:
         raise UserError(f"{place}.space: expected {FORM}, got nothing")
-    trials = read(raw.get("trials", default), int, f"{place}.trials")
-    if trials < 1:
-        raise UserError(f"{place}.trials: expected at least 1, got {trials}")
+    trials = value_of(TuningStage, "trials", raw.get("trials", default), f"{place}.trials")
     at = settings_at(raw.get("at", {}), f"{place}.at")
     for key in (*space, *at):
         if key.startswith(FROM):

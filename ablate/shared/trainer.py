@@ -25,7 +25,7 @@ from ablate.shared.errors import UserError, unknown
 from ablate.shared.fingerprint import MEMO, FileHashes
 from ablate.shared.own import TRAINER, OwnRun, hashed, is_command, is_own, metric_said, name_of
 from ablate.shared.parts import is_plugin
-from ablate.shared.schema import check_keys, read, same_keys
+from ablate.shared.schema import check_keys, read, same_keys, value_of
 from ablate.shared.source import definition, distributions, find, local_files
 from ablate.shared.spec import Run
 
@@ -47,9 +47,7 @@ def build_own(tree: Mapping[str, Any]) -> OwnRun:
     """A validated `OwnRun` from its plain tree. Raises UserError, one line with the dotted key."""
     trainer, keys = tree[TRAINER], tree["keys"]
     same_keys(TRAINER, trainer, ["name", *keys])
-    seed = tree["seed"]
-    if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
-        raise UserError(f"seed: expected a whole number from 0 on, got {seed!r}")
+    seed = value_of(Run, "seed", tree["seed"], "seed")
     settings = {key: _checked(trainer[key], keys[key], f"{TRAINER}.{key}") for key in keys}
     if is_command(tree):
         program.check_settings(settings)
