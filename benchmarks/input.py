@@ -203,13 +203,13 @@ def photographs(rounds: int) -> None:
         "floats": (Augment(flip=False, crop_pad=0), ImageView(256)),
         "AugReg's": (augreg, ImageView(224)),
     }
-    rates: dict[str, list[float]] = {"1 process": [], "2 processes": []}
+    rates: dict[str, list[float]] = {"1 thread": [], "2 threads": []}
     ratios: dict[str, list[float]] = {name: [] for name in views}
     transform = pil_randaugment(224)
     for turn in range(rounds + 1):  # the first one warms the page cache
         with tempfile.TemporaryDirectory() as temporary:
             start = time.perf_counter()
-            cached = cache.prepare(data, Path(temporary), processes=0)
+            cached = cache.prepare(data, Path(temporary), threads=1)
             decoding = (time.perf_counter() - start) / sum(cached.counts.values())
             split = cached.split("train").to(device)
             for name, view in views.items():
@@ -242,15 +242,15 @@ def photographs(rounds: int) -> None:
                 spent = {"ablate": middle - start, "PIL": time.perf_counter() - middle}
                 for side, seconds in spent.items():
                     rates.setdefault(f"{side}, RandAugment", []).append(BATCH / seconds)
-        for processes, name in ((1, "1 process"), (2, "2 processes")):
+        for threads, name in ((1, "1 thread"), (2, "2 threads")):
             with tempfile.TemporaryDirectory() as temporary:
                 start = time.perf_counter()
-                counts = cache.prepare(data, Path(temporary), processes=processes).counts
+                counts = cache.prepare(data, Path(temporary), threads=threads).counts
                 if turn:
                     rates[name].append(sum(counts.values()) / (time.perf_counter() - start))
     show(rates)
-    ratio = statistics.median(rates["2 processes"]) / statistics.median(rates["1 process"])
-    print(f"decoding by two processes against one: ratio {ratio:.2f}")
+    ratio = statistics.median(rates["2 threads"]) / statistics.median(rates["1 thread"])
+    print(f"decoding by two threads against one: ratio {ratio:.2f}")
     pairs = zip(rates["ablate, RandAugment"], rates["PIL, RandAugment"], strict=True)
     print(f"RandAugment at 224: ratio {statistics.median(a / b for a, b in pairs):.2f}")
     for name, seen in ratios.items():

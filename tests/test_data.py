@@ -800,7 +800,7 @@ def killed(
     when: Callable[[int, str], bool],
     *,
     chunk: int = decode_pool._IMAGES,
-    processes: int = 0,
+    threads: int = 1,
     before: Callable[[], None] = lambda: None,
 ) -> int:
     """How many images were done when a process that decodes them was killed (-9): where `when` says
@@ -820,9 +820,8 @@ def killed(
     def build() -> None:
         decode_pool._IMAGES, build_journal._JOURNAL_S, building._REPORT = chunk, 0, 1
         build_journal.BuildJournal.note = noting
-        os.environ["FOLDER"] = str(folder)  # by which its pool is found
         before()
-        cache.prepare(data, folder, progress, processes=processes)
+        cache.prepare(data, folder, progress, threads=threads)
 
     [said] = forked(build)
     assert said.returncode == -signal.SIGKILL, said.stderr

@@ -101,13 +101,13 @@ def train(files: Path, tmp_path: Path) -> EncodedSplit:
 # --- What is kept -------------------------------------------------------------------------------
 
 
-def test_each_file_is_kept_byte_for_byte_by_however_many_processes(
+def test_each_file_is_kept_byte_for_byte_by_however_many_threads(
     files: Path, tmp_path: Path
 ) -> None:
     data = sample(files)
     seen = cache.look(data, tmp_path / "one")
     assert seen.counts == {"train": 30, "validation": 6, "test": 7}
-    one, two = (cache.prepare(data, tmp_path / f"{n}", processes=n) for n in (0, 2))
+    one, two = (cache.prepare(data, tmp_path / f"{n}", threads=n) for n in (1, 2))
     assert seen.bytes is not None
     assert abs(seen.bytes / one.bytes - 1) < 0.2  # told before a file was read
     names = {file.name for file in one.folder.iterdir()}
@@ -308,7 +308,7 @@ def test_a_set_is_streamed_and_not_kept_in_memory(tmp_path: Path) -> None:
         (tmp_path / "files" / "abc"[i % 3]).mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (1000, 1000), (i, i, i)).save(tmp_path / f"files/{'abc'[i % 3]}/{i}.bmp")
     data = describe(path=tmp_path / "files", cache="encoded", validation=1, test=1)
-    split = cache.prepare(data, tmp_path / "cache", processes=0).split("train")
+    split = cache.prepare(data, tmp_path / "cache", threads=1).split("train")
     view = ImageView(8, whole="tf")
 
     def resident(what: str) -> int:
@@ -366,8 +366,8 @@ def test_broken_pictures_are_named_and_left_out_as_they_are_of_squares(
             cache.prepare(describe(**settings), tmp_path / "cache")
         lines.append(str(refused.value))
         data = describe(**settings, broken="skip")
-        for processes in (0, 2) if kept == "encoded" else (0,):
-            cached = cache.prepare(data, tmp_path / f"{processes}", processes=processes)
+        for threads in (1, 2) if kept == "encoded" else (1,):
+            cached = cache.prepare(data, tmp_path / f"{threads}", threads=threads)
             meta = json.loads((cached.folder / "meta.json").read_text())
             metas.append({key: meta[key] for key in ("left_out", "counts", "overlap")})
             labels.append([cached.split(split).labels.tolist() for split in SPLITS])
@@ -378,7 +378,7 @@ def test_broken_pictures_are_named_and_left_out_as_they_are_of_squares(
     assert sum(len(names) for names in metas[0]["left_out"].values()) == 4
     assert labels[0] == labels[1] == labels[2]
     squares = cache.prepare(
-        describe(**settings | {"cache": "decoded"}, broken="skip"), tmp_path / "0"
+        describe(**settings | {"cache": "decoded"}, broken="skip"), tmp_path / "1"
     )
     for split in SPLITS:  # what is left are whole pictures, each at its place
         rows = cached.split(split)

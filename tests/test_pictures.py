@@ -285,8 +285,8 @@ def test_broken_pictures_are_left_out_where_that_is_asked(tmp_path: Path, spoilt
     assert sum(len(lost) for *_, lost in expected.values()) == 4
     assert expected["train"][2]  # else this tests little
     contents = []
-    for processes in (0, 3):
-        cached = cache.prepare(data, tmp_path / f"{processes}", processes=processes)
+    for threads in (1, 3):
+        cached = cache.prepare(data, tmp_path / f"{threads}", threads=threads)
         contents.append({f.name: f.read_bytes() for f in cached.folder.iterdir()})
         for split, (images, labels, _) in expected.items():
             got = cached.split(split)
@@ -372,7 +372,7 @@ def test_what_is_wrong_with_the_machine_is_left_out_by_nobody(
     monkeypatch.setattr(Image, "open", no_memory)
     data = describe(path=spoilt, broken="skip", **SPOILT)
     with pytest.raises(Exception, match="too little memory to decode it"):
-        cache.prepare(data, tmp_path / "cache", processes=0)
+        cache.prepare(data, tmp_path / "cache", threads=1)
 
 
 @pytest.mark.parametrize("at", ["journal", "drop"])

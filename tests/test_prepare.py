@@ -1,11 +1,10 @@
-"""Decoding a set: by one process or several, killed and gone on with, on a full disk; by command.
+"""Decoding a set: by one thread or several, killed and gone on with, on a full disk; by command.
 
 Real processes and real images; where one is killed, it is by a real signal.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -25,7 +24,7 @@ from test_data import DIGITS, LOAD, describe, folders, killed, noise, png, saved
 from test_sets import take
 
 from ablate.data import build_journal, building, cache, source
-from ablate.data.splits import Cached, open_cached
+from ablate.data.splits import Cached
 from ablate.planning.compose import resolve_data
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import read_sealed
@@ -53,33 +52,10 @@ def contents(cached: Cached) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in sorted(cached.folder.iterdir())}
 
 
-def decoders(mark: str) -> list[int]:
-    """Living processes of a pool that were started with `mark` in their environment."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            line = (folder / "cmdline").read_bytes()
-            if (
-                b"ablate.data.decode_pool" in line
-                and mark.encode() in (folder / "environ").read_bytes()
-            ):
-                found.append(int(folder.name))
-    return found
+# --- Threads ------------------------------------------------------------------------------------
 
 
-def gone(mark: str, seconds: float = 60.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while decoders(mark):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-# --- The pool -----------------------------------------------------------------------------------
-
-
-def test_several_processes_write_the_bytes_that_one_writes(tmp_path: Path) -> None:
+def test_several_threads_write_the_bytes_that_one_writes(tmp_path: Path) -> None:
     folders(tmp_path / "images", "abc", 70)
     images = [png(noise(i, (9 + i % 7, 8))) for i in range(230)]
     (tmp_path / "tables").mkdir()
@@ -94,8 +70,8 @@ def test_several_processes_write_the_bytes_that_one_writes(tmp_path: Path) -> No
         describe(path=tmp_path / "tables", cache_size=16, train="train[:150]", validation="test"),
         describe(**DIGITS),
     ):
-        one = contents(cache.prepare(data, tmp_path / "one", processes=0))
-        two = contents(cache.prepare(data, tmp_path / "two", processes=2))
+        one = contents(cache.prepare(data, tmp_path / "one", threads=1))
+        two = contents(cache.prepare(data, tmp_path / "two", threads=2))
         assert one == two
         assert one["train.images.npy"]
 
@@ -107,9 +83,9 @@ def test_all_bad_images_are_named_at_once_in_order(tmp_path: Path) -> None:
     for name in bad:
         (root / name).write_bytes((root / name).read_bytes()[:40])
     data = describe(path=root, validation=20, test=5)
-    for processes in (0, 1, 3):
+    for threads in (1, 3):
         with pytest.raises(UserError) as refused:
-            cache.prepare(data, tmp_path / "cache", processes=processes)
+            cache.prepare(data, tmp_path / "cache", threads=threads)
         line = str(refused.value)
         assert line.startswith(
             "data: 22 of 300 images can't be read; mend or remove them, or leave them out with "
@@ -118,22 +94,6 @@ def test_all_bad_images_are_named_at_once_in_order(tmp_path: Path) -> None:
         assert re.findall(r"images/(./\d+.png): not a readable image: ", line) == bad[:20]
         assert line.endswith("; and 2 more")
     assert [file.suffix for file in (tmp_path / "cache").iterdir()] == [".lock"]
-
-
-def test_a_process_of_the_pool_that_dies_ends_the_build(
-    tmp_path: Path, sample: Data, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MARK", str(tmp_path))
-
-    def kill_one(done: int, total: int) -> None:
-        if done and (alive := decoders(str(tmp_path))):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(alive[0], signal.SIGKILL)
-
-    with pytest.raises(Failure, match=r"decodes images died \(killed by signal 9\)"):
-        cache.prepare(sample, tmp_path / "cache", kill_one, processes=2)
-    assert open_cached(sample, tmp_path / "cache") is None
-    assert gone(str(tmp_path))
 
 
 def test_a_table_is_read_a_row_group_at_a_time(tmp_path: Path) -> None:
@@ -160,7 +120,7 @@ def test_a_table_is_read_a_row_group_at_a_time(tmp_path: Path) -> None:
 
 def at_once(data: Data, folder: Path) -> None:
     """Killed by the first that its journal has."""
-    killed(data, folder, lambda done, noted: done > 0 and noted != "", processes=2)
+    killed(data, folder, lambda done, noted: done > 0 and noted != "", threads=2)
     assert cache.look(data, folder).done > 0
 
 
@@ -168,9 +128,8 @@ def test_a_killed_build_is_gone_on_with_and_gives_the_same_bytes(
     tmp_path: Path, sample: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "cache"
-    killed_at = killed(sample, folder, lambda done, noted: done > 150 and noted != "", processes=2)
+    killed_at = killed(sample, folder, lambda done, noted: done > 150 and noted != "", threads=2)
     assert not Lock(folder / f"{sample.fingerprint}.lock").is_held()  # by no child of the dead
-    assert gone(str(folder))
     kept = cache.look(sample, folder)
     assert 0 < kept.done <= killed_at
     assert not kept.whole
@@ -178,9 +137,9 @@ def test_a_killed_build_is_gone_on_with_and_gives_the_same_bytes(
 
     cache.prepare(describe(**DIGITS), folder)  # another set's builder leaves it alone
     reports: list[int] = []
-    resumed = cache.prepare(sample, folder, lambda done, total: reports.append(done), processes=0)
+    resumed = cache.prepare(sample, folder, lambda done, total: reports.append(done), threads=1)
     assert (reports[0], reports[-1]) == (kept.done, 500)
-    calm = cache.prepare(sample, tmp_path / "calm", processes=2)
+    calm = cache.prepare(sample, tmp_path / "calm", threads=2)
     assert contents(resumed) == contents(calm)
     assert not list(folder.glob(".*"))
 
@@ -282,9 +241,9 @@ def test_a_full_disk_says_how_much_is_needed_and_leaves_nothing(tmp_path: Path) 
         LOAD
         + """
 decoded = []
-for processes in (0, 2):
+for threads in (1, 2):
     try:
-        cache.prepare(data, folder, lambda done, total: decoded.append(done), processes=processes)
+        cache.prepare(data, folder, lambda done, total: decoded.append(done), threads=threads)
     except OSError as error:
         print(error.errno, decoded, sorted(p.name for p in folder.iterdir()), error.filename)
 """
@@ -363,7 +322,6 @@ def test_mistakes_in_what_to_prepare_are_told_in_one_line(
 
 def test_ctrl_c_ends_it_in_a_line(shell: Shell, data_folder) -> None:
     words = ("data", "prepare", "imagenet1k", f"data.path={data_folder('imagenet_sample')}")
-    mark = str(shell.folder)
     with open(shell.folder / "out", "wb") as out, open(shell.folder / "err", "wb") as err:
         process = subprocess.Popen(
             [ABLATE, *words],
@@ -371,7 +329,6 @@ def test_ctrl_c_ends_it_in_a_line(shell: Shell, data_folder) -> None:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            env={**os.environ, "MARK": mark},
             start_new_session=True,  # a terminal sends Ctrl-C to all of it
         )
     deadline = time.monotonic() + 120
@@ -383,4 +340,3 @@ def test_ctrl_c_ends_it_in_a_line(shell: Shell, data_folder) -> None:
     assert process.wait(60) == 130
     assert (shell.folder / "out").read_text().endswith("stopped; the same command goes on\n")
     assert (shell.folder / "err").read_text() == "data=imagenet1k: looking for files\n"
-    assert gone(mark)

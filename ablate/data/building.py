@@ -232,7 +232,7 @@ def size_text(size: int) -> str:
     return f"{number:.0f} {unit}" if unit == "bytes" else f"{number:.1f} {unit}"
 
 
-def build_cache(data: Data, folder: Path, progress: Progress, processes: int | None) -> None:
+def build_cache(data: Data, folder: Path, progress: Progress, threads: int | None) -> None:
     """Decode everything into the temporary folder, then give that its name.
 
     A few images are in memory at a time. The caller holds the lock.
@@ -245,7 +245,7 @@ def build_cache(data: Data, folder: Path, progress: Progress, processes: int | N
         with contextlib.suppress(OSError):  # what planning has read is not read again
             shutil.copyfile(folder / "fingerprints.json", hashes)
         _check_unchanged(data, hashes)
-        meta = _decode(data, building, progress, processes)
+        meta = _decode(data, building, progress, threads)
         _check_unchanged(data, hashes)  # nor while we read it
         write_whole(building / decoded.META, to_json(decoded.sealed(meta, building)))
         shutil.rmtree(home, ignore_errors=True)  # not whole, or of another format
@@ -312,9 +312,7 @@ def _check_unchanged(data: Data, hashes: Path) -> None:
         )
 
 
-def _decode(
-    data: Data, building: Path, progress: Progress, processes: int | None
-) -> dict[str, Any]:
+def _decode(data: Data, building: Path, progress: Progress, threads: int | None) -> dict[str, Any]:
     """Every image and label into arrays; returns what meta.json says."""
     opened = source.open_source(data)
     rows = {split: part.rows for split, part in opened.parts.items()}
@@ -340,7 +338,7 @@ def _decode(
         progress(images, total)
         ends: deque[tuple[str, int]] = deque()
         chunks = work.chunks(opened, done.copy(), ends)
-        written = write(chunks, work.form, total - images, processes)
+        written = write(chunks, work.form, threads)
         for number, lines in stack.enter_context(contextlib.closing(written)):
             done.update([ends.popleft()])
             broken += lines

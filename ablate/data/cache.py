@@ -39,12 +39,12 @@ _JOURNAL_KEPT_S = 7 * 86400
 
 
 def prepare(
-    data: Data, folder: Path, progress: Progress | None = None, processes: int | None = None
+    data: Data, folder: Path, progress: Progress | None = None, threads: int | None = None
 ) -> Cached:
     """The cache of `data`, built if need be: once, however many processes ask at the same moment.
 
     `progress(done, total)` is called, in images, while it is built here or by somebody else whom
-    we wait for; what it raises ends the call. `processes`: see `decode_pool.write`. A build that
+    we wait for; what it raises ends the call. `threads`: see `decode_pool.write`. A build that
     was killed is gone on with; one that took less than ten seconds leaves nothing. Raises UserError
     for bad data (see `source`) and for data that changed since `data.fingerprint` was taken, Full
     where the disk is.
@@ -67,7 +67,7 @@ def prepare(
                 if progress:
                     progress(done, total)
 
-            build_cache(data, folder, report, processes)
+            build_cache(data, folder, report, threads)
             cached = open_cached(data, folder)
             assert cached is not None
         return cached

@@ -1,38 +1,32 @@
-"""Pictures into arrays, each row at its place: decoded in this process, or by a pool of others.
+"""Pictures into arrays, each row at its place: decoded by threads.
 
-A process of the pool is a new interpreter that loads this file, Pillow and numpy: a tenth of a
-second, no torch, nothing inherited but its end of a pipe. It ends when the other end closes, which
-the kernel sees to if its parent is killed. Pixels don't travel: it writes them itself.
+Pillow, numpy and the kernel let others go on while they decode, hash and write. What one thread
+at a time has to itself is about 0.3 ms an image, so MOST of them are of use for photographs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import io
 import itertools
 import math
 import os
-import subprocess
-import sys
-import time
+from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from ablate.data.picture import Broken, Example
-from ablate.shared.errors import Failure
 
-SOLO_S = 5.0  # what this process decodes within that needs no others
-_TRIED_S = 0.5  # long enough to tell
+MOST = 16  # threads
 _IMAGES, _BYTES = 64, 8 << 20  # of a chunk, whichever comes first
 
 
 class Array:
-    """A .npy file whose rows are written at their places, in any order, by any process.
+    """A .npy file whose rows are written at their places, in any order, by any thread.
 
     Allocated before the first row, so that a full disk says so now, not after an hour of decoding,
     and so that no page of the file can be missing when it is mapped (that would be a SIGBUS).
@@ -52,9 +46,6 @@ class Array:
         )
         self.shape, self._header = shape, header.getvalue()
         self.bytes = len(self._header) + shape[0] * self._row
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_file": None}  # each process opens it itself
 
     def allocate(self) -> None:
         self._write(0, self._header)
@@ -94,7 +85,7 @@ class Array:
             yield self._read(start, min(_BYTES, end - start))
 
     def sync(self) -> None:
-        """On the disk, all that any process wrote."""
+        """On the disk, all that any thread wrote."""
         os.fsync(self.open())
 
     def close(self) -> None:
@@ -152,86 +143,27 @@ Written = tuple[int, list[Line]]  # images of a chunk, those of them that can't 
 
 
 def write(
-    chunks: Iterable[Chunk], target: Target, total: int, processes: int | None = None
+    chunks: Iterable[Chunk], target: Target, threads: int | None = None
 ) -> Generator[Written, None, None]:
-    """Decode all chunks, `total` images; yields what came of each when it is written, in order.
+    """Decode all chunks; yields what came of each when it is written, in order.
 
-    `processes`: 0 for none but this one; None for as many as there are cores, if what is left after
-    half a second would take this one long.
+    `threads`: None for as many as there are cores, MOST at most. A chunk more is read than they are
+    at. After an error no more are, and those before it are waited for: so the error is the first,
+    whichever thread was the faster.
     """
-    waiting = iter(chunks)
-    if processes is None:
-        begun, done = time.monotonic(), 0
-        for chunk in waiting:
-            yield len(chunk.examples), _write(chunk, target)
-            done += len(chunk.examples)
-            gone = time.monotonic() - begun
-            if gone > _TRIED_S:
-                processes = len(os.sched_getaffinity(0))
-                if processes == 1 or gone / done * (total - done) < SOLO_S:
-                    processes = 0
-                break
-    if processes:
-        yield from _pooled(waiting, target, processes)
-    else:
-        for chunk in waiting:
-            yield len(chunk.examples), _write(chunk, target)
-
-
-def _write(chunk: Chunk, target: Target) -> list[Line]:
-    return [line for line in _each(chunk, target) if line is not None]
-
-
-def _each(chunk: Chunk, target: Target) -> Iterator[Line | None]:
-    """Decode and write each image; why not, where it can't be read."""
-    for example, places in zip(chunk.examples, chunk.places, strict=True):
-        try:
-            target.write(example, places)
-            yield None
-        except Broken as error:
-            yield str(error), places
-
-
-def _pooled(waiting: Iterator[Chunk], target: Target, processes: int) -> Iterator[Written]:
-    """`write`, by a pool. A chunk is read ahead while all are busy: so many and one are in memory.
-
-    After an error no more chunks are given out, and those before it are waited for: so the error is
-    the first, whichever process was the faster.
-    """
-    with contextlib.ExitStack() as stack:
-        idle = [stack.enter_context(_Process(target)) for _ in range(processes)]
-        busy: dict[Connection, tuple[_Process, int, int]] = {}  # number of the chunk, images
-        answers: dict[int, Written | Exception] = {}
-        numbers = itertools.count()
+    threads = threads or min(MOST, len(os.sched_getaffinity(0)))
+    pool, waiting = ThreadPoolExecutor(threads, "decode"), iter(chunks)
+    coming: deque[Future[Written]] = deque()
+    try:
         ahead = _read(waiting)
-        due = 0  # the chunk to be yielded next
-        while True:
-            while due in answers:
-                answer = answers.pop(due)
-                if isinstance(answer, Exception):
-                    raise answer
-                yield answer
-                due += 1
-            if idle and ahead is not None:
-                number = next(numbers)
-                if isinstance(ahead, Exception):
-                    answers[number], ahead = ahead, None
-                else:
-                    process = idle.pop()
-                    process.give(ahead)
-                    busy[process.pipe] = (process, number, len(ahead.examples))
-                    ahead = _read(waiting)
-            elif not busy:
-                return
-            else:
-                for pipe in wait(list(busy)):
-                    process, number, images = busy.pop(pipe)  # type: ignore[call-overload]
-                    answer = process.answer()
-                    idle.append(process)
-                    if isinstance(answer, Exception):
-                        answers[number], ahead = answer, None
-                    else:
-                        answers[number] = (images, answer)
+        while ahead is not None or coming:
+            if ahead is not None:
+                coming.append(pool.submit(_written, ahead, target))
+                ahead = _read(waiting) if isinstance(ahead, Chunk) else None
+            if ahead is None or len(coming) > threads:
+                yield coming.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _read(chunks: Iterator[Chunk]) -> Chunk | Exception | None:
@@ -242,66 +174,14 @@ def _read(chunks: Iterator[Chunk]) -> Chunk | Exception | None:
         return error
 
 
-class _Process:
-    """One of the pool, as its parent has it."""
-
-    def __init__(self, target: Target) -> None:
-        self.pipe, theirs = Pipe()
-        with theirs:
-            serve = f"serve({theirs.fileno()}, {os.getpid()})"
-            code = f"from ablate.data.decode_pool import serve; {serve}"
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", code],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                process_group=0,  # Ctrl-C is for the parent, which ends it
-                env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-            )
-        self.give(target)
-
-    def __enter__(self) -> _Process:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.pipe.close()
-        if error[0] is not None:
-            self._process.kill()
-        self._process.wait()
-
-    def give(self, what: Target | Chunk) -> None:
+def _written(chunk: Chunk | Exception, target: Target) -> Written:
+    """Decode and write each image of a chunk. Raises what reading it did."""
+    if isinstance(chunk, Exception):
+        raise chunk
+    lines: list[Line] = []
+    for example, places in zip(chunk.examples, chunk.places, strict=True):
         try:
-            self.pipe.send(what)
-        except OSError:
-            raise self._death() from None
-
-    def answer(self) -> list[Line] | Exception:
-        """What of its chunk could not be read, or what it raised."""
-        try:
-            answer: list[Line] | Exception = self.pipe.recv()
-        except (EOFError, OSError):
-            raise self._death() from None
-        return answer
-
-    def _death(self) -> Failure:
-        code = self._process.wait()
-        how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-        return Failure(f"a process that decodes images died ({how}); the same command goes on")
-
-
-def serve(descriptor: int, parent: int) -> None:
-    """A process of the pool: writes the chunks that come, says what of each could not be read or
-    what it raised, until the pipe closes or its parent is gone."""
-    with Connection(descriptor) as pipe, contextlib.suppress(EOFError, ConnectionError):
-        target: Target = pipe.recv()
-        while True:
-            chunk: Chunk = pipe.recv()
-            answer: list[Line] | Exception
-            try:
-                answer = []
-                for line in _each(chunk, target):
-                    if os.getppid() != parent:
-                        return
-                    answer += [] if line is None else [line]
-            except Exception as error:
-                answer = error
-            pipe.send(answer)
+            target.write(example, places)
+        except Broken as error:
+            lines.append((str(error), places))
+    return len(chunk.examples), lines

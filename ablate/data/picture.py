@@ -1,5 +1,4 @@
-"""One picture, from what is stored to pixels. Pillow and numpy only: the processes that decode
-load this and no torch."""
+"""One picture, from what is stored to pixels. Pillow and numpy only."""
 
 from __future__ import annotations
 

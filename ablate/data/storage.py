@@ -1,5 +1,5 @@
 """What is kept of a set's images, in files of a split each: squares, decoded once and for all, or
-the files' own bytes. The processes that decode load this, and no torch.
+the files' own bytes.
 
     squares   images   uint8 (N, side, side, channels)
               aspects  float32 (N,), width over height, where whole images are squeezed
@@ -115,9 +115,6 @@ class Encoded:
         self._pixels = arrays(folder, "pixels", counts, (DIGEST,), np.uint8)
         self.kept = [*self._encoded, *self._offsets, *self._shapes]
         self.arrays = [*self.kept, *self._pixels]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_begins": None}  # a process of the pool reads those that it needs
 
     def begin(self) -> None:
         for offsets, begins in zip(self._offsets, self._begins, strict=True):
