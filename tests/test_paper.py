@@ -15,7 +15,7 @@ from ablate.analysis.table import WARNINGS
 from ablate.planning.cell import Column
 from ablate.planning.expand import plan as make_real
 from ablate.report.formats import render
-from ablate.report.power import ASSUMED, forecast
+from ablate.report.power import ASSUMED, forecast, seed_spreads
 from ablate.running.estimate import Costs
 from ablate.shared.errors import UserError
 
@@ -294,9 +294,14 @@ def cost_of(plan, seconds=36.0):
     return Costs({}, each, "", 0.0, seed_s=a_seed)
 
 
+def forecast_lines(plan, gain, assumed, costs, results):
+    spreads = seed_spreads(plan, assumed, results, lambda run: [])
+    return list(forecast(plan, gain, costs, spreads).lines())
+
+
 def test_the_forecast_is_that_of_the_tables_own_function():
     plan = make_plan(["base", "a", "b", "c"], seeds=3)
-    lines = list(forecast(plan, 0.5, 0.4, cost_of(plan), {}, lambda run: []).lines())
+    lines = forecast_lines(plan, 0.5, 0.4, cost_of(plan), {})
     found = stats.detect(0.5, 3, stats.Spread(0.4), stats.Method(contrasts=3, comparisons=3))
     assert lines[0].startswith("to detect a gain of 0.5 points over base with 80 % power")
     assert lines[1] == "  spread 0.4 points, given by --spread"
@@ -316,7 +321,7 @@ def test_a_measured_spread_is_a_range_and_below_8_df_barely_known():
             [[100 * results[run]["test"]["top1"] for run in c.ids.values()] for c in plan.cells[:3]]
         )
         spread = stats.residual_spread(y)
-        lines = list(forecast(plan, 1.0, None, cost_of(plan), results, lambda run: []).lines())
+        lines = forecast_lines(plan, 1.0, None, cost_of(plan), results)
         assert f"S/4: spread {spread.sd:.2g} points [{spread.interval.low:.2g}, " in lines[1]
         assert f"{2 * (seeds - 1)} df, {3 * seeds} finished runs" in lines[1]
         assert ("barely known" in lines[1]) is not known
@@ -330,7 +335,7 @@ def test_a_measured_spread_is_a_range_and_below_8_df_barely_known():
 
 def test_without_runs_the_spread_is_an_assumption_that_is_said():
     plan = make_plan(["base", "a"], seeds=1)
-    lines = list(forecast(plan, 1.0, None, cost_of(plan, None), {}, lambda run: []).lines())
+    lines = forecast_lines(plan, 1.0, None, cost_of(plan, None), {})
     assert f"spread {ASSUMED:g} points, assumed" in lines[1]
     assert "the cost is not known yet" in lines[2]
     assert lines[3].startswith("    with 1 seed: no verdicts")

@@ -237,14 +237,15 @@ def plan(
     withheld: dict[str, str] = {}
     if detect is not None or plan.design.grows or plan.changes is not None:
         from ablate.report.designs import compare_designs
-        from ablate.report.power import forecast, outlook
+        from ablate.report.power import forecast, outlook, seed_spreads
 
         results, withheld = store.results(plan.runs(), curves=True, probes=True)
-        read = with_own(plan, results, store), store.metrics, store.probe
-        designs = compare_designs(plan, cost, detect, spread, read)
+        own = with_own(plan, results, store)
+        spreads = seed_spreads(plan, spread, own, store.metrics, store.probe)
+        designs = compare_designs(plan, cost, detect, spreads)
         if detect is not None and not designs:
-            detection = forecast(plan, detect, spread, cost, *read)
-        ahead = outlook(plan, spread, cost, *read) if plan.design.grows else None
+            detection = forecast(plan, detect, cost, spreads)
+        ahead = outlook(plan, cost, spreads) if plan.design.grows else None
     amiss = [*launcher.devices.remarks, *in_use(launcher, store, states)] if on is None else []
     shown = plan, states, cost, rehearsals, settings, amiss
     if format is Format.json:

@@ -4,14 +4,13 @@ detect."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ablate.analysis import stats
 from ablate.planning.changes import KINDS, Changes, subsets
 from ablate.planning.plan import Plan
-from ablate.report.power import spread_of
+from ablate.report.power import SeedSpread
 from ablate.report.status import show_grid
 from ablate.report.text import device_time
 from ablate.running.costs import Costs
@@ -34,18 +33,14 @@ class DesignForecast:
 
 
 def compare_designs(
-    plan: Plan, costs: Costs, detect: float | None, assumed: float | None, read: Sequence[Any]
+    plan: Plan, costs: Costs, detect: float | None, spreads: Mapping[str, SeedSpread]
 ) -> list[DesignForecast]:
-    """Forecast every design that there is for so many changes, none for a plan without. `assumed`:
-    the spread that is given; `read`: results, curves and probes, for `spread_of`."""
+    """Forecast every design that there is for so many changes, none for a plan without."""
     found, changes = [], plan.changes
     if changes is None:
         return []
-    spreads = {
-        column.label: spread_of(plan, column.label, assumed, *read)[0].sd for column in plan.columns
-    }
     every = [costs.seconds[cell.row, cell.column] for cell in plan.cells]
-    known = [seconds for seconds in every if seconds is not None]
+    timed = [seconds for seconds in every if seconds is not None]
     for design in KINDS:
         try:
             cells = len(subsets(changes.names, design))
@@ -55,7 +50,7 @@ def compare_designs(
         enough = None
         if detect is not None:
             counts = range(2, stats.MOST_SEEDS + 1)
-            worst = max(spreads.values())
+            worst = max(known.spread.sd for known in spreads.values())
             gains = ((n, _smallest(plan, changes, design, cells, n, worst)) for n in counts)
             enough = next((n for n, gain in gains if gain is not None and gain <= detect), None)
         found.append(
@@ -63,10 +58,10 @@ def compare_designs(
                 design,
                 cells,
                 runs,
-                runs * sum(known) / len(known) if len(known) == len(every) else None,
+                runs * sum(timed) / len(timed) if len(timed) == len(every) else None,
                 {
-                    label: _smallest(plan, changes, design, cells, plan.n, sd)
-                    for label, sd in spreads.items()
+                    label: _smallest(plan, changes, design, cells, plan.n, known.spread.sd)
+                    for label, known in spreads.items()
                 },
                 enough,
             )
@@ -110,7 +105,7 @@ def show_designs(plan: Plan, found: Sequence[DesignForecast], detect: float | No
                     "no verdicts" if gain is None else f"{gain:.2g}"
                     for gain in dict.fromkeys(one.smallest.values())
                 ),
-                *_seeds(one, detect, stats.MOST_SEEDS),
+                *[_seeds(one.seeds)] * (detect is not None),
             )
             for one in found
         ],
@@ -121,6 +116,5 @@ def show_designs(plan: Plan, found: Sequence[DesignForecast], detect: float | No
     )
 
 
-def _seeds(one: DesignForecast, detect: float | None, most: int) -> Iterator[str]:
-    if detect is not None:
-        yield f">{most}" if one.seeds is None else str(one.seeds)
+def _seeds(seeds: int | None) -> str:
+    return f">{stats.MOST_SEEDS}" if seeds is None else str(seeds)

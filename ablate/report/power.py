@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from ablate.analysis import stats
 from ablate.analysis.captions import count
 from ablate.analysis.judging import method_of, sequential_of
 from ablate.analysis.scores import Curves, Probes, Results, by_replicate, scores
+from ablate.planning.cell import Column
 from ablate.planning.plan import Plan
 from ablate.report.text import device_time, plain
 from ablate.running.costs import Costs
@@ -21,16 +22,24 @@ ASSUMED = 0.5  # points: where nothing was measured and nothing is given
 
 
 @dataclass(frozen=True)
-class InColumn:
-    """The forecast of one column."""
+class SeedSpread:
+    """What is known of the seeds of a column. `spread`: in the points of the metric; `correlation`:
+    None where it is not known; `how`: the source of both, in words."""
 
-    label: str
-    heading: str
-    spread: float  # in the points of the metric
-    how: str  # the source of the spread
-    hours: float | None  # device-hours of one seed of every row; None: not known yet
+    spread: stats.Spread
+    correlation: float | None
+    how: str
+
+
+@dataclass(frozen=True)
+class InColumn:
+    """The forecast of one column. `hours`: device-hours of one seed of every row; None: not known
+    yet."""
+
+    column: Column
+    seeds: SeedSpread
+    hours: float | None
     found: stats.Forecast
-    correlation: float | None  # of seeds; None: not known
 
 
 @dataclass(frozen=True)
@@ -50,18 +59,19 @@ class Detection:
             f"{100 * stats.POWER:.0f} % power, if the other variants gain nothing "
             f"({' or '.join(map(str, counts))} simultaneous contrasts, spread: {plan.spread}):"
         )
-        for column in self.columns:
-            yield f"  {column.heading}: {column.how}" if column.label else f"  {column.how}"
-            seeds = _seeds(column.found, column.hours)
+        for one in self.columns:
+            yield f"  {_in_column(one.column, one.seeds)}"
+            seeds = _seeds(one.found, one.hours)
             yield f"    {seeds if plan.design.trains else seeds.partition(';')[0]}"
-            yield f"    {_asked(column.found, plan.n, points)}"
-            if plan.spread == "one way" and plan.n >= PAIRED_FROM and (column.correlation or 0) > 0:
+            yield f"    {_asked(one.found, plan.n, points)}"
+            correlation = one.seeds.correlation or 0.0
+            if plan.spread == "one way" and plan.n >= PAIRED_FROM and correlation > 0:
                 yield (
-                    f"    seeds correlate by {column.correlation:.2f}: from {PAIRED_FROM} seeds on "
+                    f"    seeds correlate by {correlation:.2f}: from {PAIRED_FROM} seeds on "
                     f"analysis.spread=paired may detect more"
                 )
-        needed = [column.found.seeds.expected for column in self.columns]
-        each = [column.hours for column in self.columns]
+        needed = [one.found.seeds.expected for one in self.columns]
+        each = [one.hours for one in self.columns]
         if len(needed) > 1 and None not in needed and None not in each:
             most = max(seeds for seeds in needed if seeds is not None)
             total = most * sum(hours for hours in each if hours is not None)
@@ -86,64 +96,61 @@ class Detection:
             "method": self.plan.spread,
             "columns": [
                 {
-                    "column": column.label,
-                    "spread": column.spread,
-                    "how": column.how,
-                    "hours_a_seed": column.hours,
-                    "seeds": column.found.seeds._asdict(),
-                    "power": None if few else column.found.power._asdict(),
-                    "smallest": None if few else column.found.smallest._asdict(),
-                    "correlation": column.correlation,
+                    "column": one.column.label,
+                    "spread": one.seeds.spread.sd,
+                    "how": one.seeds.how,
+                    "hours_a_seed": one.hours,
+                    "seeds": one.found.seeds._asdict(),
+                    "power": None if few else one.found.power._asdict(),
+                    "smallest": None if few else one.found.smallest._asdict(),
+                    "correlation": one.seeds.correlation,
                 }
-                for column in self.columns
+                for one in self.columns
             ],
         }
 
 
-def forecast(
-    plan: Plan,
-    gain: float,
-    assumed: float | None,
-    costs: Costs,
-    results: Results,
-    curves: Curves,
-    probes: Probes | None = None,
-) -> Detection:
-    """Forecast the seeds and hours that it takes to detect `gain`.
-
-    The spread of a column: `assumed` where it is given, else measured over every finished run of
-    the column, else ASSUMED, and `how` says which.
-    """
+def forecast(plan: Plan, gain: float, costs: Costs, spreads: Mapping[str, SeedSpread]) -> Detection:
+    """Forecast the seeds and hours that it takes to detect `gain`. `spreads`: of `seed_spreads`."""
     n = max(plan.n, stats.FEWEST_SEEDS)
     columns = []
     for column in plan.columns:
-        spread, known, how = spread_of(plan, column.label, assumed, results, curves, probes)
-        method = method_of(plan, column.label)
-        found = stats.detect(gain, n, spread, method, known or 0.0)
-        hours = hours_of(column.label, costs)
-        columns.append(InColumn(column.label, column.heading, spread.sd, how, hours, found, known))
+        known, method = spreads[column.label], method_of(plan, column.label)
+        found = stats.detect(gain, n, known.spread, method, known.correlation or 0.0)
+        columns.append(InColumn(column, known, hours_of(column.label, costs), found))
     return Detection(plan, gain, columns)
 
 
-def spread_of(
+def seed_spreads(
     plan: Plan,
-    column: str,
     assumed: float | None,
     results: Results,
     curves: Curves,
-    probes: Probes | None,
-) -> tuple[stats.Spread, float | None, str]:
-    """Return the spread, the seed correlation where it is known, and the source of both in
-    words."""
+    probes: Probes | None = None,
+) -> dict[str, SeedSpread]:
+    """The spread of each column between seeds: `assumed` where it is given, else measured over
+    every finished run of the column, else ASSUMED."""
     points = plan.metric.points
-    if assumed is not None:
-        return stats.Spread(assumed), None, f"spread {assumed:g} {points}, given by --spread"
-    cells = [cell for cell in plan.cells if cell.column == column]
-    values = [scores(cell, plan, results, (), curves, probes).main for cell in cells]
-    y = np.array([by_replicate(value, plan) for value in values])
+    found = {}
+    for column in plan.columns:
+        label = column.label
+        if assumed is not None:
+            how = f"spread {assumed:g} {points}, given by --spread"
+            found[label] = SeedSpread(stats.Spread(assumed), None, how)
+            continue
+        cells = [cell for cell in plan.cells if cell.column == label]
+        values = [scores(cell, plan, results, (), curves, probes).main for cell in cells]
+        y = np.array([by_replicate(value, plan) for value in values])
+        found[label] = _measured(plan, y)
+    return found
+
+
+def _measured(plan: Plan, y: np.ndarray) -> SeedSpread:
+    """`y`: the scores of a column, rows x seeds, NaN where a run has none."""
+    points = plan.metric.points
     if (measured := stats.residual_spread(y, plan.design.blocks)) is None:
         how = f"spread {ASSUMED:g} {points}, assumed: no run has finished; --spread sets another"
-        return stats.Spread(ASSUMED), None, how
+        return SeedSpread(stats.Spread(ASSUMED), None, how)
     low, _, high = measured.interval
     runs = count(int((~np.isnan(y)).sum()), "finished run")
     known = f"[{low:.2g}, {high:.2g} at 80 %; {measured.df} df, {runs}]"
@@ -153,7 +160,11 @@ def spread_of(
     whole = y[~np.isnan(y).any(1)]
     blocks = plan.design.blocks and min(whole.shape) > 1
     shared = stats.seed_correlation(whole) if blocks else None
-    return measured, shared.mean if shared else None, how
+    return SeedSpread(measured, shared.mean if shared else None, how)
+
+
+def _in_column(column: Column, known: SeedSpread) -> str:
+    return f"{column.heading}: {known.how}" if column.label else known.how
 
 
 def hours_of(column: str, costs: Costs) -> float | None:
@@ -243,26 +254,18 @@ class Outlook:
         }
 
 
-def outlook(
-    plan: Plan,
-    assumed: float | None,
-    costs: Costs,
-    results: Results,
-    curves: Curves,
-    probes: Probes | None = None,
-) -> Outlook:
-    """Simulate the looks of every column, for rows of equal spread: `assumed` where it is given,
-    else measured, else as `power.spread_of` has it."""
+def outlook(plan: Plan, costs: Costs, spreads: Mapping[str, SeedSpread]) -> Outlook:
+    """Simulate the looks of every column, for rows of equal spread. `spreads`: of
+    `seed_spreads`."""
     margin = plan.analysis.margin
     cases: dict[str, float] = {NO_GAIN: 0.0}
     if margin is not None:
         cases |= {text: times * margin for times, text in GAINS.items()}
     runs, hours = dict.fromkeys(cases, 0.0), dict[str, float | None].fromkeys(cases, 0.0)
-    most, most_hours, spreads = 0, 0.0, []
+    most, most_hours = 0, 0.0
     known = True
     for column in plan.columns:
-        spread, _, how = spread_of(plan, column.label, assumed, results, curves, probes)
-        spreads.append(f"{column.heading}: {how}" if column.label else how)
+        spread = spreads[column.label].spread
         variants = sum(cell.column == column.label for cell in plan.cells) - 1
         if plan.changes is not None:  # all cells go on until every change is told
             cases.clear()
@@ -288,7 +291,7 @@ def outlook(
         [(case, runs[case], hours[case] if known else None) for case in cases],
         most,
         most_hours if known else None,
-        spreads,
+        [_in_column(column, spreads[column.label]) for column in plan.columns],
     )
 
 
