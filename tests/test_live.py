@@ -10,7 +10,7 @@ from rich.console import Console
 
 from ablate.planning.cell import Cell, PlannedRun
 from ablate.report.live import RichView
-from ablate.report.workers import GrowingMetrics, standing_cell, standing_line, workers_table
+from ablate.report.workers import metrics_lines, standing_cell, standing_line, workers_table
 from ablate.shared.rundir import RunDir
 from ablate.store.progress import SweepProgress, Worker
 
@@ -43,7 +43,7 @@ def drawn(workers, width: int, encoding: str = "utf-8") -> list[str]:
     """The lines that a terminal of this width and encoding is sent."""
     sent = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     console = Console(file=sent, width=width, color_system=None)
-    console.print(workers_table(workers, GrowingMetrics(), console))
+    console.print(workers_table(workers, console))
     sent.flush()
     return sent.buffer.getvalue().decode(encoding).splitlines()
 
@@ -66,19 +66,19 @@ def test_a_terminal_without_blocks_has_letters(workers):
 
 
 def test_metrics_are_read_on_from_where_they_were(workers):
-    folder, metrics = workers[0].folder, GrowingMetrics()
-    assert [said["train_loss"] for said in metrics.lines(folder)] == list(LOSSES)
+    folder = workers[0].folder
+    assert [said["train_loss"] for said in metrics_lines(folder)] == list(LOSSES)
     with open(folder.metrics, "ab") as file:
         file.write(line(30, 0.5, 0.95)[:-5])
         file.flush()
-        assert len(metrics.lines(folder)) == 3  # a torn line is none yet
+        assert len(metrics_lines(folder)) == 3  # a torn line is none yet
         file.write(line(30, 0.5, 0.95)[-5:] + line(40, 0.25, 0.95))
-    assert [said["step"] for said in metrics.lines(folder)] == [0, 10, 20, 30, 40]
+    assert [said["step"] for said in metrics_lines(folder)] == [0, 10, 20, 30, 40]
     again = folder.path / "new"  # a worker that resumes drops what came after its checkpoint
     again.write_bytes(line(0, 3.0, 0.5))
     again.replace(folder.metrics)
-    assert [said["train_loss"] for said in metrics.lines(folder)] == [3.0]
-    assert metrics.lines(workers[1].folder) == []
+    assert [said["train_loss"] for said in metrics_lines(folder)] == [3.0]
+    assert metrics_lines(workers[1].folder) == []
 
 
 def test_what_looks_decided_is_told_in_a_line_and_in_a_cell():

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from ablate.report.gate import console
 from ablate.report.text import duration
-from ablate.report.workers import GrowingMetrics, standing_line, workers_table
+from ablate.report.workers import standing_line, workers_table
 from ablate.store.events import HELD
 from ablate.store.progress import SweepProgress
 
@@ -90,7 +90,6 @@ class RichView:
     def __init__(self, live: Any) -> None:
         self._live = live
         self._clock = Clock()
-        self._metrics = GrowingMetrics()
         self._next = 0.0
 
     def say(self, text: str) -> None:
@@ -109,7 +108,7 @@ class RichView:
         done, total = parts_done(progress), progress.total
         left = progress.waiting or f"time left: {duration(self._clock.left_s(progress))}"
         head = _bar_line(counts_line(progress), done, total, Text(left))
-        table = workers_table(progress.workers, self._metrics, self._live.console)
+        table = workers_table(progress.workers, self._live.console)
         decided = standing_line(progress.standing)
         return Group(head, *([Text(decided)] if decided else []), *([table] if table else []))
 

@@ -25,7 +25,7 @@ from ablate.planning.sweep_file import edit_notes
 from ablate.report.gate import console
 from ablate.report.live import Clock, counts_line
 from ablate.report.text import counted, duration, speed
-from ablate.report.workers import GrowingMetrics, standing_cell, workers_table
+from ablate.report.workers import standing_cell, workers_table
 from ablate.running import gpus
 from ablate.shared.result import FINAL
 from ablate.store import looks
@@ -202,13 +202,13 @@ def watch_status(plan: Plan, store: Store, ledger: Ledger) -> None:
 
 
 def _watch_in_place(views: Iterable[SweepView]) -> None:
-    clock, meters, metrics, screen = Clock(), Meters(), GrowingMetrics(), console()
+    clock, meters, screen = Clock(), Meters(), console()
     with Live(console=screen, auto_refresh=False) as live:
         for view in views:
             now, left = view.now, clock.left_s(view.now)
             lines = [*view.details(), *meters.lines(now.workers)]
             lines += [f"time left: {duration(left)}"] if now.workers else []
-            table = workers_table(now.workers, metrics, screen)
+            table = workers_table(now.workers, screen)
             parts: list[Any] = [Text(view.head), grid(*view.by_variant())]
             parts += [table] * bool(table)
             live.update(Group(*parts, Text("\n".join(lines))), refresh=True)

@@ -3,11 +3,11 @@ course of its loss, in the width that a terminal has."""
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -23,7 +23,7 @@ from ablate.planning.design import Standing
 from ablate.report.text import ASCII_BARS, BARS, duration, rate, sparkline
 from ablate.shared.files import is_number
 from ablate.shared.metrics import Metric
-from ablate.shared.rundir import RunDir, parse_lines
+from ablate.shared.rundir import RunDir
 from ablate.shared.spec import task_in
 from ablate.store.progress import Worker
 
@@ -43,16 +43,14 @@ def curve(lines: Iterable[Mapping[str, Any]], key: str) -> list[float]:
     return [line[key] for line in lines if is_number(line.get(key))]
 
 
-def workers_table(
-    workers: Sequence[Worker], metrics: GrowingMetrics, console: Console
-) -> Table | None:
+def workers_table(workers: Sequence[Worker], console: Console) -> Table | None:
     """A line for each worker, in the width of the console; None for no workers."""
     if not workers:
         return None
     width, ascii_only = console.width, console.options.ascii_only
     bar = 20 if width >= WIDE else 0
     spark = 8 if width < WIDE else min(40, width // 5)
-    headings, lines = _texts(workers, metrics, spark, ASCII_BARS if ascii_only else BARS)
+    headings, lines = _texts(workers, spark, ASCII_BARS if ascii_only else BARS)
     widths = [max(len(text) for text in texts) for texts in zip(headings, *lines, strict=True)]
     widths[BAR] = bar
     shown = [place for place in range(len(headings)) if widths[place]]
@@ -72,17 +70,15 @@ def workers_table(
     return table
 
 
-def worker_cells(
-    workers: Sequence[Worker], metrics: GrowingMetrics
-) -> tuple[list[str], list[list[str]]]:
+def worker_cells(workers: Sequence[Worker]) -> tuple[list[str], list[list[str]]]:
     """The texts of the same table without what is drawn: headings, and a line for each worker."""
-    headings, lines = _texts(workers, metrics)
+    headings, lines = _texts(workers)
     shown = [place for place in range(METRIC + 1) if place not in (BAR, SPARK)]
     return [headings[at] for at in shown], [[line[at] for at in shown] for line in lines]
 
 
 def _texts(
-    workers: Sequence[Worker], metrics: GrowingMetrics, spark: int = 0, bars: str = BARS
+    workers: Sequence[Worker], spark: int = 0, bars: str = BARS
 ) -> tuple[list[str], list[list[str]]]:
     """Headings, the last of which is the metric that most workers have, and the texts of each
     worker, by place."""
@@ -90,7 +86,7 @@ def _texts(
     common = max(counts, key=counts.__getitem__, default="")
     lines = []
     for worker in workers:
-        measured, metric = metrics.lines(worker.folder), first_metric(worker.run)
+        measured, metric = metrics_lines(worker.folder), first_metric(worker.run)
         losses, scores = curve(measured, "train_loss"), curve(measured, f"val_{metric.key}")
         score = metric.told(scores[-1]) if scores else ""
         lines.append(
@@ -167,39 +163,16 @@ def _told(seeds: int, word: str) -> str:
     return f"{word.partition(' (')[0]}, at {seeds} seeds"
 
 
-@dataclass
-class _Read:
-    """The lines of a file so far. `inode`, `size`: of the file as it was read."""
+def metrics_lines(folder: RunDir) -> list[dict[str, Any]]:
+    """Every whole line of `metrics.jsonl`, in the order of steps; [] without a file. A file is read
+    again once it has grown, or a worker that resumes has put another one in its place."""
+    try:
+        now = os.stat(folder.metrics)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return _as_it_was(folder.path, now.st_ino, now.st_size)
 
-    inode: int = 0
-    size: int = 0
-    lines: list[dict[str, Any]] = field(default_factory=list)
 
-
-class GrowingMetrics:
-    """The lines of `metrics.jsonl` of any number of runs, as these grow."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, _Read] = {}
-
-    def lines(self, folder: RunDir) -> list[dict[str, Any]]:
-        """Every whole line, in the order of steps; [] without a file. A worker that resumes puts
-        another file in its place: that one is read from its beginning."""
-        known = self._known.setdefault(folder.id, _Read())
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            now = os.stat(folder.metrics)
-            if now.st_ino != known.inode or now.st_size < known.size:
-                known = self._known[folder.id] = _Read(now.st_ino)
-            if now.st_size > known.size:
-                self._read_on(known, folder)
-        return known.lines
-
-    def _read_on(self, known: _Read, folder: RunDir) -> None:
-        with open(folder.metrics, "rb") as file:
-            if os.fstat(file.fileno()).st_ino != known.inode:  # replaced meanwhile: the next time
-                return
-            file.seek(known.size)
-            new = file.read()
-        whole = new[: new.rfind(b"\n") + 1]
-        known.size += len(whole)
-        known.lines += parse_lines(whole)
+@functools.lru_cache(maxsize=1024)
+def _as_it_was(folder: Path, inode: int, size: int) -> list[dict[str, Any]]:
+    return RunDir(folder).read_metrics()

@@ -24,7 +24,7 @@ from ablate.report.page import gains_html
 from ablate.report.plot.form import inks
 from ablate.report.status import SweepView
 from ablate.report.text import duration
-from ablate.report.workers import GrowingMetrics, curve, first_metric, worker_cells
+from ablate.report.workers import curve, first_metric, metrics_lines, worker_cells
 from ablate.store.find import Followed, driven
 from ablate.store.ledger import Ledger
 from ablate.store.progress import SweepProgress, driver_of
@@ -54,7 +54,7 @@ class SweepAnswers:
         self._store, self._lock = store, threading.Lock()
         self._followed = Followed(store, plan)
         self._take()
-        self._metrics, self._clock = GrowingMetrics(), Clock()
+        self._clock = Clock()
         self._state: tuple[float, bytes] = (0.0, b"")
         self._done, self._over = 0, False  # runs, and the sweep, at the last look
         self._tabling = threading.Lock()
@@ -92,7 +92,7 @@ class SweepAnswers:
         self._done, self._over = now.done, now.over
         left = self._clock.left_s(now)
         head, rows = view.by_variant()
-        workers = worker_cells(now.workers, self._metrics)
+        workers = worker_cells(now.workers)
         lines = list(view.details())
         return {
             "title": self.title,
@@ -117,7 +117,7 @@ class SweepAnswers:
 
     def _shown(self, run: PlannedRun, now: SweepProgress) -> dict[str, Any]:
         metric = first_metric(run)
-        scores = curve(self._metrics.lines(self._store.rundir(run.id)), f"val_{metric.key}")
+        scores = curve(metrics_lines(self._store.rundir(run.id)), f"val_{metric.key}")
         return {
             "run": run.id,
             "label": run.label,
@@ -137,7 +137,7 @@ class SweepAnswers:
         and what they are called. b"" where the tag is `known`. Raises UnknownRun."""
         with self._lock:
             runs = [self._run(run) for run in ids[:CHOSEN]]
-            lines = {run.id: self._metrics.lines(self._store.rundir(run.id)) for run in runs}
+        lines = {run.id: metrics_lines(self._store.rundir(run.id)) for run in runs}
         ends = [(run, len(found), found[-1:]) for run, found in lines.items()]
         tag = hashlib.sha256(_json(ends)).hexdigest()[:16]
         if tag == known:
