@@ -347,12 +347,14 @@ def data_folder():
 
 # The longest first, by CPU seconds: two processes share the files, and neither shall end alone.
 LONG = (
-    *("test_kill", "test_damage", "test_trainer", "test_contract", "test_merge", "test_cli"),
-    *("test_command", "test_repair"),
-    *("test_seeding", "test_gpus", "test_resume", "test_prepare", "test_doctor", "test_docs"),
-    *("test_contrastive", "test_parents", "test_data", "test_tune", "test_pilots_lost"),
-    *("test_pictures", "test_rot", "test_edited", "test_new", "test_sweep", "test_launch"),
-    *("test_vtab", "test_segment", "test_faults", "test_show", "test_looks", "test_export"),
+    *("test_ranks", "test_cli", "test_command", "test_trainer", "test_tune", "test_export"),
+    *("test_middle_scale", "test_ideas", "test_changes", "test_resume", "test_merge"),
+    *("test_contract", "test_show", "test_training", "test_sweeps", "test_seeding", "test_sweep"),
+    *("test_host", "test_parents", "test_kept_seeds", "test_docs", "test_looks", "test_effects"),
+    *("test_prepare", "test_plot", "test_contrastive", "test_launches", "test_launch"),
+    *("test_model", "test_config", "test_readme", "test_fewshot", "test_edited", "test_report"),
+    # of faults, for `make faults`
+    *("test_kill", "test_damage", "test_repair", "test_pilots_lost", "test_rot", "test_faults"),
 )
 
 

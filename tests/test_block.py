@@ -10,6 +10,7 @@ import pytest
 import tiny
 import torch
 import torch.nn.functional as F
+from tiny import close
 from torch import nn
 
 from ablate.shared import choices
@@ -44,10 +45,6 @@ def made(block, seed=0, **settings):
 def tokens(seed=3):
     generator = torch.Generator().manual_seed(seed)
     return 2 * torch.randn(4, TOKENS, WIDTH, dtype=torch.float64, generator=generator) + 1
-
-
-def close(ours, theirs, tolerance=1e-11):
-    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
 
 
 # --- Equations, in torch's own functions --------------------------------------------------------

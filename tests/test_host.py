@@ -9,6 +9,7 @@ import tiny
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load, save
+from tiny import close
 from torch import nn
 
 from ablate.planning import compose
@@ -29,11 +30,6 @@ from ablate.training.model.norm import (
 
 PAPER = {"data.size": 224, "data.classes": 1000}
 DEPTH = {"model.depth": 3}
-
-
-def close(ours, theirs, tolerance=1e-10):
-    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
-
 
 # --- Counts -------------------------------------------------------------------------------------
 

@@ -187,7 +187,7 @@ def test_an_attempt_of_a_cluster_here_gives_way_and_numbers_of_attempts_there_sa
 
 
 def test_a_half_trained_run_goes_on_here_where_it_is_further_and_free(shell):
-    words = ("sweep", "optim.lr=0.003,0.01", *TINY[:2], "train.steps=300", "--as", "long")
+    words = ("sweep", "optim.lr=0.003,0.01", *TINY[:2], "train.steps=150", "--as", "long")
     words += ("seeds=1", "launcher=inline", "launcher.checkpoint_s=0.1", "--store")
     driver = shell.start(*words, "two")
     wait_for(lambda: list((shell.folder / "two" / "runs").glob("*/checkpoint-*")))
@@ -199,7 +199,7 @@ def test_a_half_trained_run_goes_on_here_where_it_is_further_and_free(shell):
     said = "4 here already, 1 half trained, to go on here, 1 not finished there\n"
     assert said in shell("merge", "two", "--store", "new").out
     new, two = (Store(shell.folder / name).rundir(run) for name in ("new", "two"))
-    assert 0 < new.newest_step() == two.newest_step() < 300
+    assert 0 < new.newest_step() == two.newest_step() < 150
     assert "2 not finished there" in shell("merge", "two", "--store", "new").out
     shutil.copytree(shell.folder / "new", shell.folder / "other")
     metrics = (shell.folder / "other" / "runs" / run) / "metrics.jsonl"

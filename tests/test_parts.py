@@ -3,6 +3,7 @@
 import pytest
 import tiny
 import torch
+from tiny import close
 from torch import nn
 
 from ablate.shared import choices
@@ -21,10 +22,6 @@ from ablate.training.probes.tokens import TokenNorms
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
-
-
-def close(ours, theirs, tolerance=1e-10):
-    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
 
 
 def drawn(changes, seed=0):

@@ -15,7 +15,7 @@ import nvidia
 import pytest
 import tiny
 import torch
-from conftest import Shell
+from conftest import Shell, wait_for
 from test_segment import WORDS, pair, png, write
 from test_table import PLANTED_TWO, make_plan, plant, tabulate
 
@@ -468,15 +468,6 @@ def gone(pid: int) -> bool:
         return True
 
 
-def until(found, seconds: float = 60.0):
-    """What it finds, in the end."""
-    end = time.monotonic() + seconds
-    while not (value := found()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return value
-
-
 @pytest.mark.faults
 @pytest.mark.parametrize(
     ("number", "how"), [(signal.SIGKILL, "died (signal SIGKILL)"), (signal.SIGSTOP, "is stopped")]
@@ -485,10 +476,10 @@ def test_a_rank_that_dies_or_is_stopped_ends_the_attempt_named_and_it_goes_on(
     number, how, shell, calm
 ):
     driver = shell.start("sweep", *LONG, *OFTEN, "launcher.cores_per_run=4", "--yes")
-    _, second, third = victims = until(lambda: children(shell))
+    _, second, third = victims = wait_for(lambda: children(shell))
     os.kill(second, number)
     began = time.monotonic()
-    until(lambda: all(map(gone, victims)), 20)
+    wait_for(lambda: all(map(gone, victims)), 20)
     assert time.monotonic() - began < 15
     done = shell.end(driver)
     assert done.code == 0
@@ -500,11 +491,11 @@ def test_a_rank_that_dies_or_is_stopped_ends_the_attempt_named_and_it_goes_on(
 @pytest.mark.faults
 def test_ranks_die_with_the_first_and_its_run_goes_on_alone(shell, calm):
     driver = shell.start("sweep", *LONG, *OFTEN, "launcher.cores_per_run=4", "--yes")
-    victims = until(lambda: children(shell))
+    victims = wait_for(lambda: children(shell))
     first = Path(f"/proc/{victims[0]}/stat").read_text().rpartition(")")[2].split()[1]
     driver.kill()
     os.kill(int(first), signal.SIGKILL)
-    until(lambda: all(map(gone, victims)), 5)
+    wait_for(lambda: all(map(gone, victims)), 5)
     driver.wait()
     shell("sweep", *LONG, "--yes")
     assert answers(shell) == calm
@@ -513,7 +504,7 @@ def test_ranks_die_with_the_first_and_its_run_goes_on_alone(shell, calm):
 @pytest.mark.faults
 def test_a_stop_is_the_first_ones_to_answer_and_another_number_goes_on(shell, calm):
     driver = shell.start("sweep", *LONG, "launcher.cores_per_run=4", "--yes")
-    until(lambda: [*(shell.folder / "runs").glob("runs/*/metrics.jsonl")])
+    wait_for(lambda: [*(shell.folder / "runs").glob("runs/*/metrics.jsonl")])
     time.sleep(1)
     driver.send_signal(signal.SIGTERM)
     assert shell.end(driver).code != 0

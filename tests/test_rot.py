@@ -137,6 +137,9 @@ def test_every_bit_of_a_checkpoint_counts(run):
         bit = bytes([whole[place] ^ (1 << moment.randrange(8))])
         path.write_bytes(whole[:place] + bit + whole[place + 1 :])
         assert read_checkpoint(path, sum(STOPS)) is None, place
+    for length in {*range(header + 9), *range(header, len(whole), 997)}:  # or is cut off
+        path.write_bytes(whole[:length])
+        assert read_checkpoint(path, sum(STOPS)) is None, length
     rest = bytes([whole[-1] ^ 1])
     path.write_bytes(whole[:-1].replace(b'"sha256":"', b'"sha257":"') + rest)  # no seal
     assert read_checkpoint(path, sum(STOPS)) is None

@@ -26,7 +26,7 @@ import slurm_cluster
 from conftest import Shell, wait_for
 from slurm_cluster import SlurmCluster
 from test_command import TRAIN, attempts, declare, expected, results
-from test_ranks import QUICK, answers, children, on, until
+from test_ranks import QUICK, answers, children, on
 
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import read_object, token_of
@@ -230,7 +230,7 @@ def test_a_rank_that_dies_on_a_pilot_is_named_and_its_run_goes_on(
     given = (*given, "launcher.checkpoint_s=0.2", "--yes")
     environment = {**cluster.environment, **machine.stand_in}
     driver = shell.start("sweep", *words, *given, "launcher.gpus_per_run=2", **environment)
-    os.kill(*until(lambda: children(shell), 200), signal.SIGKILL)
+    os.kill(*wait_for(lambda: children(shell), 200), signal.SIGKILL)
     done = shell.end(driver, timeout=400)
     assert done.code == 0, done.out + done.err
     assert "rank 1 of 2 died (signal SIGKILL)" in done.out + done.err

@@ -7,6 +7,7 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import load_file
+from tiny import close
 from torch import nn
 
 from ablate.shared import choices
@@ -44,10 +45,6 @@ def double(stem, seed=0):
 def images(batch=2, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(batch, 8, 8, 3, dtype=torch.float64, generator=generator)
-
-
-def close(ours, theirs, tolerance=1e-11):
-    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
 
 
 def normed(x, eps=EPS):

@@ -13,16 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
-import torch
 from conftest import Shell
 from test_past_looks import reading
 
-from ablate.shared.rundir import Metrics, RunDir
 from ablate.store.store import Store
-from ablate.training.calibrate import random_split
-from ablate.training.checkpoint import load_checkpoint, save_checkpoint
-from ablate.training.training import Training, TrainState
 
 pytestmark = pytest.mark.faults
 
@@ -97,32 +91,6 @@ def test_lines_are_read_as_far_as_they_are_whole(store):
         assert len(whole) == 2
         assert [len(part) for part in parts] == sorted(len(part) for part in parts)
         assert all(part == whole[: len(part)] for part in parts)
-
-
-def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path):
-    run, cpu = tiny.run({"model.depth": 1}), torch.device("cpu")
-    split = random_split(run.data, run.train.batch, cpu)
-    folder, training = RunDir(tmp_path), Training(run, split, cpu)
-    metrics = Metrics(folder.metrics)
-
-    other = Training(run, split, cpu)
-
-    def load() -> int:
-        other._enter(TrainState())
-        load_checkpoint(folder, other)
-        return other.steps
-
-    for step in (1, 2):
-        training.load(training.state()[0], TrainState(step))  # no moments: a short header
-        save_checkpoint(folder, training, metrics, step - 1)
-    newest = folder.checkpoints()[0][1]
-    content = newest.read_bytes()
-    header = int.from_bytes(content[:8], "little") + 8
-    for length in sorted({*range(header + 9), *range(header, len(content), 997)}, reverse=True):
-        os.truncate(newest, length)
-        assert load() == 1
-    newest.write_bytes(content)
-    assert load() == 2
 
 
 def mangle(store: Store, moment: random.Random) -> set[str]:

@@ -141,3 +141,8 @@ def images(batch: int, run: spec.Run, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     shape = (batch, run.data.size, run.data.size, run.data.channels)
     return 2 * torch.rand(shape, generator=generator) - 1
+
+
+def close(ours: Tensor, theirs: Tensor, tolerance: float = 1e-10) -> None:
+    """Equal but for rounding in double precision."""
+    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
