@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 import torch
 import typer.main
+from browser import Browser, installed_axe
 from nursery import Nursery
 
 from ablate import cli
@@ -314,6 +315,25 @@ def users(tmp_path, monkeypatch):
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", "")).startswith(f"{tmp_path}/"):
             del sys.modules[name]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """An empty folder in which this process works."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory) -> Iterator[Browser]:
+    browser = Browser(tmp_path_factory.mktemp("chromium"))
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory) -> Path:
+    return installed_axe(tmp_path_factory.mktemp("npm"))
 
 
 @pytest.fixture

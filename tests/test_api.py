@@ -21,19 +21,13 @@ WORDS = ("recipe=quick", "data=digits", "stem=none,dpn", "model.depth=1")
 SHORT = {"train": {"epochs": 2}, "launcher": "inline"}
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_a_sweep_is_trained_read_and_resumed_as_by_the_commands(folder, shell: Shell, capsys):
+def test_a_sweep_is_trained_read_and_resumed_as_by_the_commands(here, shell: Shell, capsys):
     sweep = ablate.Sweep(*WORDS, seeds=3, **SHORT)
     assert isinstance(sweep.design, Fixed)
     assert {run.status for run in sweep.train().runs()} == {"finished"}
     capsys.readouterr()
 
-    told = shell("table", "--format", "csv", "--store", str(folder / "runs")).out
+    told = shell("table", "--format", "csv", "--store", str(here / "runs")).out
     facts = {
         (fact["row"], fact["quantity"]): float(fact["value"])
         for fact in records(told)
@@ -45,14 +39,14 @@ def test_a_sweep_is_trained_read_and_resumed_as_by_the_commands(folder, shell: S
         assert frame.loc[row, column] == pytest.approx(facts[row, quantity])
         assert frame.loc[row, f"{column}_low"] == pytest.approx(facts[row, f"{quantity}.low"])
     assert sweep.table().verdicts.keys() == {("dpn", "")}
-    text = shell("table", "--format", "md", "--store", str(folder / "runs")).out
+    text = shell("table", "--format", "md", "--store", str(here / "runs")).out
     assert str(sweep.table()) == text
 
-    before = [path.stat().st_mtime_ns for path in sorted(folder.rglob("result.json"))]
+    before = [path.stat().st_mtime_ns for path in sorted(here.rglob("result.json"))]
     again = ablate.Sweep(*WORDS, seeds=3, **SHORT).train()
-    assert [path.stat().st_mtime_ns for path in sorted(folder.rglob("result.json"))] == before
+    assert [path.stat().st_mtime_ns for path in sorted(here.rglob("result.json"))] == before
     runs = {run.id: run for run in again.runs()}
-    plan = json.loads((folder / "runs" / "sweeps" / f"{sweep.name}.json").read_bytes())
+    plan = json.loads((here / "runs" / "sweeps" / f"{sweep.name}.json").read_bytes())
     assert {run for cell in plan["cells"] for run in cell["ids"].values()} == runs.keys()
     for run in runs.values():
         result = json.loads((run.folder / "result.json").read_bytes())
@@ -60,12 +54,12 @@ def test_a_sweep_is_trained_read_and_resumed_as_by_the_commands(folder, shell: S
         assert run.config["stem"]["name"] == run.row
         assert run.label == f"{run.row}#{run.seed}"
 
-    store = ablate.Store(folder / "runs")
+    store = ablate.Store(here / "runs")
     assert store.sweeps == [sweep.name]
     assert list(store.sweep(sweep.name).to_pandas().id) == [run.id for run in again.runs()]
 
 
-def test_the_page_is_right(folder):
+def test_the_page_is_right(here):
     [code] = re.findall(r"```python\n(.*?)```", PAGES["docs/python.md"], re.DOTALL)
     names: dict[str, Any] = {}
     exec(code.replace("seeds=3", 'seeds=3, launcher="inline"'), names)
@@ -76,7 +70,7 @@ def test_the_page_is_right(folder):
     )
 
 
-def test_words_are_those_of_the_command_and_so_are_their_mistakes(folder):
+def test_words_are_those_of_the_command_and_so_are_their_mistakes(here):
     sweep = ablate.Sweep("stem=none,dpn", data="digits", until=8, optim={"lr": 1e-3})
     assert isinstance(sweep.design, Looks)
     assert "optim.lr=0.001" in sweep.plan.words
@@ -90,30 +84,30 @@ def test_words_are_those_of_the_command_and_so_are_their_mistakes(folder):
     with pytest.raises(UserError, match=r"train\.stepz"):
         ablate.Sweep("stem=none,dpn", train={"stepz": 1})
     with pytest.raises(UserError):
-        ablate.Store(folder / "nowhere").sweep()
-    assert not (folder / "runs" / "ledger.db").exists()
+        ablate.Store(here / "nowhere").sweep()
+    assert not (here / "runs" / "ledger.db").exists()
 
 
-def test_a_sweep_that_was_opened_by_its_name_is_not_trained(folder):
+def test_a_sweep_that_was_opened_by_its_name_is_not_trained(here):
     ablate.Sweep(*WORDS, seeds=1, **SHORT).train()
     with pytest.raises(UserError, match="give Sweep the words"):
         ablate.Store().sweep().train()
 
 
-def test_runs_that_fail_are_a_failure(folder):
-    (folder / "conf" / "trainer").mkdir(parents=True)
-    (folder / "conf" / "trainer" / "bad.yaml").write_text(
+def test_runs_that_fail_are_a_failure(here):
+    (here / "conf" / "trainer").mkdir(parents=True)
+    (here / "conf" / "trainer" / "bad.yaml").write_text(
         "name: bad:main\nkeys: {lr: 0.1}\nmetrics: {accuracy: {direction: more}}\n"
     )
-    (folder / "bad.py").write_text("def main(settings, run):\n    raise RuntimeError('no')\n")
+    (here / "bad.py").write_text("def main(settings, run):\n    raise RuntimeError('no')\n")
     with pytest.raises(Failure, match="failed of 2 runs"):
         ablate.Sweep("trainer=bad", "trainer.lr=0.1,0.2", seeds=1, launcher="inline").train()
 
 
-def test_a_bundle_is_a_store_of_one_sweep(folder, shell: Shell):
+def test_a_bundle_is_a_store_of_one_sweep(here, shell: Shell):
     table = ablate.Sweep(*WORDS, seeds=3, **SHORT).train().table()
-    shell("export", str(folder / "out"), "--store", str(folder / "runs"))
-    bundle = ablate.Store(folder / "out")
+    shell("export", str(here / "out"), "--store", str(here / "runs"))
+    bundle = ablate.Store(here / "out")
     assert len(bundle.sweeps) == 1
     assert bundle.sweep().table().to_pandas().equals(table.to_pandas())
 

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from conftest import ABLATE, REPOSITORY, Shell, wait_for
+from conftest import ABLATE, Shell, wait_for
 from PIL import Image
 
 from ablate.cli import app
@@ -483,24 +483,9 @@ seeds: 1
 """
 
 
-def write(shell: Shell, name: str, text: str) -> None:
-    (shell.folder / name).parent.mkdir(parents=True)
-    (shell.folder / name).write_text(text)
-
-
-def test_the_users_conf_and_sweeps_come_first(driven):
-    recipe = (REPOSITORY / "conf" / "recipe" / "quick.yaml").read_text()
-    write(driven, "conf/recipe/quick.yaml", recipe.replace("steps: null", "steps: 4"))
-    write(driven, "sweeps/quickstart.yaml", MINE)
-    assert re.search(r"^  quickstart +A sweep of my own", driven("list", "sweeps").out, re.M)
-    done = driven("sweep", "quickstart")
-    assert "**A sweep of my own. Trained on digits, " in done.out
-    assert "| after |" in done.out
-    assert "finished:" not in done.out  # with four steps its runs are those of `tiny`
-
-
 def test_a_bare_name_with_two_instances_lists_them(driven):
-    write(driven, "sweeps/mine.yaml", MINE)
+    (driven.folder / "sweeps").mkdir()
+    (driven.folder / "sweeps" / "mine.yaml").write_text(MINE)
     steps = "mine+train.steps=4"
     clip = "mine+optim.clip=1.0+train.steps=4"  # its default: again the runs of `tiny`
     driven("sweep", "mine", "train.steps=4")

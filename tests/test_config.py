@@ -20,6 +20,8 @@ from ablate.shared import choices
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("here")
+
 STORE = Path("store")
 OPTIONS = sorted((path.parent.name, path.stem) for path in shipped("conf").glob("*/*.yaml"))
 
@@ -85,13 +87,6 @@ GOLDEN: dict[str, Any] = {
 }
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder: no `conf` of the user's is in reach."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def images(*folders: str) -> None:
     for name in folders:
         path = Path("images", name)
@@ -135,20 +130,20 @@ def test_a_bundled_set_takes_no_path(name: str) -> None:
 
 
 def test_the_id_does_not_depend_on_how_the_data_path_is_spelled(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images("train/cat", "train/dog")
     shutil.copytree("images", "copy")
-    (folder / "link").symlink_to("images")
-    monkeypatch.setenv("HOME", str(folder))
-    spellings = ["images", "./images/", "copy", "link", str(folder / "images"), "~/images"]
+    (here / "link").symlink_to("images")
+    monkeypatch.setenv("HOME", str(here))
+    spellings = ["images", "./images/", "copy", "link", str(here / "images"), "~/images"]
     found = {
         resolve(["data=imagefolder", "data.size=8", f"data.path={path}"], STORE)[1]
         for path in spellings
     }
     assert len(found) == 1
     tree, _ = resolve(["data=imagefolder", "data.size=8", "data.path=images"], STORE)
-    assert tree["data"]["path"] == str(folder / "images")
+    assert tree["data"]["path"] == str(here / "images")
 
 
 # --- Every option -------------------------------------------------------------------------------

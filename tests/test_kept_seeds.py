@@ -237,12 +237,6 @@ def planned(before: Plan | None, text: str, *words: str, **options) -> Plan:
     return plan
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 LOOKED = "until: {looks: [5, 8, 12], margin: 0.5}"
 FIXED = file_of(seeds="seeds: 3")
 

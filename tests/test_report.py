@@ -16,7 +16,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from browser import Browser, installed_axe
 from conftest import Shell, records
 from html_page import Page
 from test_table import PLANTED, half_width, make_plan, plant, tabulate
@@ -414,18 +413,6 @@ def served(driven):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}", asked
         server.shutdown()
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    browser = Browser(tmp_path_factory.mktemp("chromium"))
-    yield browser
-    browser.close()
-
-
-@pytest.fixture(scope="module")
-def axe(tmp_path_factory) -> Path:
-    return installed_axe(tmp_path_factory.mktemp("npm"))
 
 
 OPENED = "for (const part of document.querySelectorAll('details')) part.open = true; 0"

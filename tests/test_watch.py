@@ -17,7 +17,6 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import pytest
-from browser import Browser, installed_axe
 from conftest import Shell
 from launcher_contract import until
 
@@ -263,13 +262,6 @@ def test_the_command_says_its_address_and_ends_with_ctrl_c_without_a_word(store)
 # --- In a browser -------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    browser = Browser(tmp_path_factory.mktemp("chromium"))
-    yield browser
-    browser.close()
-
-
 LINES = "[...document.querySelectorAll('#loss polyline')]"
 POINTS_OF = "document.querySelector('#loss polyline[data-run=\"{}\"]').points.numberOfItems"
 
@@ -309,11 +301,6 @@ def test_labels_are_text_and_it_fits_a_phone(server, store, browser):
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert not browser.complaints
     page.close()
-
-
-@pytest.fixture(scope="module")
-def axe(tmp_path_factory) -> Path:
-    return installed_axe(tmp_path_factory.mktemp("npm"))
 
 
 @pytest.mark.parametrize("dark", [False, True])
