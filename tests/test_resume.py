@@ -192,6 +192,24 @@ def test_an_automatic_micro_batch_is_kept_when_memory_changes(tmp_path, cache, m
     assert all((a[name] - b[name]).abs().max() < 2e-3 for name in a)  # the same batches
 
 
+def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path, cache):
+    run = digits(**{"train.epochs": 3})
+    straight = go(run, tmp_path / "a", cache)
+    for stop_at in (5, 6):
+        assert go(run, tmp_path / "b", cache, stop_at) is None
+    rundir = RunDir(tmp_path / "b")
+    (newest, path), (older, _) = rundir.checkpoints()
+    assert (newest, older) == (11, 5)
+    whole = path.read_bytes()
+    for length in (0, 7, 100, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        copied = tmp_path / f"c{length}"
+        copied.mkdir()
+        for file in rundir.path.iterdir():
+            (copied / file.name).write_bytes(file.read_bytes())
+        assert outcome(copied, go(run, copied, cache)) == outcome(tmp_path / "a", straight)
+
+
 def test_two_micro_batches_are_the_batch_in_float64(tmp_path, cache):
     settings = {"train.precision": "fp64", "train.epochs": 2}
     settings |= {"model.dropout": 0.1, "model.drop_path": 0.1}
