@@ -10,7 +10,6 @@ import typer
 from ablate.cli import completing
 from ablate.cli.options import (
     RUNS,
-    Format,
     Scale,
     StoreDir,
     TextFormat,
@@ -33,7 +32,7 @@ def list_(
         ),
     ] = None,
     prefix: Annotated[str, argument("PREFIX", "List only names that begin with PREFIX.")] = "",
-    format: TextFormat = Format.text,
+    format: TextFormat = "text",
 ) -> None:
     """List the choices for a sweep: name, description and source. `keys` explains every key."""
     from ablate.planning.expand import find_sweeps
@@ -41,7 +40,7 @@ def list_(
 
     sweeps = ((name, title, str(path)) for name, title, path in find_sweeps())
     kinds = catalogue(kind, prefix, lambda: sweeps)
-    if format is Format.json:
+    if format == "json":
         print_json({one.name: one.tree() for one in kinds})
     else:
         print("\n\n".join(one.text() for one in kinds))
@@ -61,7 +60,7 @@ def config(
         str | None, option("LABEL", "Column of the sweep (default: its first).")
     ] = None,
     scale: Scale = None,
-    format: YamlFormat = Format.yaml,
+    format: YamlFormat = "yaml",
     store: StoreDir = RUNS,
 ) -> None:
     """Show the whole configuration of one run, checked, and the id of the run."""
@@ -80,7 +79,7 @@ def config(
         tree, run = resolve(words or [], store)
         lines = iter([f"run {run}"])
     tree = as_read(tree)
-    if format is Format.json:
+    if format == "json":
         print_json({"run": run, "configuration": tree})
         return
     for line in lines:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ablate.cli.options import RUNS, Format, StoreDir, TextFormat, argument, flag, number, option
+from ablate.cli.options import RUNS, StoreDir, TextFormat, argument, flag, number, option
 from ablate.cli.printing import TableView, ask_for, print_json, print_table
 from ablate.cli.selection import Selection, changing, reading, store_at
 from ablate.report.gate import begin
@@ -194,7 +194,7 @@ def plan(
         float | None,
         option("SHARE", "Share of the peak speed that training reaches, for --on.", parser=number),
     ] = None,
-    format: TextFormat = Format.text,
+    format: TextFormat = "text",
 ) -> None:
     """Show the runs and the cost of a sweep, without training."""
     from ablate.analysis.own import with_own
@@ -222,7 +222,7 @@ def plan(
         plan, settings = selection.plan(memory(store), unseen=True)
     _check_options(detect, spread, on, mfu, plan)
     devices = None if on is None else Devices.parse(on, mfu, settings.get("gpus_per_run", 1))
-    if format is Format.text:
+    if format == "text":
         show_head(plan)
     plan = grown(plan, store, grower(plan, store))
     states, finished = recorded_states(plan, store)
@@ -248,7 +248,7 @@ def plan(
         ahead = outlook(plan, cost, spreads) if plan.design.grows else None
     amiss = [*launcher.devices.remarks, *in_use(launcher, store, states)] if on is None else []
     shown = plan, states, cost, rehearsals, settings, amiss
-    if format is Format.json:
+    if format == "json":
         print_json(trees.of_plan(*shown, detection, ahead, designs, withheld.values()))
         return
     show_plan(*shown)

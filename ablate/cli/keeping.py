@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli import completing
-from ablate.cli.options import RUNS, Format, Scale, StoreDir, TextFormat, argument, flag, option
+from ablate.cli.options import RUNS, Scale, StoreDir, TextFormat, argument, flag, option
 from ablate.cli.printing import ask_for, print_json
 from ablate.cli.selection import Selection, changing, reading, store_at
 from ablate.report.gate import begin
@@ -51,7 +51,7 @@ def doctor(
         bool,
         flag("--constraints", "Print the file for `pip install -c` that keeps what is installed."),
     ] = False,
-    format: TextFormat = Format.text,
+    format: TextFormat = "text",
     store: StoreDir = RUNS,
 ) -> None:
     """Check machine, store and bit-exact resume.
@@ -72,12 +72,12 @@ def doctor(
         return
     place = store_at(store)
     repaired: list[str] = []
-    tell = show if format is Format.text else list
+    tell = show if format == "text" else list
     if repair:
         if words or scale or statistics:
             raise UserError("--repair: checks the store alone; leave other words out")
         repaired = _repair(place)
-        if format is Format.text:
+        if format == "text":
             print("\n".join(repaired))
         findings = tell(examine_store(place))
     elif statistics:
@@ -96,7 +96,7 @@ def doctor(
         except KeyboardInterrupt:
             print("stopped; the same command begins again", file=sys.stderr)
             raise typer.Exit(130) from None
-    if format is Format.json:
+    if format == "json":
         print_json(tree(findings, repaired))
     problems = [finding.what for finding in findings if finding.level == "problem"]
     if problems:
@@ -159,7 +159,7 @@ def verify(
     trust: Annotated[
         bool, flag("--trust", "With --rerun: start a command that no file here declares.")
     ] = False,
-    format: TextFormat = Format.text,
+    format: TextFormat = "text",
 ) -> None:
     """Recompute every number of a table from the raw files, and check the files against the ledger.
 
@@ -188,19 +188,19 @@ def verify(
         with selection.opened(sealed=False) as (store, ledger, plan):
             begin(f"checking the runs of {plan.name}")
             name, of, verified = plan.name, "", verify_sweep(plan, store, ledger)
-    if format is Format.json:  # name: the sweep, or the bundle's folder; how many were checked
+    if format == "json":  # name: the sweep, or the bundle's folder; how many were checked
         print_json({"name": name, **dataclasses.asdict(verified)})
     else:
         for line in (*verified.findings, *(f"note: {note}" for note in verified.notes)):
             print(printable(line))
     if verified.findings:
         raise Failure(f"{name}: {counted(len(verified.findings), 'finding')}")
-    if format is Format.text:
+    if format == "text":
         counts = f"{counted(verified.runs, 'run')}, {counted(verified.numbers, 'number')}"
         print(f"verified: {counts}{of}, nothing wrong")
 
 
-def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: Format) -> None:
+def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) -> None:
     """Train a run once more, and print the differences. Raises Failure for any difference,
     UserError for a run that can only be read, or whose command came from elsewhere.
 
@@ -241,7 +241,7 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: Forma
     launcher = launchers.make_here(composer.launcher(chosen), store.cache)
     try:
         with contextlib.ExitStack() as quiet:
-            if format is Format.json:  # standard output is its own
+            if format == "json":  # standard output is its own
                 quiet.enter_context(contextlib.redirect_stdout(sys.stderr))
             watching = quiet.enter_context(view())
 
@@ -257,7 +257,7 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: Forma
         launcher.free()
     findings = [line for line in lines if not line.endswith(SAME)]
     names = {line: line.partition(":")[0] for line in lines}
-    if format is Format.json:
+    if format == "json":
         same = [name for line, name in names.items() if line not in findings]
         print_json({"run": run.id, "same": same, "findings": findings, "notes": machine})
     else:
@@ -268,7 +268,7 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: Forma
     if findings:
         differ = ", ".join(names[line] for line in findings)
         raise Failure(f"{run.id}: in the second training {differ} differ")
-    if format is Format.text:
+    if format == "text":
         print(f"{run.id}: the second training gave {SAME}")
 
 
@@ -312,7 +312,7 @@ def gc(
 
 def merge(
     sources: Annotated[list[Path], argument("SOURCE", "Stores, and folders of `ablate export`.")],
-    format: TextFormat = Format.text,
+    format: TextFormat = "text",
     store: StoreDir = RUNS,
 ) -> None:
     """Bring sweeps and finished runs of other stores and of bundles into this store."""
@@ -331,7 +331,7 @@ def merge(
     begin(f"checking the runs of {', '.join(map(str, sources))}")
     with changing(store, "merge") as (place, ledger):
         done = bring(place, ledger, read)
-    if format is Format.json:
+    if format == "json":
         print_json({"store": str(store), "sources": [dataclasses.asdict(one) for one in done]})
     else:
         for one in done:
@@ -391,7 +391,7 @@ def import_(
         str | None,
         option("FILE", "JSON or yaml file in which each job of a multirun left numbers."),
     ] = None,
-    format: TextFormat = Format.text,
+    format: TextFormat = "text",
     store: StoreDir = RUNS,
 ) -> None:
     """Import results that were trained elsewhere, as a sweep. The same command extends it.
@@ -411,7 +411,7 @@ def import_(
         words=["import", str(source), *(str(part) for pair in words for part in pair)],
     )
     done = import_alone(store_at(store), read_sheet(source, result), declared)
-    if format is Format.json:
+    if format == "json":
         print_json({"store": str(store), "source": str(source), **dataclasses.asdict(done)})
         return
     print("\n".join(map(printable, done.lines())))

@@ -16,7 +16,6 @@ import typer
 from ablate.cli import completing
 from ablate.cli.options import (
     RUNS,
-    Format,
     Rows,
     RunName,
     StoreDir,
@@ -56,16 +55,16 @@ MANY = 1000  # runs: reading their results takes seconds
 def status(
     selection: Selection,
     watch: Annotated[bool, flag("--watch", "Refresh every second until the sweep ends.")] = False,
-    format: TextFormat = Format.text,
+    format: TextFormat = "text",
 ) -> None:
     """Show the progress of a sweep: runs by state, active workers, failures and their causes."""
     from ablate.report import trees
     from ablate.report.status import SweepView, show_status, watch_status
 
-    if watch and format is not Format.text:
+    if watch and format != "text":
         raise UserError(f"--format {format}: --watch prints text alone; give one of them")
     with selection.opened() as (store, ledger, plan):
-        if format is Format.json:
+        if format == "json":
             view = SweepView.of(plan, list(plan.runs()), store, ledger)
             print_json(trees.of_status(view, store.results(view.runs).withheld.values()))
         elif watch:
@@ -137,7 +136,7 @@ def show(
     against: Annotated[
         str | None, option("RUN", "Show only the differences from this run.")
     ] = None,
-    format: TextFormat = Format.text,
+    format: TextFormat = "text",
     store: StoreDir = RUNS,
 ) -> None:
     """Show one run: history, result, curves, provenance and configuration."""
@@ -147,7 +146,7 @@ def show(
     from ablate.store.find import find_run
 
     log_option = "--follow" if follow else "--log" if log else ""
-    if log_option and format is not Format.text:
+    if log_option and format != "text":
         raise UserError(f"--format {format}: {log_option} prints text alone; give one of them")
     if log_option and against is not None:
         raise UserError(f"--against: compares runs, and {log_option} prints one log; leave one out")
@@ -158,7 +157,7 @@ def show(
                 follow_log(place, ledger, runs[0], sys.stdout.buffer)
         elif log:
             print_log(place, runs[0], sys.stdout.buffer)
-        elif format is Format.json:
+        elif format == "json":
             tree = trees.of_run(place, ledger, *runs) if len(runs) == 1 else None
             print_json(tree or trees.of_runs(place, ledger, runs))
         elif against is None:
@@ -326,9 +325,9 @@ def trials(selection: Selection, format: TrialsFormat = None) -> None:
     with selection.opened() as (_, ledger, plan):
         tried = report.list_trials(plan, ledger.states({run.id for run in plan.runs()}))
     match format:
-        case Format.csv:
+        case "csv":
             sys.stdout.write(report.csv(plan, tried))
-        case Format.json:
+        case "json":
             print_json(report.tree(plan, tried))
         case _:
             print_set(format, functools.partial(set_sheet, report.sheet(plan, tried)))
@@ -380,9 +379,9 @@ def print_pair(plans: Sequence[Plan], store: Store, view: TableView, mixed: bool
         mark = Note("caption", f"Mixed: {mixing}.")
         first, second = (replace(table, notes=(mark, *table.notes)) for table in (first, second))
     matched = pair((view.of(first, one), second), (one, other))
-    if view.format is Format.json:
+    if view.format == "json":
         print_json(of_pair(matched, [tree(table) for table in matched.tables]))
-    elif matched.rows or view.format is Format.csv:
+    elif matched.rows or view.format == "csv":
         shown = PAIRED if view.show is None else parts
         draw = functools.partial(render_pair, matched, show=shown, floated=view.floated)
         print_set(view.format, draw)

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -45,26 +44,13 @@ def _parser(kind: type[Any], what: str) -> Callable[[str], Any]:
 number, whole = _parser(float, "a number"), _parser(int, "a whole number")  # values of options
 
 
-class Format(StrEnum):
-    """The formats of output; each command takes some of them."""
-
-    text = "text"
-    yaml = "yaml"
-    rich = "rich"
-    md = "md"
-    latex = "latex"
-    html = "html"
-    csv = "csv"
-    json = "json"
-
-
 def format_of(*formats: str, default: str = "") -> Any:
     """The option --format that takes one of these."""
 
     def parse(text: str) -> str:
         if text not in formats:
             raise typer.BadParameter(expected(text, formats))
-        return formats[formats.index(text)]
+        return text
 
     help, names = f"Output format{default}.", [*formats]
     complete: Any = lambda: names  # noqa: E731
@@ -72,14 +58,13 @@ def format_of(*formats: str, default: str = "") -> Any:
 
 
 READABLE = " (default: rich on a terminal, md elsewhere)"
-READ = (Format.rich, Format.md)
-TextFormat = Annotated[Format, format_of(Format.text, Format.json)]
-YamlFormat = Annotated[Format, format_of(Format.yaml, Format.json)]
-TrialsFormat = Annotated[Format | None, format_of(*READ, Format.csv, Format.json, default=READABLE)]
+TextFormat = Annotated[str, format_of("text", "json")]
+YamlFormat = Annotated[str, format_of("yaml", "json")]
+TrialsFormat = Annotated[str | None, format_of("rich", "md", "csv", "json", default=READABLE)]
 TableFormat = Annotated[
     str | None,
     format_of(
-        *(*READ, Format.latex, Format.html, Format.csv, Format.json),
+        *("rich", "md", "latex", "html", "csv", "json"),
         *extensions.names("ablate_formats"),
         default=READABLE,
     ),

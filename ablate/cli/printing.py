@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ablate.cli.options import Format, Rows, TableFormat, flag, option
+from ablate.cli.options import Rows, TableFormat, flag, option
 from ablate.shared.errors import UserError, unknown
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class TableView:
         if self.wide and self.transpose:
             raise UserError("--wide: its columns are not variants; leave --transpose out")
         for name in ("label", "caption", "notes"):
-            if getattr(self, name) is not None and self.format is not Format.latex:
+            if getattr(self, name) is not None and self.format != "latex":
                 raise UserError(f"--{name}: is of LaTeX; add --format latex, or leave --{name} out")
         self.floated  # noqa: B018 - raises UserError, too
 
@@ -132,8 +132,8 @@ def print_set(format: str | None, draw: Callable[..., Any]) -> None:
     from ablate.report.gate import console
 
     terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says
-    format = format or (Format.rich if terminal else Format.md)
-    if format is Format.rich:
+    format = format or ("rich" if terminal else "md")
+    if format == "rich":
         screen = console(force_terminal=terminal)
         screen.print(draw(format, width=screen.width))
     else:
@@ -201,7 +201,7 @@ def print_rendered(table: Table, view: TableView, parts: tuple[str, ...]) -> Non
     from ablate.report.formats import render
     from ablate.report.formats.tidy import tree
 
-    if view.format is Format.json:
+    if view.format == "json":
         print_json(tree(table))
         return
     layout: Any = {"transpose": view.transpose, "wide": view.wide, "floated": view.floated}

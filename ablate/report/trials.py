@@ -144,8 +144,7 @@ def _grid(plan: Plan, column: str, trials: Sequence[Tried]) -> grid.Grid:
     for one in (one for one in trials if one.column == column):
         search = f"{one.row}, search {one.search}"
         if search != above:
-            texts = [search, *[""] * (len(words) - 1)]
-            lines.append(grid.GridLine(tuple(map(grid.GridCell, texts)), heading=True))
+            lines.append(grid.GridLine.headed(grid.GridCell(search), len(words)))
             above = search
         settings = [footnotes.setting(one.settings.get(key)) for key in keys]
         numbers = [_number(plan, value) for value in (one.score, one.error)]

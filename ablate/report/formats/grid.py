@@ -36,6 +36,11 @@ class GridLine:
     grey: bool = False
     heading: bool = False
 
+    @classmethod
+    def headed(cls, first: GridCell, columns: int) -> GridLine:
+        """A heading across so many columns."""
+        return cls((first, *[GridCell("")] * (columns - 1)), heading=True)
+
 
 @dataclass(frozen=True)
 class Grid:

@@ -141,8 +141,8 @@ def _lines(sides: Sequence[Side], rows: Sequence[Named]) -> Iterator[GridLine]:
         if not any(entries):
             continue
         if family != above:
-            empty = [GridCell("", number=part.number) for *_, parts in sides for part in parts]
-            yield GridLine((GridCell(family or OTHERS), *empty), heading=True)
+            shown = sum(len(parts) for *_, parts in sides)
+            yield GridLine.headed(GridCell(family or OTHERS), 1 + shown)
             above = family
         each = zip(sides, entries, strict=True)
         cells = [c for (table, _, parts), entry in each for c in cells_of(table, entry, parts)]
@@ -168,12 +168,8 @@ def _stacked(table: Table, parts: Sequence[ShownPart]) -> Grid:
     """The columns one below the other, under their labels."""
     lines = []
     for column in table.columns:
-        empty = [GridCell("", number=part.number) for part in parts]
-        lines.append(
-            GridLine(
-                (GridCell(column.heading, table.marks(None, column.label)), *empty), heading=True
-            )
-        )
+        name = GridCell(column.heading, table.marks(None, column.label))
+        lines.append(GridLine.headed(name, 1 + len(parts)))
         lines += _lines([(table, column, parts)], _rows_of(table, 1))
     headings = [GridCell(part.heading, number=part.number) for part in parts]
     return Grid("", (GridCell("variant"), *headings), tuple(lines))
@@ -185,12 +181,11 @@ def _transposed(table: Table, parts: Sequence[ShownPart]) -> Grid:
     lines = []
     for column in table.columns:
         by_row = {entry.row: cells_of(table, entry, parts) for entry in column.entries}
-        empty = [GridCell("", number=True) for _ in table.rows]
         names = headings_of(table, column, parts)
         if len(parts) == 1:
             names = [GridCell(column.heading or names[0].text, names[0].notes)]
         elif column.heading:
-            lines.append(GridLine((GridCell(column.heading), *empty), heading=True))
+            lines.append(GridLine.headed(GridCell(column.heading), 1 + len(table.rows)))
         for i, name in enumerate(names):
             cells = [
                 by_row[row.label][i] if row.label in by_row else GridCell("") for row in table.rows
@@ -335,9 +330,8 @@ def _wide_grid(
                 continue
             under = ", ".join(filter(None, (arch, row.family))) or OTHERS
             if under != above:
-                empty = (GridCell("", number=True) for _ in headings)
                 first = GridCell(under, marks.get((ARCH, arch), ()))
-                lines.append(GridLine((first, *empty, GridCell("")), heading=True))
+                lines.append(GridLine.headed(first, 2 + len(headings)))
                 above = under
             every = (c for c in whole.columns if (c.group, c.arch) == (columns[0].group, arch))
             counted = wins(whole, [entry for c in every if (entry := _entry(c, row))])

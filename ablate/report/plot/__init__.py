@@ -24,12 +24,12 @@ __all__ = ["FORMATS", "KINDS", "Form", "Nothing", "draw", "figure", "figures"]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of figure: a line of help, its source, and the path of the drawing function.
-    `gives_intervals`: of test scores, so that to draw it is a look."""
+    """A kind of figure: a line of help, its source, and the module whose function of the kind's
+    name draws it. `gives_intervals`: of test scores, so that to draw it is a look."""
 
     line: str
     source: str
-    path: str
+    module: str
     gives_intervals: bool = False
 
 
@@ -37,54 +37,54 @@ KINDS = {
     "gain": Kind(
         "the gain of every row in every column, with simultaneous intervals",
         "Dual PatchNorm (arXiv 2302.01327), Fig. 1",
-        "gains:gain",
+        "gains",
         gives_intervals=True,
     ),
-    "forest": Kind("gains, intervals and verdicts row by row", "-", "gains:forest", True),
+    "forest": Kind("gains, intervals and verdicts row by row", "-", "gains", True),
     "changes": Kind(
         "what each change of a design does, with simultaneous intervals",
         "-",
-        "changes:changes",
+        "changes",
         gives_intervals=True,
     ),
     "pairs": Kind(
-        "means with and without each pair of changes: parallel lines add up", "-", "changes:pairs"
+        "means with and without each pair of changes: parallel lines add up", "-", "changes"
     ),
     "across": Kind(
         "the metric over a number that columns set: a panel a row, a line for each other setting",
         "after BatchNorm_in_Transformers_CV, Fig. 10",
-        "across:across",
+        "across",
         gives_intervals=True,
     ),
     "curves": Kind(
         "training loss and validation accuracy by epoch, bands over seeds",
         "BatchNorm_in_Transformers_CV, Fig. 8-10",
-        "curves:curves",
+        "curves",
     ),
     "tuning": Kind(
         "the expected best validation score of k trials; needs a sweep with `tune:`",
         "Dodge et al. 2019 (arXiv 1909.03004)",
-        "curves:tuning",
+        "curves",
     ),
     "gradnorm": Kind(
         "gradient norm by depth and by step; needs probe=[gradnorm]",
         "Dual PatchNorm, Fig. 2 and 4",
-        "probes:gradnorm",
+        "probes",
     ),
     "scales": Kind(
         "the scale of the norm before the patch embedding, as patches; needs probe=[scales]",
         "Dual PatchNorm, Fig. 3",
-        "probes:scales",
+        "probes",
     ),
     "attention": Kind(
         "mean attention distance of every head by layer; needs probe=[attention]",
         "DTN (arXiv 2112.02624)",
-        "probes:attention",
+        "probes",
     ),
     "tokens": Kind(
         "length of the token at each place by layer; needs probe=[tokens]",
         "after DTN (arXiv 2112.02624)",
-        "probes:tokens",
+        "probes",
     ),
 }
 FORMATS = ("svg", "pdf", "png")
@@ -114,10 +114,9 @@ def draw(
         raise unknown("--format", format, FORMATS)
     from ablate.report.plot.style import styled
 
-    module, _, function = KINDS[kind].path.partition(":")
     with styled(f"{plan.name} {kind}", form.style):
-        drawer = getattr(importlib.import_module(f"{__name__}.{module}"), function)
-        sheet: Drawing = drawer(plan, table, rundir, form)
+        module = importlib.import_module(f"{__name__}.{KINDS[kind].module}")
+        sheet: Drawing = getattr(module, kind)(plan, table, rundir, form)
         return DrawnFigure(sheet.content(format), sheet.caption)
 
 
