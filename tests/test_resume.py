@@ -207,6 +207,8 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path, cache):
         copied.mkdir()
         for file in rundir.path.iterdir():
             (copied / file.name).write_bytes(file.read_bytes())
+        assert go(run, copied, cache, stop_at=1) is None
+        assert older + 1 in dict(RunDir(copied).checkpoints())
         assert outcome(copied, go(run, copied, cache)) == outcome(tmp_path / "a", straight)
 
 
