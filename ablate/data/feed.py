@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,36 +29,27 @@ RING = AHEAD + 1  # buffers: one is filled while the other is sent
 Wanted = tuple[AnySplit, Tensor, Cut | None]  # of which split, which rows, cut how
 
 
-class Link(Protocol):
-    """What brings a batch from pinned memory to a device, and says when it is there."""
-
-    def send(self, batch: Split) -> tuple[Split, Any]:
-        """The batch as it will be on the device, and an event: when it is. Waits for nothing."""
-
-    def sent(self, event: Any) -> None:
-        """Waits until that copy is made: then its buffer is free."""
-
-    def receive(self, batch: Split, event: Any) -> None:
-        """Has the device wait for the copy, before it goes on with what it is told next."""
-
-
 class CudaLink:
-    """A stream of its own, so that a copy runs beside the kernels of a step."""
+    """Brings batches from pinned memory to a GPU, by a stream of its own: so a copy runs beside the
+    kernels of a step."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
 
     def send(self, batch: Split) -> tuple[Split, torch.cuda.Event]:
+        """The batch as it will be on the device, and an event: when it is. Waits for nothing."""
         with torch.cuda.stream(self._stream):
             there, event = batch.to(self._device), torch.cuda.Event(blocking=True)
             event.record(self._stream)
         return there, event
 
     def sent(self, event: torch.cuda.Event) -> None:
+        """Waits until that copy is made: then its buffer is free."""
         event.synchronize()
 
     def receive(self, batch: Split, event: torch.cuda.Event) -> None:
+        """Has the device wait for the copy, before it goes on with what it is told next."""
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(event)
         for part in (batch.images, batch.labels, batch.aspects):
@@ -78,7 +69,7 @@ class Feed:
         device: torch.device,
         end: int | None = None,
         threads: int | None = None,
-        link: Link | None = None,
+        link: CudaLink | None = None,
     ) -> None:
         self._wanted, self._end = wanted, end
         self._link = CudaLink(device) if link is None and device.type == "cuda" else link

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -98,22 +97,19 @@ def activations(model: sections.Model) -> MakeActivation:
 
     def make() -> Activation:
         with blame(used):
-            return frame(Function(part, settings) if not isinstance(part, type) else _instance())
-
-    def _instance() -> nn.Module:
-        made = remember(part, settings)
-        return made if isinstance(made, nn.Module) else Function(made, {})
+            is_class = isinstance(part, type)
+            made = remember(part, settings) if is_class else partial(part, **settings)
+            return frame(made if isinstance(made, nn.Module) else Function(made))
 
     return make
 
 
 class Function(nn.Module):
-    """A function of a tensor, with settings."""
+    """A function of a tensor."""
 
-    def __init__(self, function: Callable[..., Tensor], settings: dict[str, Any]) -> None:
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.function = function
-        self.settings = settings
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.function(x, **self.settings)
+        return self.function(x)

@@ -1,11 +1,10 @@
-"""The encoder block: two residuals, whose norms stand where `PLACES` and `Inner` say.
+"""The encoder block: two residuals, whose norms stand where `PLACES` says, and inside of them.
 
 What a block may say of itself is `traits.BlockTraits`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import log, sqrt
 from typing import ClassVar, NamedTuple
@@ -72,53 +71,21 @@ class Layer:
         shape = replace(self.shape, width=self.head_dim, heads=1)
         return self.qk_norm(shape) if self.qk_norm else nn.Identity()
 
-    def wide(self, channels: int) -> Shape:
-        """The tokens where they have another width."""
-        return replace(self.shape, width=channels)
-
-
-Slot = Callable[[Layer, int], nn.Module]  # given the channels there
-
-
-def empty(layer: Layer, channels: int) -> nn.Module:
-    """Nothing."""
-    return nn.Identity()
-
-
-def norm(layer: Layer, channels: int) -> nn.Module:
-    """The chosen norm."""
-    return layer.norm(layer.wide(channels))
-
-
-def batch_norm(layer: Layer, channels: int) -> nn.Module:
-    """A BatchNorm over all tokens of the batch."""
-    return BatchNorm(layer.wide(channels))
-
-
-def head_scale(layer: Layer, channels: int) -> nn.Module:
-    """A learned scale of each head."""
-    return HeadScale(layer.shape.heads)
-
-
-def channel_scale(layer: Layer, channels: int) -> nn.Module:
-    """A learned scale of each channel."""
-    return Scale(channels)
-
-
-def unit_gain(layer: Layer) -> float:
-    """Nothing is scaled."""
-    return 1.0
+    def inside(self, make: MakeNorm | None, channels: int) -> nn.Module | None:
+        """What stands where the tokens have so many channels, if anything does."""
+        return make and make(replace(self.shape, width=channels))
 
 
 @dataclass(frozen=True)
 class Inner:
-    """What a block has inside its sublayers, and on the MLP's skip connection."""
+    """What a block has inside its sublayers, and on the MLP's skip connection: each is made given
+    the tokens' shape there."""
 
-    context: Slot = empty  # before attention's output projection
-    pre_act: Slot = empty  # in the MLP, before its activation
-    post_act: Slot = empty  # ... and after it
-    skip: Slot = empty
-    gain: Callable[[Layer], float] = unit_gain  # of the initial v, out and MLP
+    context: MakeNorm | None = None  # before attention's output projection
+    pre_act: MakeNorm | None = None  # in the MLP, before its activation
+    post_act: MakeNorm | None = None  # ... and after it
+    skip: MakeNorm | None = None
+    gain: float = 1.0  # of the initial v, out and MLP
 
 
 class Scale(nn.Module):
@@ -201,8 +168,7 @@ class Block(nn.Module):
         post: str = "residual",
     ) -> None:
         super().__init__()
-        inner = inner or Inner()
-        shape, gain = layer.shape, inner.gain(layer)
+        inner, shape = inner or Inner(), layer.shape
         attention = Attention(
             shape.width,
             shape.heads,
@@ -210,8 +176,8 @@ class Block(nn.Module):
             qkv_bias=layer.qkv_bias,
             q_norm=layer.norm_of_heads(),
             k_norm=layer.norm_of_heads(),
-            inner=inner.context(layer, shape.heads * layer.head_dim),
-            gain=gain,
+            inner=layer.inside(inner.context, shape.heads * layer.head_dim),
+            gain=inner.gain,
         )
         act = layer.act()
         hidden = act.hidden(layer.hidden)
@@ -220,12 +186,12 @@ class Block(nn.Module):
             hidden,
             layer.dropout,
             act=act,
-            pre_act=inner.pre_act(layer, act.inputs * hidden),
-            post_act=inner.post_act(layer, hidden),
-            gain=gain,
+            pre_act=layer.inside(inner.pre_act, act.inputs * hidden),
+            post_act=layer.inside(inner.post_act, hidden),
+            gain=inner.gain,
         )
         self.attn = Residual(attention, PLACES[attn, post], layer)
-        skip = inner.skip(layer, shape.width)
+        skip = layer.inside(inner.skip, shape.width)
         self.mlp = Residual(perceptron, PLACES[mlp, post], layer, skip)
         self.ends_normed = PLACES[mlp, post].post
         self.final = layer.final
@@ -242,12 +208,12 @@ class NormFormer(Block):
     else it is 1.
     """
 
-    context = staticmethod(empty)
-
-    def __init__(self, layer: Layer, *, res_scale: bool = False) -> None:
-        skip = channel_scale if res_scale else empty
-        inner = Inner(context=self.context, post_act=norm, skip=skip)
-        super().__init__(layer, inner, attn="pre+post", mlp="pre", post="branch")
+    def __init__(
+        self, layer: Layer, context: MakeNorm | None = None, *, res_scale: bool = False
+    ) -> None:
+        skip: MakeNorm | None = (lambda shape: Scale(shape.width)) if res_scale else None
+        inner = Inner(context=context, post_act=layer.norm, skip=skip)
+        super().__init__(layer, inner, attn="pre+post", post="branch")
 
 
 class NormFormerFull(NormFormer):
@@ -256,10 +222,8 @@ class NormFormerFull(NormFormer):
     As the paper defines it; fairseq scales equal slices of the projection's output instead.
     """
 
-    context = staticmethod(head_scale)
-
     def __init__(self, layer: Layer, *, res_scale: bool = False) -> None:
-        super().__init__(layer, res_scale=res_scale)
+        super().__init__(layer, lambda shape: HeadScale(shape.heads), res_scale=res_scale)
 
 
 def sub_ln_gain(layer: Layer) -> float:
@@ -276,11 +240,12 @@ class SubLN(Block):
     """
 
     def __init__(self, layer: Layer, *, mlp_ln: str = "post_act", init_gain: bool = True) -> None:
+        gain = sub_ln_gain(layer) if init_gain else 1.0
         inner = Inner(
-            context=norm,
-            pre_act=norm if mlp_ln == "pre_act" else empty,
-            post_act=norm if mlp_ln == "post_act" else empty,
-            gain=sub_ln_gain if init_gain else unit_gain,
+            context=layer.norm,
+            pre_act=layer.norm if mlp_ln == "pre_act" else None,
+            post_act=layer.norm if mlp_ln == "post_act" else None,
+            gain=gain,
         )
         super().__init__(layer, inner)
 
@@ -292,7 +257,7 @@ class BatchNormFFN(Block):
     """
 
     def __init__(self, layer: Layer) -> None:
-        super().__init__(layer, Inner(pre_act=batch_norm), mlp="none", post="branch")
+        super().__init__(layer, Inner(pre_act=BatchNorm), mlp="none", post="branch")
 
 
 class BatchNormBlock(Block):
@@ -304,6 +269,6 @@ class BatchNormBlock(Block):
     def __init__(self, layer: Layer, *, mlp: str = "inner") -> None:
         one = replace(layer, norm=OneChannelBatchNorm, final=OneChannelBatchNorm)
         if mlp == "inner":
-            super().__init__(one, Inner(pre_act=norm), mlp="none", post="branch")
+            super().__init__(one, Inner(pre_act=one.norm), mlp="none", post="branch")
         else:
             super().__init__(one)

@@ -57,8 +57,8 @@ def _normalised(x: Tensor, shape: list[int], *_: Any) -> Any:
     return _like(x), of_each, of_each.clone()
 
 
-def _reduced(x: Tensor, dims: Any = None, keepdim: bool = False) -> Any:
-    """Of a mean, a norm or a variance over `dims`; None or []: over all."""
+def _reduced(x: Tensor, dims: Any = None, keepdim: bool = False, **_: Any) -> Any:
+    """Of a mean or a variance over `dims`; None or []: over all."""
     if dims is None or dims == []:
         dims = range(x.dim())
     elif any(not -x.dim() <= dim < x.dim() for dim in dims):
@@ -68,20 +68,13 @@ def _reduced(x: Tensor, dims: Any = None, keepdim: bool = False) -> Any:
     return x.new_empty(left)
 
 
-def _mean(x: Tensor, dims: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    return _reduced(x, dims, keepdim)
+def _norm(x: Tensor, order: Any = 2, *dims: Any, **options: Any) -> Any:
+    return _reduced(x, *dims, **options)
 
 
-def _norm(x: Tensor, order: Any = 2, dims: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    return _reduced(x, dims, keepdim)
-
-
-def _variance(x: Tensor, dims: Any = None, *, keepdim: bool = False, **_: Any) -> Any:
-    return _reduced(x, dims, keepdim)
-
-
-def _variance_and_mean(x: Tensor, dims: Any = None, *, keepdim: bool = False, **_: Any) -> Any:
-    return _reduced(x, dims, keepdim), _reduced(x, dims, keepdim)
+def _variance_and_mean(x: Tensor, *dims: Any, **options: Any) -> Any:
+    one = _reduced(x, *dims, **options)
+    return one if one is NotImplemented else (one, _like(one))
 
 
 def _batch_norm(x: Tensor, *args: Any) -> Any:
@@ -114,12 +107,12 @@ SHAPES: dict[Any, Callable[..., Any]] = {
     aten.cat.default: _joined,
     aten.gt.Scalar: _compared,
     aten.linalg_vector_norm.default: _norm,
-    aten.mean.dim: _mean,
+    aten.mean.dim: _reduced,
     aten.mul.Scalar: _like,
     aten.native_batch_norm.default: _batch_norm,
     aten.native_group_norm.default: _group_norm,
     aten.native_layer_norm.default: _normalised,
-    aten.var.correction: _variance,
+    aten.var.correction: _reduced,
     aten.var_mean.correction: _variance_and_mean,
     aten.silu.default: _like,
     aten._safe_softmax.default: _like,
