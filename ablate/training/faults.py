@@ -13,20 +13,18 @@ from dataclasses import dataclass
 from ablate.shared.errors import cut
 from ablate.shared.rundir import FAILED, LOST, NO_DEVICE, OOM
 
-# Texts were looked up in the libraries of torch 2.13.0+cu130 (CUDA 13.0, cuDNN 9), too.
-CUDA = "driver_types.h of CUDA 12.9, texts from its cudaGetErrorString"
-CUBLAS = "ATen/cuda/Exceptions.h TORCH_CUDABLAS_CHECK"
-CUDNN = "ATen/cuda/Exceptions.h AT_CUDNN_CHECK; names of cuDNN 8 and 9"
-COUNT = "c10/cuda/CUDAFunctions.cpp device_count_impl"
+# Codes are those of driver_types.h of CUDA 12.9, beside them the texts of its cudaGetErrorString;
+# cuBLAS's and cuDNN's words are in ATen/cuda/Exceptions.h, TORCH_CUDABLAS_CHECK and AT_CUDNN_CHECK,
+# names of cuDNN 8 and 9. Texts were looked up in the libraries of torch 2.13.0+cu130 (CUDA 13.0,
+# cuDNN 9), too.
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Errors of one kind: how they are known, the word of a worker that leaves with one, and who
-    says so. `remedy`: what to do, where that is always the same."""
+    """Errors of one kind: how they are known, and the word of a worker that leaves with one.
+    `remedy`: what to do, where that is always the same."""
 
     whose: str
-    source: str
     texts: tuple[str, ...] = ()
     codes: tuple[int, ...] = ()
     types: tuple[str, ...] = ()
@@ -35,20 +33,20 @@ class Fault:
 
 FAULTS = (
     # --- Memory: the run is tried once more, alone on its device
-    Fault(OOM, "c10/cuda/CUDACachingAllocator.cpp", types=("OutOfMemoryError",)),
+    # c10/cuda/CUDACachingAllocator.cpp
+    Fault(OOM, types=("OutOfMemoryError",)),
+    # Python and numpy; c10/core/impl/alloc_cpu.cpp: the host's memory has no type of its own
     Fault(
         OOM,
-        "Python and numpy; c10/core/impl/alloc_cpu.cpp: the host's memory has no type of its own",
         ("DefaultCPUAllocator: can't allocate memory",),
         types=("MemoryError",),
     ),
     # outside torch's allocator: as a context is created, or a graph captured
-    Fault(OOM, CUDA, ("CUDA error: out of memory",), (2,)),
+    Fault(OOM, ("CUDA error: out of memory",), (2,)),
     # A library's handle takes memory beside torch's. It is what "not initialized" nearly always
     # means, too: llama2.c#279, lm-evaluation-harness#1689 (cuBLAS), LLaVA#392 (cuDNN).
     Fault(
         OOM,
-        f"{CUBLAS}; {CUDNN}",
         (
             *("CUBLAS_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_NOT_INITIALIZED when calling"),
             *("CUDNN_STATUS_ALLOC_FAILED", "CUDNN_STATUS_NOT_INITIALIZED"),
@@ -57,15 +55,15 @@ FAULTS = (
         ),
     ),
     # --- No device: nothing can train there, and no run is to blame
+    # torch/cuda/__init__.py _lazy_init
     Fault(
         NO_DEVICE,
-        "torch/cuda/__init__.py _lazy_init",
         ("Torch not compiled with CUDA enabled",),
         remedy="install a CUDA build of torch, or give launcher.devices=cpu",
     ),
+    # c10/cuda/CUDAFunctions.cpp device_count_impl
     Fault(
         NO_DEVICE,
-        f"{COUNT}; {CUDA}",
         (
             *("Found no NVIDIA driver", "The NVIDIA driver on your system is too old"),
             "CUDA driver version is insufficient",
@@ -73,9 +71,9 @@ FAULTS = (
         (35, 803, 804),
         remedy="install the NVIDIA driver that this torch needs, or give launcher.devices=cpu",
     ),
+    # There, too, and ATen/DeviceAccelerator.cpp
     Fault(
         NO_DEVICE,
-        f"{COUNT}; ATen/DeviceAccelerator.cpp; {CUDA}",
         (
             *("No CUDA GPUs are available", "no CUDA-capable device is detected"),
             *("CUDA driver initialization failed", "CUDA unknown error - this may be due to"),
@@ -83,24 +81,24 @@ FAULTS = (
         ),
         (3, 100, 802),
     ),
+    # A compute mode that lets one process in; older drivers say `all CUDA-capable`
     Fault(
         NO_DEVICE,
-        f"{CUDA}: a compute mode that lets one process in; older drivers say `all CUDA-capable`",
         ("devices are busy or unavailable", "device(s) is/are busy or unavailable"),
         (46,),
         remedy="another process may have the GPU for itself",
     ),
     # --- The device's own: the process can't go on, another device can
+    # Errors that hardware reports of itself
     Fault(
         LOST,
-        f"{CUDA}: errors that hardware reports of itself",
         ("uncorrectable ECC error", "uncorrectable NVLink error", "or a hardware error"),
         (214, 220, 226),
     ),
-    # Xid 79: a process that was on the GPU then hears "unknown error" (proteneer/timemachine#1203).
+    # nvmlErrorString NVML_ERROR_GPU_IS_LOST; Xid 79: a process that was on the GPU then hears
+    # "unknown error" (proteneer/timemachine#1203).
     Fault(
         LOST,
-        f"nvmlErrorString NVML_ERROR_GPU_IS_LOST; Xid 79; {CUDA}",
         ("GPU is lost", "fallen off the bus", "CUDA error: unknown error"),
         (999,),
     ),
@@ -108,7 +106,6 @@ FAULTS = (
     # often an unstable card or driver, hours into a training (pytorch/pytorch#74235).
     Fault(
         LOST,
-        f"{CUDA}; {CUBLAS}; {CUDNN}",
         (
             *("unspecified launch failure", "the launch timed out"),
             *("CUBLAS_STATUS_EXECUTION_FAILED", "CUBLAS_STATUS_INTERNAL_ERROR"),
@@ -117,12 +114,12 @@ FAULTS = (
         (702, 719),
     ),
     # --- The run's own: the device is as good as before for the next process
-    Fault(FAILED, f"{CUDA}: a check in a kernel, as of an index", ("device-side assert",), (710,)),
+    # A check in a kernel, as of an index
+    Fault(FAILED, ("device-side assert",), (710,)),
     # A kernel's code or address is the program's (Xid 13 and 31 in NVIDIA's catalogue: restart and
     # check the application); memory that flips bits is told as ECC errors, above.
     Fault(
         FAILED,
-        CUDA,
         (
             *("illegal memory access", "misaligned address", "illegal instruction"),
             *("hardware stack error", "invalid program counter", "global/shared address space"),
@@ -131,11 +128,10 @@ FAULTS = (
         (700, 701, 714, 715, 716, 717, 718, 721),
     ),
     # A worker sees one device, its first: who asks for another is a class of the user's own.
-    Fault(FAILED, CUDA, ("invalid device ordinal",), (101,)),
+    Fault(FAILED, ("invalid device ordinal",), (101,)),
     # Of torch itself a device is tried for it before the first run, so it is a user's own kernel.
     Fault(
         FAILED,
-        CUDA,
         ("no kernel image is available",),
         (209,),
         remedy="what raised it has no code for this GPU: install a build that has",
