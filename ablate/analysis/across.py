@@ -6,18 +6,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ablate.analysis import stats
 from ablate.analysis.judging import gain_alpha, hide_empty, is_partial, verdict_of
 from ablate.analysis.scores import Scores, by_replicate
 from ablate.planning.cell import Column, wide_places
 from ablate.planning.changes import with_part
 from ablate.planning.plan import Plan
 from ablate.store.past_looks import PastLooks
-
-if TYPE_CHECKING:  # numpy, which `--help` does without
-    from ablate.analysis.stats import Estimate, Exact, Method, RowGain
-    from ablate.analysis.stats.estimate import Bools, Floats
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class PValues:
     fisher_floor: float | None = None
 
 
-def p_values(gain: RowGain | None, fisher: Exact | None = None) -> PValues:
+def p_values(gain: stats.RowGain | None, fisher: stats.Exact | None = None) -> PValues:
     flip = gain.sign_flip if gain else None
     exact = (part for test in (flip, fisher) for part in (test[:2] if test else (None, None)))
     return PValues(gain.p if gain else None, gain.raw_p if gain else None, *exact)
@@ -46,10 +43,10 @@ class SummaryLine:
 
     label: str
     column: str
-    gain: Estimate
+    gain: stats.Estimate
     verdict: str | None
     p_values: PValues
-    sampled: Estimate | None = None  # the average, if columns were a sample of those to come
+    sampled: stats.Estimate | None = None  # the average, if columns were a sample of those to come
     columns: tuple[str, ...] = ()  # that the average is over
     part: str = ""
 
@@ -90,11 +87,11 @@ class Arrays:
     """The sweep's scores as arrays, "higher is better": y (C, R, replicates), NaN where missing."""
 
     plan: Plan
-    y: Floats
-    unstable: Bools  # (C, R)
-    omitted: Bools  # (C, R): has a diverged run that is left out, or one that never got there
+    y: stats.Floats
+    unstable: stats.Bools  # (C, R)
+    omitted: stats.Bools  # (C, R): has a diverged run that is left out, or one that never got there
     judge: bool  # whether verdicts are given at all
-    right: Sequence[Bools] | None  # of each column (R, replicates, N): see `analysis.correct`
+    right: Sequence[stats.Bools] | None  # of each column (R, replicates, N): see `analysis.correct`
     read: int = 0  # variants that were read over the baseline's runs, where its own are fewer
     looks_judge: bool = False  # whether verdicts of looks are given
 
@@ -104,7 +101,7 @@ class Arrays:
         plan: Plan,
         cells: Mapping[tuple[str, str], Scores],
         judge: bool,
-        right: Sequence[Bools] | None,
+        right: Sequence[stats.Bools] | None,
         past: PastLooks | None,
         looks_judge: bool = False,
     ) -> Arrays:
@@ -132,7 +129,7 @@ class Arrays:
         found = zip(self.plan.columns, self.unstable[:, self.baseline], strict=True)
         return tuple(column.heading for column, unstable in found if unstable)
 
-    def images(self, columns: Iterable[int]) -> list[Bools] | None:
+    def images(self, columns: Iterable[int]) -> list[stats.Bools] | None:
         """Which images are right in these columns; None where it is not known of all columns."""
         return None if self.right is None else [self.right[c] for c in columns]
 
@@ -143,9 +140,7 @@ class Arrays:
     def baseline(self) -> int:
         return self.row(self.plan.baseline)
 
-    def method(self, contrasts: int, family: int = 1) -> Method:
-        from ablate.analysis import stats
-
+    def method(self, contrasts: int, family: int = 1) -> stats.Method:
         analysis = self.plan.analysis
         size = max(1, contrasts)
         return stats.Method(
@@ -159,7 +154,7 @@ class Arrays:
         self,
         label: str,
         column: str,
-        gain: RowGain,
+        gain: stats.RowGain,
         given: bool,
         margin: bool = True,
         words: tuple[str, str] | None = None,
@@ -201,8 +196,6 @@ def noisy(ratios: Iterable[float | None]) -> str:
 
 def _contrasts(arrays: Arrays) -> Iterable[Summary]:
     import numpy as np
-
-    from ablate.analysis import stats
 
     plan = arrays.plan
     for name, contrast in plan.analysis.contrasts.items():
@@ -301,11 +294,9 @@ def _group_averages(arrays: Arrays) -> Iterator[Summary]:
 
 
 def _averages(
-    arrays: Arrays, which: Sequence[int], method: Method, group: str
+    arrays: Arrays, which: Sequence[int], method: stats.Method, group: str
 ) -> tuple[tuple[SummaryLine, ...], tuple[str, ...]]:
     """A line for each row, of its average over `which` columns; and the notes on them."""
-    from ablate.analysis import stats
-
     plan, columns = arrays.plan, list(which)
     void = [plan.columns[c].heading for c in columns if arrays.unstable[c, arrays.baseline]]
     if len(columns) - len(void) < FEWEST:

@@ -8,9 +8,9 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ablate.analysis import imports
+from ablate.analysis import imports, stats
 from ablate.analysis.across import noisy
 from ablate.analysis.judging import gain_alpha
 from ablate.analysis.scores import Scores
@@ -22,9 +22,6 @@ from ablate.planning.plan import Plan
 from ablate.store.looks import changes
 from ablate.store.past_looks import PastLooks, SeedCounts
 from ablate.store.store import REMEDY
-
-if TYPE_CHECKING:
-    from ablate.analysis.stats import Method
 
 
 def level(alpha: float) -> str:
@@ -212,8 +209,6 @@ def withheld(runs: Mapping[str, str]) -> Iterator[str]:
 
 def _void(plan: Plan, column: TableColumn, block: Sequence[Scores], judged: bool) -> Iterator[str]:
     """Name the runs of the baseline that void a column, and what can be said without verdicts."""
-    from ablate.analysis import stats
-
     base = next(score for score in block if score.cell.row == plan.baseline)
     at = f"{column.heading}: " if column.heading else ""
     fates = [
@@ -276,7 +271,7 @@ STRICT = "--strict: verdicts withheld."
 
 
 def look_notes(
-    plan: Plan, past: PastLooks | None, methods: Mapping[str, Method], strict: bool
+    plan: Plan, past: PastLooks | None, methods: Mapping[str, stats.Method], strict: bool
 ) -> tuple[list[str], bool]:
     """The notes on a table, and whether `strict` withholds its verdicts. `methods`: of the columns
     that have gains, where looks are known."""
@@ -294,7 +289,7 @@ def look_notes(
 
 
 def _by_column(
-    plan: Plan, columns: Mapping[str, Method], note: Callable[[str], str]
+    plan: Plan, columns: Mapping[str, stats.Method], note: Callable[[str], str]
 ) -> Iterator[str]:
     """The note on every column, one for those of which it says the same."""
     alike: dict[str, list[str]] = {}
@@ -316,12 +311,10 @@ def _among(past: PastLooks, column: str, judged: int) -> str:
 
 
 def _read_at(
-    plan: Plan, counts: Mapping[str, SeedCounts], methods: Mapping[str, Method]
+    plan: Plan, counts: Mapping[str, SeedCounts], methods: Mapping[str, stats.Method]
 ) -> Iterator[str]:
     """Yield a note if verdicts, or means of an unfinished table, were also read at other numbers of
     seeds, which were not declared."""
-    from ablate.analysis import stats
-
     alike: dict[str, list[str]] = {}
     for column, found in counts.items():
         if len(found.every) > 1 and not found.declared:
@@ -338,7 +331,7 @@ def _read_at(
         )
 
 
-def _same(method: Method) -> Method:
+def _same(method: stats.Method) -> stats.Method:
     """The method, of a column that has all variants that were read."""
     return dataclasses.replace(method, comparisons=max(method.contrasts, method.comparisons))
 

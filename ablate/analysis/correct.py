@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from ablate.analysis import stats
 from ablate.analysis.scores import Results, Scores, blocks_of
 from ablate.planning.plan import Plan
 from ablate.shared.metrics import Metric
-
-if TYPE_CHECKING:  # numpy, which `--help` does without
-    from ablate.analysis.stats.estimate import Bools
 
 # A run's predictions on a set of `eval.also`, "" being its own test set, whose hash its result has;
 # None where there are none. Raises Failure where they are not what the run left.
@@ -24,7 +22,7 @@ class Correct(NamedTuple):
     """`right` (R, S, N): does row r with seed s get image i right? False where a run did not
     finish; None where none did, or where predictions lack, and `lacking` says which."""
 
-    right: Bools | None
+    right: stats.Bools | None
     lacking: str = ""
 
 
@@ -34,7 +32,7 @@ def correct(
     """Of the runs of a column; `on`: a set of `eval.also`, "" for their own test set."""
     import numpy as np
 
-    right: Bools | None = None
+    right: stats.Bools | None = None
     for r, found in enumerate(block):
         for s, seed in enumerate(plan.seeds):
             if seed not in found.main.by_seed or seed in found.diverged:
@@ -56,13 +54,13 @@ def correct(
     return Correct(right)
 
 
-def _marks(metric: Metric, table: Any, value: float) -> Bools | None:
+def _marks(metric: Metric, table: Any, value: float) -> stats.Bools | None:
     """Which images are right by a run's predictions; of a program these say it by themselves, and
     their share is the metric's value in %, else None."""
     if table.dtype.names and "rank" not in table.dtype.names:  # of a lean bundle
         return table["class"] == table["label"] if metric.right_within == 1 else None
     if table.dtype.names:
-        marks: Bools = table["rank"] < metric.right_within
+        marks: stats.Bools = table["rank"] < metric.right_within
         return marks
     marks = table.astype(bool)
     same = table.ndim == 1 and table.dtype.kind in "bui" and bool((marks == table).all())
@@ -93,7 +91,7 @@ class Rights:
 
     def of_rows(
         self, cells: Mapping[tuple[str, str], Scores], seeds: Sequence[int]
-    ) -> list[Bools] | None:
+    ) -> list[stats.Bools] | None:
         """Of each column, of all rows (R, seeds, N); None where one is not known."""
         import numpy as np
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+from ablate.analysis import stats
 from ablate.analysis.across import noisy
 from ablate.analysis.captions import count
 from ablate.analysis.correct import Predictions, correct
@@ -32,13 +32,6 @@ from ablate.store import looks
 from ablate.store.looks import InterimLook
 from ablate.store.past_looks import PastLooks
 
-if TYPE_CHECKING:  # numpy and scipy
-    from ablate.analysis.stats import ColumnGains, ImageFlips, LookFit, LookState, Method, RowGain
-    from ablate.analysis.stats.estimate import Bools, Floats
-    from ablate.analysis.stats.gains import Reason
-    from ablate.analysis.stats.until import ImagesAt
-
-
 GOES_ON = "goes on"
 STOPPED = "no verdict (a run diverged, collapsed or missed the threshold)"  # or the baseline's did
 
@@ -52,7 +45,7 @@ class RowCourse:
 
     seeds: int
     word: str
-    gain: RowGain
+    gain: stats.RowGain
 
     def note(self, told: bool) -> str:
         """Of a table: at which look it was decided. Without `told` verdicts are withheld, and so is
@@ -79,7 +72,7 @@ class ColumnCourse:
 
     label: str
     rows: Mapping[str, RowCourse]
-    judged: ColumnGains
+    judged: stats.ColumnGains
     told: tuple[tuple[int, Mapping[str, str]], ...] = ()
     next: int | None = None
     lacking: str = ""
@@ -139,8 +132,6 @@ def _column(
     """Follow a column; `block`: the baseline's scores first."""
     import numpy as np
 
-    from ablate.analysis import stats
-
     if plan.changes is not None:
         return _changes(plan, plan.changes, label, block, results, predictions, past)
     rows = [found.cell.row for found in block]
@@ -191,8 +182,6 @@ def _changes(
     of a look, until each change is told, or stopped as less than the margin."""
     import numpy as np
 
-    from ablate.analysis import stats
-
     labels = [row.label for row in plan.rows]
     block.sort(key=lambda found: labels.index(found.cell.row))
     y, unstable = _arrays(plan, block)
@@ -226,10 +215,8 @@ def _changes(
     return ColumnCourse(label, {}, stats.ColumnGains(()), tuple(told), following, lacking, courses)
 
 
-def _change_word(plan: Plan, gain: RowGain, last: bool) -> str:
+def _change_word(plan: Plan, gain: stats.RowGain, last: bool) -> str:
     """What a look says of a change."""
-    from ablate.analysis import stats
-
     found, margin = gain.gain, plan.analysis.margin
     better, worse = stats.NEUTRAL if plan.metric.neutral else stats.BETTER
     if found.low is not None and found.high is not None and found.sd:
@@ -242,11 +229,9 @@ def _change_word(plan: Plan, gain: RowGain, last: bool) -> str:
 
 def _images(
     plan: Plan, block: Sequence[Scores], results: Results, predictions: Predictions | None
-) -> tuple[ImagesAt | None, str]:
+) -> tuple[stats.ImagesAt | None, str]:
     """What images tell of the rows of a column at a look; None, and why, where they don't."""
     import numpy as np
-
-    from ablate.analysis import stats
 
     if predictions is None:
         return None, "no predictions are read here"
@@ -255,13 +240,13 @@ def _images(
         return None, lacking
     known = right
 
-    def images(tables: object, judged: list[int], n: int) -> ImageFlips:
+    def images(tables: object, judged: list[int], n: int) -> stats.ImageFlips:
         return stats.ImageFlips.of(known[np.ix_(judged, range(n))][None])
 
     return images, ""
 
 
-def _arrays(plan: Plan, block: Sequence[Scores]) -> tuple[Floats, Bools]:
+def _arrays(plan: Plan, block: Sequence[Scores]) -> tuple[stats.Floats, stats.Bools]:
     """Results (R, n_max), positive if better, NaN where missing; and which runs diverged,
     collapsed, or never reached the metric's threshold."""
     import numpy as np
@@ -277,11 +262,9 @@ def _arrays(plan: Plan, block: Sequence[Scores]) -> tuple[Floats, Bools]:
 
 
 def _words(
-    plan: Plan, rows: Sequence[str], before: LookState, after: LookState, last: bool
+    plan: Plan, rows: Sequence[str], before: stats.LookState, after: stats.LookState, last: bool
 ) -> dict[str, str]:
     """What a look says of the rows that it was at."""
-    from ablate.analysis import stats
-
     better, worse = stats.NEUTRAL if plan.metric.neutral else stats.BETTER
     said = {
         stats.Decision.BETTER: better,
@@ -303,12 +286,10 @@ def _words(
     return words
 
 
-def _gains(y: Floats, fit: LookFit) -> list[RowGain]:
+def _gains(y: stats.Floats, fit: stats.LookFit) -> list[stats.RowGain]:
     """Of every row, by the interval that holds over all looks; without one where it was not
     judged."""
     import numpy as np
-
-    from ablate.analysis import stats
 
     found = []
     for row in range(len(y)):
@@ -320,7 +301,7 @@ def _gains(y: Floats, fit: LookFit) -> list[RowGain]:
             found.append(stats.RowGain(stats.Estimate(mean, None, None, len(differences))))
             continue
         estimate = stats.Estimate(mean, mean - half, mean + half, y.shape[1], sd)
-        own: Reason = "spread" if fit.own[row] else ""
+        own: stats.Reason = "spread" if fit.own[row] else ""
         found.append(stats.RowGain(estimate, own, df=float(fit.df[row])))
     return found
 
@@ -412,10 +393,10 @@ def _until_the_end(plan: Plan, course: ColumnCourse) -> str:
 def judged_gains(
     plan: Plan,
     block: Sequence[Scores],
-    method: Method,
-    right: Bools | None,
+    method: stats.Method,
+    right: stats.Bools | None,
     course: ColumnCourse | None,
-) -> ColumnGains:
+) -> stats.ColumnGains:
     """Compute the gains of a column with their intervals: of a sweep with looks as these judged
     them, and without intervals on other sets. `right`: see `analysis.correct`."""
 
@@ -431,12 +412,10 @@ def judged_gains(
 
 
 def _gains_of(
-    plan: Plan, block: Sequence[Scores], method: Method, right: Bools | None
-) -> ColumnGains:
+    plan: Plan, block: Sequence[Scores], method: stats.Method, right: stats.Bools | None
+) -> stats.ColumnGains:
     """Compute the gains of a column, positive if better; none without a baseline."""
     import numpy as np
-
-    from ablate.analysis import stats
 
     labels = [found.cell.row for found in block]
     if plan.baseline not in labels:
@@ -448,11 +427,10 @@ def _gains_of(
     return stats.column_gains(y, labels.index(plan.baseline), method, unstable, flips)
 
 
-def means_alone(gains: ColumnGains) -> ColumnGains:
+def means_alone(gains: stats.ColumnGains) -> stats.ColumnGains:
     """Return the mean gains, without intervals."""
-    from ablate.analysis import stats
 
-    def alone(row: RowGain | None) -> RowGain | None:
+    def alone(row: stats.RowGain | None) -> stats.RowGain | None:
         if row is None:
             return None
         return stats.RowGain(stats.Estimate(row.gain.mean, None, None, row.gain.n))

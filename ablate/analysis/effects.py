@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ablate.analysis import stats
 from ablate.analysis.across import Arrays, Summary, SummaryLine, joined_note, noisy
 from ablate.planning.cell import Cell
 from ablate.planning.changes import BUT, MAIN_EFFECT, Changes
@@ -18,9 +19,6 @@ from ablate.planning.plan import Plan
 
 if TYPE_CHECKING:  # numpy, which `--help` does without
     from ablate.analysis.course import ColumnCourse
-    from ablate.analysis.stats import Method, RowGain
-    from ablate.analysis.stats.effects import DesignEffects
-    from ablate.analysis.stats.estimate import Bools, Floats
 
 BY_IMAGES = "by which examples flip between seeds"
 BY_SEEDS = "each effect by its own spread over seeds"
@@ -53,7 +51,7 @@ class JudgedChanges(NamedTuple):
     """What each change does, by its name and what is told of it; seeds without which there are no
     verdicts; and notes on how it was judged."""
 
-    gains: dict[tuple[str, str], RowGain]
+    gains: dict[tuple[str, str], stats.RowGain]
     fewest: int
     notes: list[str]
 
@@ -61,15 +59,13 @@ class JudgedChanges(NamedTuple):
 def judge_changes(
     plan: Plan,
     changes: Changes,
-    y: Floats,
-    method: Method,
-    unstable: Bools,
-    right: Bools | None,
+    y: stats.Floats,
+    method: stats.Method,
+    unstable: stats.Bools,
+    right: stats.Bools | None,
 ) -> JudgedChanges:
     """Judge what each change does in a column, by y (R, S) of the rows of the plan. `right`
     (R, S, N): which images runs get right."""
-    from ablate.analysis import stats
-
     index = cell_rows(plan, changes)
     if changes.crossed:
         levels = _array(changes.levels([*index])).astype(int)
@@ -107,7 +103,9 @@ def cell_rows(plan: Plan, changes: Changes) -> dict[str, int]:
     return {label: places[label] for label in changes.rows}
 
 
-def _merged(index: Mapping[str, int], weights: Sequence[Floats]) -> tuple[list[int], Floats]:
+def _merged(
+    index: Mapping[str, int], weights: Sequence[stats.Floats]
+) -> tuple[list[int], stats.Floats]:
     """The rows of cells, each once, and the weights of these."""
     import numpy as np
 
@@ -187,8 +185,6 @@ class _Cells:
         """Yield interactions and, of a full factorial, Shapley values."""
         import numpy as np
 
-        from ablate.analysis import stats
-
         changes, names = self._changes, self._changes.names
         levels = np.array(changes.levels([*changes.rows]))
         pairs = {
@@ -220,7 +216,7 @@ class _Cells:
         kind: str,
         title: str,
         meaning: str,
-        weights: dict[str, Floats],
+        weights: dict[str, stats.Floats],
         words: tuple[str, str] | None = None,
         told: bool = True,
     ) -> Iterator[Summary]:
@@ -254,10 +250,8 @@ class _Cells:
 
 
 def _judge(
-    arrays: Arrays, column: int, rows: Sequence[int], weights: Floats, family: int = 1
-) -> DesignEffects | None:
-    from ablate.analysis import stats
-
+    arrays: Arrays, column: int, rows: Sequence[int], weights: stats.Floats, family: int = 1
+) -> stats.DesignEffects | None:
     right = arrays.images([column])
     return stats.design_effects(
         arrays.y[column][rows],
@@ -268,7 +262,7 @@ def _judge(
     )
 
 
-def _how(plan: Plan, rows: Sequence[int], found: DesignEffects) -> str:
+def _how(plan: Plan, rows: Sequence[int], found: stats.DesignEffects) -> str:
     """Say by what the effects are judged."""
     if not found.by_images:
         return BY_SEEDS
@@ -333,11 +327,9 @@ def placement_effects(arrays: Arrays) -> tuple[Summary, ...]:
     return tuple(found)
 
 
-def _placement_weights() -> dict[str, Floats]:
+def _placement_weights() -> dict[str, stats.Floats]:
     """The effects of nine placements as weights of the cells, by name."""
     import numpy as np
-
-    from ablate.analysis import stats
 
     levels = np.array([*itertools.product(range(3), repeat=2)])
     found = {
@@ -352,7 +344,7 @@ def _placement_weights() -> dict[str, Floats]:
     }
 
 
-def _array(weights: Iterable[Any]) -> Floats:
+def _array(weights: Iterable[Any]) -> stats.Floats:
     import numpy as np
 
     return np.array([*weights])

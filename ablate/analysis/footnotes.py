@@ -5,8 +5,9 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ablate.analysis import stats
 from ablate.analysis.captions import count, names, sentence
 from ablate.analysis.judging import JudgedRow, is_wide
 from ablate.analysis.scores import LARGEST, Scores, blocks_of, by_seed, short
@@ -15,10 +16,6 @@ from ablate.planning.cell import Cell, TuningWinner
 from ablate.planning.plan import Plan
 from ablate.shared import decoded
 from ablate.store.progress import GIVEN_UP
-
-if TYPE_CHECKING:
-    from ablate.analysis.stats import RowGain
-
 
 # What the machine chose, by its key in result.json (the precision: the recipe's): a column that
 # mixes it says so, and `--strict` refuses it.
@@ -91,8 +88,6 @@ def _of_runs(row: JudgedRow) -> list[str]:
 
 def _of_gain(row: JudgedRow) -> list[str]:
     """List what explains a gain and its verdict."""
-    from ablate.analysis import stats
-
     plan, gain, verdict = row.plan, row.gain, row.verdict
     texts = []
     if gain and gain.own in ("spread", "outlier"):
@@ -149,10 +144,8 @@ def _no_lower(plan: Plan) -> str:
     return f"ended with a training loss no lower than the loss of {plan.task.prior}"
 
 
-def _unstable(plan: Plan, found: Scores, gain: RowGain, base: Scores) -> str:
+def _unstable(plan: Plan, found: Scores, gain: stats.RowGain, base: Scores) -> str:
     """Explain why a gain far from 0 is not resolved, and how many seeds would resolve it."""
-    from ablate.analysis import stats
-
     of = plan.metric
     ours, theirs = found.main.by_seed, base.main.by_seed
     gains = {seed: of.sign * (ours[seed] - theirs[seed]) for seed in ours if seed in theirs}
@@ -212,7 +205,7 @@ def _often(keys: Counter[str], choices: Sequence[TuningWinner]) -> str:
     return ", ".join(f"{key} in {n}{of}" if len(choices) > 1 else key for key, n in keys.items())
 
 
-def _left(gain: RowGain | None) -> str:
+def _left(gain: stats.RowGain | None) -> str:
     unstable = gain is not None and gain.own == "instability"
     return (
         "; the row has its own paired interval, and tells nothing of the other rows' spread"

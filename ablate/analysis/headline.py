@@ -7,16 +7,12 @@ import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from ablate.analysis import stats
 from ablate.analysis.footnotes import seed_names
 from ablate.analysis.table import Entry, Table
 from ablate.analysis.trained_on import listed
 from ablate.shared.metrics import Metric
-
-if TYPE_CHECKING:  # numpy and scipy
-    from ablate.analysis.stats import Estimate
-
 
 NAMED = 3  # rows of a verdict; of more their number is said, and which is the foremost
 # A verdict's first words: of one row, of several. {} is the margin with its unit.
@@ -325,11 +321,11 @@ def _grouped(table: Table, entries: Sequence[Entry]) -> list[str]:
     return [f"{verdict} on {', '.join(found)}" for verdict, found in columns.items()]
 
 
-def _with_n(table: Table, gain: Estimate) -> str:
+def _with_n(table: Table, gain: stats.Estimate) -> str:
     return f"{_told(table, gain)}, n = {gain.n}"
 
 
-def _told(table: Table, gain: Estimate, lacking: str = LACKING) -> str:
+def _told(table: Table, gain: stats.Estimate, lacking: str = LACKING) -> str:
     """ "+1.20 points [+0.70, +1.70]"; `lacking` in place of an interval that it lacks."""
     metric = table.of()
     interval = metric.interval(gain.low, gain.high, sign=True)

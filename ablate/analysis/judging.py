@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ablate.analysis import stats
 from ablate.analysis.scores import Scores, sets_of
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.plan import Plan
@@ -16,7 +17,6 @@ from ablate.store.past_looks import PastLooks
 
 if TYPE_CHECKING:  # numpy and scipy
     from ablate.analysis.course import RowCourse
-    from ablate.analysis.stats import Estimate, Exact, Method, RowGain, Sequential
 
 
 def gain_alpha(analysis: Analysis) -> float:
@@ -24,11 +24,9 @@ def gain_alpha(analysis: Analysis) -> float:
     return analysis.alpha / max(1, len(analysis.looks))
 
 
-def method_of(plan: Plan, column: str, past: PastLooks | None = None) -> Method:
+def method_of(plan: Plan, column: str, past: PastLooks | None = None) -> stats.Method:
     """Return the method that judges a column. All planned contrasts count, whatever the results,
     and all variants that were read with them. `past`: the looks before; None counts none."""
-    from ablate.analysis import stats
-
     analysis = plan.analysis
     contrasts = Counter(cell.column for cell in plan.cells if cell.row != plan.baseline)
     if (changes := plan.changes) is not None:  # cells have no verdicts
@@ -48,11 +46,9 @@ def method_of(plan: Plan, column: str, past: PastLooks | None = None) -> Method:
     )
 
 
-def sequential_of(plan: Plan, column: str, past: PastLooks | None = None) -> Sequential:
+def sequential_of(plan: Plan, column: str, past: PastLooks | None = None) -> stats.Sequential:
     """Return the method of the looks at a column, of a sweep that has looks. Without images rows
     are judged in pairs: with one spread of all rows, two noisy ones of nine err .07 over looks."""
-    from ablate.analysis import stats
-
     analysis = plan.analysis
     return stats.Sequential(
         looks=plan.design.at,
@@ -63,7 +59,7 @@ def sequential_of(plan: Plan, column: str, past: PastLooks | None = None) -> Seq
     )
 
 
-def judged_by(plan: Plan, method: Method, rows: int, lacking: str) -> str:
+def judged_by(plan: Plan, method: stats.Method, rows: int, lacking: str) -> str:
     """Say how a column of so many rows was judged: one variant by its paired t, and in another way
     where images are `lacking`."""
     if not plan.design.blocks:
@@ -85,8 +81,8 @@ class JudgedRow:
     plan: Plan
     found: Scores
     base: Scores | None
-    gain: RowGain | None
-    against: Exact | None
+    gain: stats.RowGain | None
+    against: stats.Exact | None
     course: RowCourse | None
     judge: bool
     by_images: bool
@@ -102,8 +98,6 @@ class JudgedRow:
 
     @property
     def verdict(self) -> str | None:
-        from ablate.analysis import stats
-
         gain, margin, neutral = self.gain, self.plan.analysis.margin, self.plan.metric.neutral
         verdict = verdict_of(gain.gain, margin, self.given, neutral) if gain else None
         if gain and verdict == stats.CANT_TELL and gain.stands_out:
@@ -128,7 +122,7 @@ def is_partial(plan: Plan, found: Scores) -> bool:
 
 
 def verdict_of(
-    gain: Estimate,
+    gain: stats.Estimate,
     margin: float | None,
     given: bool,
     neutral: bool = False,
@@ -137,8 +131,6 @@ def verdict_of(
 ) -> str | None:
     """Return the verdict on a gain; None without an interval or with fewer than `fewest` seeds.
     `neutral`: has the metric no better direction? `words`: in place of "helps" and "hurts"."""
-    from ablate.analysis import stats
-
     fewest = stats.FEWEST_SEEDS if fewest is None else fewest
     if not given or gain.low is None or gain.high is None or gain.n < fewest:
         return None
@@ -149,14 +141,14 @@ def verdict_of(
     return stats.verdict(gain.low, gain.high, margin, words)
 
 
-def hide_empty(gain: Estimate, metric: Metric) -> Estimate:
+def hide_empty(gain: stats.Estimate, metric: Metric) -> stats.Estimate:
     """Remove an interval that says nothing: of a gain without a spread, or as wide as the whole
     scale of the metric."""
     nothing = gain.sd == 0 or is_wide(gain, metric)
     return dataclasses.replace(gain, low=None, high=None) if nothing else gain
 
 
-def is_wide(gain: Estimate, metric: Metric) -> bool:
+def is_wide(gain: stats.Estimate, metric: Metric) -> bool:
     """Is its interval as wide as the whole scale of the metric?"""
     if metric.most is None or gain.low is None or gain.high is None:
         return False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from ablate.analysis import stats
 from ablate.analysis.captions import names
 from ablate.analysis.judging import verdict_of
 from ablate.analysis.paper import (
@@ -19,9 +19,6 @@ from ablate.analysis.paper import (
 )
 from ablate.analysis.table import Against, Entry, Note, Table, TableColumn, TableRow, notes
 from ablate.shared.metrics import DEFAULT, TASKS
-
-if TYPE_CHECKING:
-    from ablate.analysis.stats import Estimate
 
 WHERE = "paper:"  # `ablate table paper:T1L`
 SHOW = ("paper", "gain", "ci", "n", "verdict")
@@ -73,8 +70,6 @@ def read_published(name: str) -> Table:
 def _published_column(table: PaperTable, label: str, n: int) -> TableColumn:
     from scipy.special import stdtrit
 
-    from ablate.analysis import stats
-
     entries = []
     base = table.cells.get((table.baseline, label))
     for row in table.rows:
@@ -120,10 +115,8 @@ def _published_column(table: PaperTable, label: str, n: int) -> TableColumn:
     return replace(column, arch=place.arch, wide=place.heading, group=table.group(label))
 
 
-def _welch(printed: Printed, base: Printed, n: int, width: float) -> Estimate:
+def _welch(printed: Printed, base: Printed, n: int, width: float) -> stats.Estimate:
     """Compute the gain between two means whose +- is `width` standard errors."""
-    from ablate.analysis import stats
-
     return stats.welch_of_means(
         float(printed.value),
         float(printed.pm) / width,
@@ -134,10 +127,8 @@ def _welch(printed: Printed, base: Printed, n: int, width: float) -> Estimate:
     )
 
 
-def _read(mean: float, pm: float, n: int) -> Estimate:
+def _read(mean: float, pm: float, n: int) -> stats.Estimate:
     """A printed mean, its +- read as s / sqrt(n)."""
-    from ablate.analysis import stats
-
     if n < 2 or not pm:
         return stats.Estimate(mean, None, None, n)
     # Student's t of one mean is Welch's of its difference from a constant.
@@ -202,7 +193,7 @@ def _readings(columns: Sequence[TableColumn]) -> Iterator[str]:
         )
 
 
-def _clear(gains: Sequence[tuple[str, Estimate]]) -> str:
+def _clear(gains: Sequence[tuple[str, stats.Estimate]]) -> str:
     """Return "all 10 gains", or "9 of 10 (not S/16, +1.10 +- 1.13)", of gains with an interval."""
     known = [
         (column, gain.mean, gain.high - gain.mean)
@@ -221,8 +212,6 @@ def _means(table: PaperTable) -> Iterator[str]:
     """State the mean gain of each regime or group, its range by rounding, and the claim of the
     text."""
     import numpy as np
-
-    from ablate.analysis import stats
 
     claims = [p for p in printed_numbers() if p.metric == "mean_gain" and p.source == table.source]
     claimed = set()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ablate.analysis import stats
 from ablate.planning.cell import Cell, Column
 from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError
@@ -187,8 +188,6 @@ def _probed(cell: Cell, seed: int, asked: Iterable[str], probes: Probes | None) 
 def _of_curve(metric: Metric, first: Metric, run: str, curves: Curves | None) -> float | None:
     """Of the validation curve of a task's `first` metric; None where it never gets there."""
     import numpy as np
-
-    from ablate.analysis import stats
 
     lines, key = curves(run) if curves else (), f"val_{first.key}"
     points = [(line["epoch"], line[key]) for line in lines if key in line]

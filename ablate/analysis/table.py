@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from ablate.analysis import stats
 from ablate.analysis.across import PValues, Summary
 from ablate.planning.cell import TuningWinner
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
     from ablate.analysis.paper import Beside
-    from ablate.analysis.stats import Estimate
 
 
 Sizes = Mapping[tuple[str, str], Mapping[str, Any]]  # (row, column) -> parameters, multiply_adds
@@ -45,7 +45,7 @@ class Other:
     """Another metric of an entry. `never`: runs that never reached its threshold."""
 
     values: Mapping[int, float]
-    estimate: Estimate | None
+    estimate: stats.Estimate | None
     never: tuple[int, ...]
 
 
@@ -71,7 +71,7 @@ class Against:
     # Does the published gain lie in our interval? With `agreement`, None: in one so wide
     # that this says nothing.
     inside: bool | None = None
-    said: Estimate | None = None  # the published gain, its +- being 95 % intervals
+    said: stats.Estimate | None = None  # the published gain, its +- being 95 % intervals
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class Entry:
     missing: tuple[int, ...] = ()  # seeds without a result
     diverged: tuple[int, ...] = ()
     collapsed: tuple[int, ...] = ()
-    accuracy: Estimate | None = None  # the metric, whichever it is
-    gain: Estimate | None = None  # None for the baseline
+    accuracy: stats.Estimate | None = None  # the metric, whichever it is
+    gain: stats.Estimate | None = None  # None for the baseline
     pool: str = ""  # "kept", or why the row is judged by its own spread; "" where each is
     verdict: str | None = None  # None where none is given
     ratio: float | None = None  # of its own spread to the other rows', where it is judged by it
@@ -100,7 +100,7 @@ class Entry:
     cost: Cost | None = None  # where asked for
     against: Against | None = None
     chosen: tuple[TuningWinner, ...] = ()  # what tuning chose, one a search
-    population: Estimate | None = None  # the gain for new seeds and images, where asked for
+    population: stats.Estimate | None = None  # the gain for new seeds and images, where asked for
     likeness: float | None = None  # of its flips to the baseline's: see `stats.ImageFlips`
 
     @property

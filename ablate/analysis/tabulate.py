@@ -9,9 +9,9 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ablate.analysis import captions
+from ablate.analysis import captions, stats
 from ablate.analysis.across import (
     Arrays,
     Summary,
@@ -69,10 +69,6 @@ from ablate.shared.errors import Failure
 from ablate.shared.metrics import Metric
 from ablate.shared.spec import task_of
 from ablate.store.past_looks import PastLooks
-
-if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
-    from ablate.analysis.stats import ColumnGains, Estimate, Exact, Method
-    from ablate.analysis.stats.estimate import Bools
 
 
 def tabulate(
@@ -262,12 +258,10 @@ def _column(
 
 
 def _forecast(
-    plan: Plan, gains: ColumnGains, method: Method, entries: Sequence[Entry]
+    plan: Plan, gains: stats.ColumnGains, method: stats.Method, entries: Sequence[Entry]
 ) -> Resolution | None:
     """Forecast the gain that twice as many seeds would resolve. None unless some verdict is "can't
     tell", the rows share a known spread, and more seeds would be judged in the same way."""
-    from ablate.analysis import stats
-
     n = plan.n
     unclear = any(entry.verdict == stats.CANT_TELL for entry in entries)
     if not unclear or gains.shared is None or gains.tripped or plan.tune is not None:
@@ -290,21 +284,19 @@ def _refuse_mixed(column: str, block: Sequence[Scores]) -> None:
 def _population(
     made: Making,
     block: Sequence[Scores],
-    method: Method,
-    gains: ColumnGains,
-    right: Bools | None,
-) -> list[Estimate | None]:
+    method: stats.Method,
+    gains: stats.ColumnGains,
+    right: stats.Bools | None,
+) -> list[stats.Estimate | None]:
     """Compute each row's gain for new seeds and images, where it is asked for, over the seeds where
     it and the baseline finished, two or more; None where one of its runs or of the baseline's
     diverged or collapsed."""
-    from ablate.analysis import stats
-
     plan = made.plan
     labels = [found.cell.row for found in block]
     if not made.population or plan.baseline not in labels or right is None:
         return [None] * len(block)
     at = labels.index(plan.baseline)
-    found: list[Estimate | None] = []
+    found: list[stats.Estimate | None] = []
     for row, scored in enumerate(block):
         both = {*scored.main.by_seed} & {*block[at].main.by_seed}
         seeds = [s for s, seed in enumerate(plan.seeds) if seed in both]
@@ -319,8 +311,6 @@ def _population(
 
 def _ranks(plan: Plan, entries: Sequence[Entry]) -> Kendall | None:
     """Do our gains rank the rows of a column as the published ones do?"""
-    from ablate.analysis import stats
-
     pairs = []
     for entry in entries:
         theirs = entry.against.published.gain if entry.against else None
@@ -334,7 +324,7 @@ def _ranks(plan: Plan, entries: Sequence[Entry]) -> Kendall | None:
 
 
 def _entry(
-    made: Making, row: JudgedRow, population: Estimate | None, likeness: float | None
+    made: Making, row: JudgedRow, population: stats.Estimate | None, likeness: float | None
 ) -> Entry:
     plan, found, gain, against = made.plan, row.found, row.gain, row.against
     accuracy = _estimate(plan, found.main, plan.metric)
@@ -371,10 +361,8 @@ def _entry(
     )
 
 
-def _estimate(plan: Plan, values: Values, metric: Metric) -> Estimate | None:
+def _estimate(plan: Plan, values: Values, metric: Metric) -> stats.Estimate | None:
     """Compute the mean and its interval, which is cut at the ends of the metric's scale."""
-    from ablate.analysis import stats
-
     known = [value for value in by_replicate(values, plan) if not math.isnan(value)]
     if not known:
         return None
@@ -384,10 +372,8 @@ def _estimate(plan: Plan, values: Values, metric: Metric) -> Estimate | None:
     return dataclasses.replace(found, low=max(found.low, 0.0), high=min(found.high, most))
 
 
-def _fisher(found: Scores, base: Scores | None) -> Exact | None:
+def _fisher(found: Scores, base: Scores | None) -> stats.Exact | None:
     """Compare the unstable runs of a row and of the baseline; None if neither has one."""
-    from ablate.analysis import stats
-
     if base is None or found is base or not (found.unstable or base.unstable):
         return None
     n, m = len(found.results), len(base.results)  # finished or diverged
@@ -417,12 +403,10 @@ def _cost(results: Sequence[Mapping[str, Any]]) -> Cost | None:
 
 
 def _against(
-    beside: Beside | None, accuracy: Estimate | None, gain: Estimate | None, given: bool
+    beside: Beside | None, accuracy: stats.Estimate | None, gain: stats.Estimate | None, given: bool
 ) -> Against | None:
     """Compare an entry with its published figure: subtract comparable values, else compare the
     directions of gains."""
-    from ablate.analysis import stats
-
     if beside is None:
         return None
     theirs = beside.gain
