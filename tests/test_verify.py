@@ -336,6 +336,21 @@ def test_the_command_names_each_and_fails(driven, shell):
     assert "did you mean 'tiny'" in shell("verify", "tinny", code=2).err
 
 
+@pytest.mark.parametrize("word", ["no/such", "empty"])
+def test_a_folder_that_is_no_bundle_is_named_with_both_choices(driven, shell, word):
+    shutil.copytree(driven, shell.folder / "runs")
+    (shell.folder / "empty").mkdir()
+    said = f"ablate: {word}: is no folder of a bundle (`ablate export` writes one), and names no "
+    said += f"sweep: expected one driven in runs: tiny, got {word!r}\n"
+    assert shell("verify", word, code=2).err.endswith(said)
+
+
+def test_a_folder_that_is_no_bundle_is_named_without_a_store(shell):
+    done = shell("verify", "no/such", code=2)
+    assert "ablate: no/such: is no folder of a bundle" in done.err
+    assert "no store at" in done.err
+
+
 # --- Once more ----------------------------------------------------------------------------------
 
 

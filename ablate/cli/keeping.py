@@ -18,7 +18,7 @@ from ablate.cli.printing import ask_for, print_json
 from ablate.cli.selection import Selection, changing, reading, store_at
 from ablate.report.gate import begin
 from ablate.report.text import counted
-from ablate.shared.errors import Failure, UserError, printable
+from ablate.shared.errors import Failure, NotThere, UserError, printable
 
 if TYPE_CHECKING:
     from ablate.audit.merge import Brought
@@ -185,9 +185,16 @@ def verify(
         begin(f"checking the files of {bundle.root}")
         name, of, verified = str(bundle.root), f" of the bundle {bundle.root}", check(bundle)
     else:
-        with selection.opened(sealed=False) as (store, ledger, plan):
-            begin(f"checking the runs of {plan.name}")
-            name, of, verified = plan.name, "", verify_sweep(plan, store, ledger)
+        try:
+            with selection.opened(sealed=False) as (store, ledger, plan):
+                begin(f"checking the runs of {plan.name}")
+                name, of, verified = plan.name, "", verify_sweep(plan, store, ledger)
+        except NotThere as error:
+            if bundle is None or "=" in selection.words[0]:
+                raise
+            neither = f"{bundle.root}: is no folder of a bundle (`ablate export` writes one)"
+            why = str(error).removeprefix("sweep: ")
+            raise UserError(f"{neither}, and names no sweep: {why}") from error
     if format == "json":  # name: the sweep, or the bundle's folder; how many were checked
         print_json({"name": name, **dataclasses.asdict(verified)})
     else:
