@@ -27,11 +27,13 @@ class Correct(NamedTuple):
 
 
 def correct(
-    plan: Plan, block: Sequence[Scores], results: Results, on: str, predictions: Predictions
+    plan: Plan, block: Sequence[Scores], results: Results, on: str, predictions: Predictions | None
 ) -> Correct:
     """Of the runs of a column; `on`: a set of `eval.also`, "" for their own test set."""
     import numpy as np
 
+    if predictions is None:
+        return Correct(None, "no predictions are read here")
     right: stats.Bools | None = None
     for r, found in enumerate(block):
         for s, seed in enumerate(plan.seeds):
@@ -81,8 +83,6 @@ class Rights:
         """Of the runs of a column; `on`: a set of `eval.also`, "" for their own test set."""
         if not self._asked or not block:
             return Correct(None)
-        if self._predictions is None:
-            return Correct(None, "no predictions are read here")
         place = block[0].cell.column, on
         if place not in self._columns:
             made = correct(self._plan, block, self._results, on, self._predictions)

@@ -7,13 +7,14 @@ that a driver that was killed decides the same, and a table shows what the drive
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from ablate.analysis import stats
 from ablate.analysis.across import noisy
 from ablate.analysis.captions import count
-from ablate.analysis.correct import Predictions, correct
+from ablate.analysis.correct import Correct, Predictions, correct
 from ablate.analysis.effects import judge_changes
 from ablate.analysis.judging import sequential_of
 from ablate.analysis.scores import (
@@ -92,6 +93,28 @@ class ColumnCourse:
         return [plan.baseline, *self.active]
 
 
+@dataclass(frozen=True)
+class _Evidence:
+    """What the looks at a column are taken from: results (R, n_max), positive if better, NaN where
+    missing; which runs diverged, collapsed, or never reached the metric's threshold; the images
+    that runs get right, read when they are asked for."""
+
+    plan: Plan
+    label: str
+    rows: list[str]
+    y: stats.Floats
+    unstable: stats.Bools
+    method: stats.Sequential
+    right: Callable[[], Correct]
+
+    @property
+    def ended(self) -> stats.Bools:
+        """The runs that nothing more is to come of."""
+        import numpy as np
+
+        return ~np.isnan(self.y) | self.unstable
+
+
 def follow(
     plan: Plan,
     cells: Cells,
@@ -103,8 +126,20 @@ def follow(
     `predictions`: reads what runs predicted; `past`: the looks before."""
     found = {}
     for column, block in blocks_of(plan, cells) if plan.design.at else ():
-        block.sort(key=lambda scored: scored.cell.row != plan.baseline)  # which comes first
-        found[column.label] = _column(plan, column.label, block, results, predictions, past)
+        if plan.changes is None:
+            block.sort(key=lambda scored: scored.cell.row != plan.baseline)  # which comes first
+        evidence = _Evidence(
+            plan,
+            column.label,
+            [scored.cell.row for scored in block],
+            *_arrays(plan, block),
+            sequential_of(plan, column.label, past),
+            partial(correct, plan, block, results, "", predictions),
+        )
+        changes = plan.changes
+        found[column.label] = (
+            _follow_rows(evidence) if changes is None else _follow_changes(evidence, changes)
+        )
     return found
 
 
@@ -121,40 +156,31 @@ def courses_of(
     return follow(plan, cells, results, predictions, past)
 
 
-def _column(
-    plan: Plan,
-    label: str,
-    block: list[Scores],
-    results: Results,
-    predictions: Predictions | None,
-    past: PastLooks | None,
-) -> ColumnCourse:
-    """Follow a column; `block`: the baseline's scores first."""
+def _follow_rows(of: _Evidence) -> ColumnCourse:
+    """Follow the rows of a column, the baseline first."""
     import numpy as np
 
-    if plan.changes is not None:
-        return _changes(plan, plan.changes, label, block, results, predictions, past)
-    rows = [found.cell.row for found in block]
-    y, unstable = _arrays(plan, block)
-    method = sequential_of(plan, label, past)
-    state = stats.before_looks(len(rows))
+    plan, y, method = of.plan, of.y, of.method
+    state = stats.before_looks(len(of.rows))
     courses: dict[str, RowCourse] = {}
     told: list[tuple[int, Mapping[str, str]]] = []
     by, lacking, images = stats.ColumnGains(()), "", None
     for look, n in enumerate(plan.design.at):
         needed = state.active.copy()
         needed[0] = True
-        if not state.active.any() or not (~np.isnan(y) | unstable)[needed, :n].all():
+        if not state.active.any() or not of.ended[needed, :n].all():
             break
         if look == 0 and method.spread == "images":
-            images, lacking = _images(plan, block, results, predictions)
+            images, lacking = _images(of)
             if images is None:
                 method = replace(method, spread="paired")
-        shaky = np.asarray(unstable[:, :n].any(-1))
+        shaky = np.asarray(of.unstable[:, :n].any(-1))
         fit, after = stats.take_look(y[:, :n], look, state, method, shaky, images)
-        words = _words(plan, rows, state, after, last=n == plan.design.at[-1])
+        words = _words(plan, of.rows, state, after, last=n == plan.design.at[-1])
         gains = _gains(y[:, :n], fit)
-        courses |= {row: RowCourse(n, word, gains[rows.index(row)]) for row, word in words.items()}
+        courses |= {
+            row: RowCourse(n, word, gains[of.rows.index(row)]) for row, word in words.items()
+        }
         told.append((n, words))
         judged = ~np.isnan(fit.sd)
         if judged.any():
@@ -166,29 +192,16 @@ def _column(
         state = after
     left = plan.design.at[len(told) :] if state.active.any() else ()
     following = left[0] if left else None
-    return ColumnCourse(label, courses, by, tuple(told), following, lacking)
+    return ColumnCourse(of.label, courses, by, tuple(told), following, lacking)
 
 
-def _changes(
-    plan: Plan,
-    changes: Changes,
-    label: str,
-    block: list[Scores],
-    results: Results,
-    predictions: Predictions | None,
-    past: PastLooks | None,
-) -> ColumnCourse:
+def _follow_changes(of: _Evidence, changes: Changes) -> ColumnCourse:
     """Follow the changes of a column. Every cell tells of every change, so all cells have the seeds
     of a look, until each change is told, or stopped as less than the margin."""
     import numpy as np
 
-    labels = [row.label for row in plan.rows]
-    block.sort(key=lambda found: labels.index(found.cell.row))
-    y, unstable = _arrays(plan, block)
-    method = sequential_of(plan, label, past)
-    right, lacking = None, ""
-    if method.spread == "images" and predictions is not None:
-        right, lacking = correct(plan, block, results, "", predictions)
+    plan = of.plan
+    right, lacking = of.right() if of.method.spread == "images" else (None, "")
     courses: dict[tuple[str, str], RowCourse] = {}
     told: list[tuple[int, Mapping[str, str]]] = []
 
@@ -196,13 +209,11 @@ def _changes(
         return not told or any(row.word == GOES_ON for row in courses.values())
 
     for look, n in enumerate(plan.design.at):
-        if not goes_on() or not (~np.isnan(y) | unstable)[:, :n].all():
+        if not goes_on() or not of.ended[:, :n].all():
             break
-        shaky = np.asarray(unstable[:, :n].any(1))
-        at = method.at(look)
-        judged = judge_changes(
-            plan, changes, y[:, :n], at, shaky, None if right is None else right[:, :n]
-        )
+        shaky = np.asarray(of.unstable[:, :n].any(1))
+        seen = None if right is None else right[:, :n]
+        judged = judge_changes(plan, changes, of.y[:, :n], of.method.at(look), shaky, seen)
         for place, gain in judged.gains.items():
             if look == 0 or courses[place].word == GOES_ON:
                 last = n == plan.design.at[-1]
@@ -212,7 +223,8 @@ def _changes(
         told.append((n, {what: row.word for what, row in now.items()}))
     left = plan.design.at[len(told) :]
     following = left[0] if left and goes_on() else None
-    return ColumnCourse(label, {}, stats.ColumnGains(()), tuple(told), following, lacking, courses)
+    none = stats.ColumnGains(())
+    return ColumnCourse(of.label, {}, none, tuple(told), following, lacking, courses)
 
 
 def _change_word(plan: Plan, gain: stats.RowGain, last: bool) -> str:
@@ -227,28 +239,22 @@ def _change_word(plan: Plan, gain: stats.RowGain, last: bool) -> str:
     return stats.CANT_TELL if last else GOES_ON
 
 
-def _images(
-    plan: Plan, block: Sequence[Scores], results: Results, predictions: Predictions | None
-) -> tuple[stats.ImagesAt | None, str]:
+def _images(of: _Evidence) -> tuple[stats.ImagesAt | None, str]:
     """What images tell of the rows of a column at a look; None, and why, where they don't."""
     import numpy as np
 
-    if predictions is None:
-        return None, "no predictions are read here"
-    right, lacking = correct(plan, block, results, "", predictions)
+    right, lacking = of.right()
     if right is None:
         return None, lacking
-    known = right
 
     def images(tables: object, judged: list[int], n: int) -> stats.ImageFlips:
-        return stats.ImageFlips.of(known[np.ix_(judged, range(n))][None])
+        return stats.ImageFlips.of(right[np.ix_(judged, range(n))][None])
 
     return images, ""
 
 
 def _arrays(plan: Plan, block: Sequence[Scores]) -> tuple[stats.Floats, stats.Bools]:
-    """Results (R, n_max), positive if better, NaN where missing; and which runs diverged,
-    collapsed, or never reached the metric's threshold."""
+    """`y` and `unstable` of `_Evidence`."""
     import numpy as np
 
     shape = (len(block), plan.design.at[-1])
