@@ -179,8 +179,8 @@ def test_numbers_that_are_not_the_sheets_are_findings(run, tmp_path):
     write(tmp_path / "runs.csv", lines())
     run("import", "runs.csv", *WORDS)
     plan = Store(Path("runs")).read_plan("paper2")
-    tests = {one.id: {"acc": 1.0} for one in list(plan.runs())[:2]}
-    findings, _ = check_sheets(plan, tests)
+    results = {one.id: {"test": {"acc": 1.0}} for one in list(plan.runs())[:2]}
+    findings, _ = check_sheets(plan, results)
     assert [finding.partition(": ")[2] for finding in findings] == [
         f"{{'acc': 1.0}}, but {{'acc': {line['acc']}}} in {tmp_path}/runs.csv: line {number}"
         for number, line in ((2, lines()[0]), (7, lines()[5]))

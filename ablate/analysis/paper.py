@@ -380,31 +380,9 @@ RECIPES |= {
     }
     for share in ("1/16", "1/8", "1/4", "1/2", "1")
 }
-# Theirs -> ours.
-DATA = {"imagenet1k": "imagenet1k", "augmented-mnist": "mnist", "sun397": "sun397"}
-DATA["imagenet21k->imagenet1k"] = "imagenet21k->imagenet1k"
-DATA["ade20k"] = "imagenet1k->ade20k"
+with open(FILE.with_name("paper_data.csv"), newline="", encoding="utf-8") as file:
+    DATA = {row["published"]: row["ours"] for row in csv.DictReader(file)}
 VTAB = "vtab-"  # begins the published names of its sets
-DATA |= {
-    f"{VTAB}{group}/{theirs}": f"imagenet1k->vtab_{ours}"
-    for group, sets in {
-        "natural": {
-            **{"Caltech101": "caltech101", "CIFAR-100": "cifar100", "DTD": "dtd"},
-            **{"Flowers102": "flowers102", "Pets": "pets", "Sun397": "sun397", "SVHN": "svhn"},
-        },
-        "specialized": {
-            **{"Camelyon": "camelyon", "EuroSAT": "eurosat"},
-            **{"Resisc45": "resisc45", "Retinopathy": "retinopathy"},
-        },
-        "structured": {
-            **{"Clevr-Count": "clevr_count", "Clevr-Dist": "clevr_distance", "DMLab": "dmlab"},
-            **{"dSpr-Loc": "dsprites_position", "dSpr-Ori": "dsprites_orientation"},
-            "KITTI-Dist": "kitti",
-            **{"sNORB-Azim": "smallnorb_azimuth", "sNORB-Elev": "smallnorb_elevation"},
-        },
-    }.items()
-    for theirs, ours in sets.items()
-}
 MODEL = ("dropout", "drop_path", "head_bias", "rep", "input")  # what of it is a recipe's
 MACHINES = {"train.micro_batch", "train.deterministic", "train.compile"}
 MACHINES |= {"eval.every", "eval.batch"}

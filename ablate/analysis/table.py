@@ -131,7 +131,7 @@ class TableColumn:
     df: float | None  # of these, the median
     kept_rows: int  # that tell of one another's spread
     test_sizes: tuple[int, ...]  # images; more than one where rows were tested on different sets
-    ranks: Kendall | None = None  # of the published gains against ours
+    ranks: stats.RankAgreement | None = None  # of the published gains against ours
     tripped: bool = False  # the baseline is out of line with the rows
     baseline_ratio: float | None = None  # of its spread to what the rows have, where it is
     flips: float = 0.0  # the share of the variance that is flips of images
@@ -153,15 +153,6 @@ class Resolution:
     half: float
     low: float
     high: float
-
-
-@dataclass(frozen=True)
-class Kendall:
-    """Kendall's tau over n rows, with its exact p."""
-
-    tau: float
-    p: float
-    n: int
 
 
 def headed(title: str, trained_on: str) -> str:

@@ -52,7 +52,6 @@ from ablate.analysis.table import (
     Against,
     Cost,
     Entry,
-    Kendall,
     Note,
     Other,
     Resolution,
@@ -309,7 +308,7 @@ def _population(
     return found
 
 
-def _ranks(plan: Plan, entries: Sequence[Entry]) -> Kendall | None:
+def _ranks(plan: Plan, entries: Sequence[Entry]) -> stats.RankAgreement | None:
     """Do our gains rank the rows of a column as the published ones do?"""
     pairs = []
     for entry in entries:
@@ -319,8 +318,7 @@ def _ranks(plan: Plan, entries: Sequence[Entry]) -> Kendall | None:
             theirs = 0.0
         if ours is not None and theirs is not None:
             pairs.append((ours, theirs))
-    found = stats.kendall(*zip(*pairs, strict=True)) if pairs else None
-    return Kendall(found.tau, found.p, found.n) if found else None
+    return stats.kendall(*zip(*pairs, strict=True)) if pairs else None
 
 
 def _entry(

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import shlex
-import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from typing import Any
 
 from ablate.analysis.captions import count
 from ablate.audit.bundle import Bundle
+from ablate.audit.merge import whole_folder
 from ablate.audit.sheet import (
     FRAME,
     Sheet,
@@ -48,7 +48,6 @@ from ablate.shared.result import FINAL
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import ids_of
 from ablate.store.events import History
-from ablate.store.gc import Rubbish, throw_away
 from ablate.store.ledger import Ledger, result_detail
 from ablate.store.record import folded
 from ablate.store.store import Store
@@ -257,15 +256,13 @@ def import_sheet(store: Store, ledger: Ledger, sheet: Sheet, said: Declared) -> 
     ]
     make_folder(store.runs)
     for run in lacking:
-        _write_run(store, run, here[run.id], sheet)
+        with whole_folder(store, run.id) as made:
+            _write_run(made, run, here[run.id], sheet)
     os.sync()  # thousands of files: all at once
     told: dict[str, History] = {}
     for run in lacking:
         detail = result_detail(folder := store.rundir(run.id), folder.read_result() or {})
-        detail[IMPORT] = {
-            **{"file": sheet.name, "sha256": sheet.sha256, "place": here[run.id].place},
-            "test": _numbers(here[run.id]),
-        }
+        detail[IMPORT] = {**_origin(here[run.id], sheet), "test": _numbers(here[run.id])}
         kind = "diverged" if here[run.id].diverged else "finished"
         new = () if ledger.events(run.id) else ((time.time(), "planned", {"sweep": plan.name}),)
         told[run.id] = [*new, (time.time(), kind, detail)]
@@ -338,25 +335,15 @@ def _is_whole(
     return run in before and result is not None and not why
 
 
-def _write_run(store: Store, run: PlannedRun, of: SheetRun, sheet: Sheet) -> None:
-    """Write a run's folder beside its place, and rename it when it is whole."""
-    place = store.rundir(run.id).path
-    made = RunDir(place.with_name(f".{run.id}.merge"))  # which `gc` knows
-    shutil.rmtree(made.path, ignore_errors=True)
-    made.path.mkdir()
+def _write_run(made: RunDir, run: PlannedRun, of: SheetRun, sheet: Sheet) -> None:
+    """Write the files of a run."""
     spec, numbers = run.spec(), _numbers(of)
+    lines = [] if of.diverged else [{"step": 0, **{f"test_{k}": v for k, v in numbers.items()}}]
     contents = {
         made.run: to_json({"id": run.id, "spec": spec}),
-        made.env: to_json(
-            {
-                "attempts": [],
-                IMPORT: {"file": sheet.name, "sha256": sheet.sha256, "place": of.place},
-            }
-        ),
-        made.metrics: b"",
+        made.env: to_json({"attempts": [], IMPORT: _origin(of, sheet)}),
+        made.metrics: b"".join(_line(line) for line in lines),
     }
-    lines = [] if of.diverged else [{"step": 0, **{f"test_{k}": v for k, v in numbers.items()}}]
-    contents[made.metrics] = b"".join(_line(line) for line in lines)
     if of.predictions is not None:
         contents[made.predictions] = read_file(of.predictions)
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
@@ -371,9 +358,11 @@ def _write_run(store: Store, run: PlannedRun, of: SheetRun, sheet: Sheet) -> Non
     }
     for path, content in {**contents, made.result: to_json(result)}.items():
         path.write_bytes(content)
-    if place.is_symlink() or place.exists():
-        throw_away(store, [Rubbish("runs", place, 0, RunDir(place).lock)])
-    made.path.rename(place)
+
+
+def _origin(of: SheetRun, sheet: Sheet) -> dict[str, Any]:
+    """Where a run's numbers are from."""
+    return {"file": sheet.name, "sha256": sheet.sha256, "place": of.place}
 
 
 def _line(line: Mapping[str, Any]) -> bytes:

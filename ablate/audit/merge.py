@@ -7,6 +7,7 @@ driver writes them. A kill at any moment leaves a store that opens, and the same
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -262,17 +263,11 @@ class _Merge:
         for move in self.weights:
             folder = self.store.rundir(move.run.id)
             if not folder.weights.exists():
-                made = folder.path / f".{folder.weights.name}.{os.getpid()}.0"
-                _copy_file(move.folder.weights, made, move.result.get("weights_sha256"))
-                os.replace(made, folder.weights)
-                sync_folder(folder.path)
+                sha256 = move.result.get("weights_sha256")
+                _copy_whole(move.folder.weights, folder.weights, sha256)
 
     def _copy(self, move: _Move) -> None:
-        place = self.store.rundir(move.run.id).path
-        made = RunDir(place.with_name(f".{move.run.id}.merge"))
-        shutil.rmtree(made.path, ignore_errors=True)
-        made.path.mkdir()
-        try:
+        with whole_folder(self.store, move.run.id) as made:
             seal = self.seals.get(move.run.id)
             both = zip(_files(move, move.folder, seal), _files(move, made, seal), strict=True)
             for (file, sha256), (target, _) in both:
@@ -282,15 +277,7 @@ class _Merge:
                     _copy_file(file, target, sha256)
             self._copy_diffs(made, move.source)
             sync_folder(made.path)
-            if place.is_symlink():  # to an attempt that ended without a result: `gc` removes it
-                place.unlink()
-            elif place.exists():
-                throw_away(self.store, [Rubbish("runs", place, 0, RunDir(place).lock)])
-            made.path.rename(place)
-            sync_folder(place.parent)
-        except BaseException:
-            shutil.rmtree(made.path, ignore_errors=True)
-            raise
+        sync_folder(made.path.parent)
 
     def _copy_diffs(self, made: RunDir, source: MergeSource) -> None:
         for attempt in made.read_attempts():
@@ -300,10 +287,7 @@ class _Merge:
                     mine = self.store.diffs / theirs.name
                     if theirs.exists() and not mine.exists():
                         make_folder(mine.parent)
-                        part = mine.with_name(f".{mine.name}.{os.getpid()}.0")
-                        _copy_file(theirs, part, None)
-                        os.replace(part, mine)
-                        sync_folder(mine.parent)
+                        _copy_whole(theirs, mine, None)
 
     # --- Recorded ---
 
@@ -353,6 +337,34 @@ def _files(move: _Move, folder: RunDir, seal: str | None) -> Iterator[tuple[Path
     for name, sha256 in (result.get("probes_sha256") or {}).items():
         yield folder.probe(name), sha256
     yield folder.result, seal
+
+
+@contextlib.contextmanager
+def whole_folder(store: Store, run: str) -> Iterator[RunDir]:
+    """A new folder beside the place of a run, which takes that place when it is whole. A kill
+    leaves what the same command, or `gc`, removes."""
+    place = store.rundir(run).path
+    made = RunDir(place.with_name(f".{run}.merge"))
+    shutil.rmtree(made.path, ignore_errors=True)
+    made.path.mkdir()
+    try:
+        yield made
+        if place.is_symlink():  # to an attempt that ended without a result: `gc` removes it
+            place.unlink()
+        elif place.exists():
+            throw_away(store, [Rubbish("runs", place, 0, RunDir(place).lock)])
+        made.path.rename(place)
+    except BaseException:
+        shutil.rmtree(made.path, ignore_errors=True)
+        raise
+
+
+def _copy_whole(source: Path, target: Path, sha256: str | None) -> None:
+    """`_copy_file` beside the target's place, which it takes when it is whole."""
+    part = target.with_name(f".{target.name}.{os.getpid()}.0")
+    _copy_file(source, part, sha256)
+    os.replace(part, target)
+    sync_folder(target.parent)
 
 
 def _copy_file(source: Path, target: Path, sha256: str | None) -> None:

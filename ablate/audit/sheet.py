@@ -354,11 +354,10 @@ def _decimals(value: Any) -> int:
 
 
 def check_sheets(
-    plan: Plan, tests: Mapping[str, Mapping[str, float] | None]
+    plan: Plan, results: Mapping[str, Mapping[str, Any]]
 ) -> tuple[list[str], list[str]]:
     """Return findings on runs whose numbers are not those of the sheets that a plan was imported
-    from, and notes on what can't be checked. `tests`: the numbers of runs, {} of a diverged one,
-    None of one without a result."""
+    from, and notes on what can't be checked. `results`: of those runs that have one."""
     if not isinstance(plan.design, Imported):
         return [], []
     ids = {(run.cell.row, run.cell.column, run.seed): run for run in plan.runs()}
@@ -376,8 +375,10 @@ def check_sheets(
             continue
         for of in runs_of(sheet, keys):
             run, numbers = ids.get((of.row, of.column, of.seed)), {} if of.diverged else of.values
-            if run is not None and tests.get(run.id) not in (None, numbers):
-                has = f"{tests[run.id]}, but {numbers} in {sheet.name}: {of.place}"
+            if run is None or run.id not in results:
+                continue
+            if (test := results[run.id].get("test", {})) != numbers:
+                has = f"{test}, but {numbers} in {sheet.name}: {of.place}"
                 findings.append(f"{run.id} {run.label}: {has}")
     return findings, notes
 

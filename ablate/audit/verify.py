@@ -47,6 +47,10 @@ class Verified:
     findings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def add(self, findings: Iterable[str], notes: Iterable[str]) -> None:
+        self.findings += findings
+        self.notes += notes
+
 
 def verify(plan: Plan, store: Store, ledger: Ledger) -> Verified:
     """Check the plan's runs and its table. Nothing is changed. One run's files at a time."""
@@ -61,8 +65,8 @@ def verify(plan: Plan, store: Store, ledger: Ledger) -> Verified:
     except ValueError as error:  # nothing can be made of its configurations
         check.found.findings.append(f"{store.plan_path(plan.name).name}: {error}")
     else:
-        check.data()
-        check.sheets()
+        check.found.add(*check_data(check.runs.values(), store, check.read))
+        check.found.add(*check_sheets(plan, check.recorded))
         check.table()
     check.say_what_was_not_checked()
     return check.found
@@ -126,9 +130,7 @@ class _Check:
 
     def ledger(self, ledger: Ledger) -> None:
         """Seals, plan, events and states; what is needed of them later is kept."""
-        findings, notes = check_ledger(self.plan, self.store, ledger)
-        self.found.findings += findings
-        self.found.notes += notes
+        self.found.add(*check_ledger(self.plan, self.store, ledger))
         place = self.store.ledger.name
         self.states = ledger.states(self.runs)
         for run in self.runs.values():
@@ -319,24 +321,6 @@ class _Check:
                 f"the search has a validation {name} of {run.trial.score} for this trial, but the "
                 f"raw files have {score}",
             )
-
-    # --- The data -------------------------------------------------------------------------------
-
-    def data(self) -> None:
-        """Check the decoded datasets, and that the runs were trained on them."""
-        findings, notes = check_data(self.runs.values(), self.store, self.read)
-        self.found.findings += findings
-        self.found.notes += notes
-
-    def sheets(self) -> None:
-        """Check imported numbers against the sheets that they are of."""
-        results = {
-            run: result.get("test", {}) if (result := self.recorded.get(run)) else None
-            for run in self.runs
-        }
-        findings, notes = check_sheets(self.plan, results)
-        self.found.findings += findings
-        self.found.notes += notes
 
     # --- The table ------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -75,7 +76,8 @@ def holm(p: Floats, contrasts: int) -> Floats:
     return adjusted
 
 
-class RankAgreement(NamedTuple):
+@dataclass(frozen=True)
+class RankAgreement:
     """Kendall's tau-b between two rankings of n rows, with its two-sided p."""
 
     tau: float
