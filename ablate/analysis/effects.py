@@ -7,12 +7,12 @@ and among all others are gains over a cell, `none` or `all`, judged as the rows 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablate.analysis import stats
-from ablate.analysis.across import Arrays, Summary, SummaryLine, joined_note, noisy
+from ablate.analysis.across import Arrays, Summary, joined_note, noisy
 from ablate.planning.cell import Cell
 from ablate.planning.changes import BUT, MAIN_EFFECT, Changes
 from ablate.planning.plan import Plan
@@ -20,6 +20,7 @@ from ablate.planning.plan import Plan
 if TYPE_CHECKING:  # numpy, which `--help` does without
     from ablate.analysis.course import ColumnCourse
 
+Weights = Mapping[str, stats.Floats]  # of cells, by the effect
 BY_IMAGES = "by which examples flip between seeds"
 BY_SEEDS = "each effect by its own spread over seeds"
 TOGETHER = ("more than their sum", "less than their sum")
@@ -40,10 +41,11 @@ def change_effects(
         if arrays.unstable[c, cell_rows(arrays.plan, changes)[changes.baseline]]:
             continue
         at = f", {column.heading}" if column.heading else ""
-        found += [
-            replace(block, name=column.label, title=f"{block.title}{at}")
-            for block in _Cells(arrays, changes, c, courses.get(column.label)).blocks()
-        ]
+        course = courses.get(column.label)
+        blocks = [_changes_block(arrays, changes, c, course)]
+        if changes.crossed and course is None:  # whose looks tell main effects only
+            blocks += filter(None, _crossed(arrays, changes, c))
+        found += [replace(block, name=column.label, title=f"{block.title}{at}") for block in blocks]
     return tuple(block for block in found if block.lines)
 
 
@@ -121,145 +123,105 @@ MEANINGS = {
 }
 
 
-class _Cells:
-    """The cells of a design in a column."""
-
-    def __init__(
-        self, arrays: Arrays, changes: Changes, column: int, course: ColumnCourse | None
-    ) -> None:
-        self._arrays, self._changes, self._column = arrays, changes, column
-        self._course = course
-        self._index = cell_rows(arrays.plan, changes)
-        self._family = len(arrays.plan.columns)
-
-    def blocks(self) -> Iterator[Summary]:
-        """Yield what each change does; below a crossed design, whose looks tell main effects only,
-        pairs and Shapley values."""
-        yield self._changes_block()
-        if self._changes.crossed and self._course is None:
-            yield from self._crossed()
-
-    def _changes_block(self) -> Summary:
-        arrays, changes, c = self._arrays, self._changes, self._column
-        words = {part: MEANINGS[part] for part in changes.parts}
-        if self._course is not None:
-            gains = {place: row.gain for place, row in self._course.changes.items()}
-            found = JudgedChanges(gains, 0, [])
-        else:
-            right = arrays.images([c])
-            found = judge_changes(
-                arrays.plan,
-                changes,
-                arrays.y[c],
-                arrays.method(changes.contrasts, self._family),
-                arrays.unstable[c],
-                right[0] if right else None,
-            )
-        partial = bool(arrays.omitted[c][[*self._index.values()]].any())
-        lines = [
-            arrays.line(
-                name,
-                arrays.plan.columns[c].label,
-                gain,
-                given=not partial,
-                fewest=found.fewest,
-                part=part,
-            )
-            for (name, part), gain in found.gains.items()
-        ]
-        lines.sort(key=lambda line: changes.names.index(line.label))
-        if self._course is not None:
-            looked = self._course.changes
-            lines = [
-                replace(
-                    line,
-                    verdict=looked[line.label, line.part].verdict if arrays.looks_judge else None,
-                )
-                for line in lines
-            ]
-        return self._summary(
-            "change", "What each change does", [*words.values(), *found.notes], lines
+def _changes_block(
+    arrays: Arrays, changes: Changes, c: int, course: ColumnCourse | None
+) -> Summary:
+    """What each change does in column c."""
+    index, column = cell_rows(arrays.plan, changes), arrays.plan.columns[c].label
+    method = arrays.method(changes.contrasts, len(arrays.plan.columns))
+    if course is not None:
+        gains = {place: row.gain for place, row in course.changes.items()}
+        found = JudgedChanges(gains, 0, [])
+    else:
+        right = arrays.images([c])
+        found = judge_changes(
+            arrays.plan,
+            changes,
+            arrays.y[c],
+            method,
+            arrays.unstable[c],
+            right[0] if right else None,
         )
+    given = not arrays.omitted[c][[*index.values()]].any()
+    lines = [
+        arrays.line(name, column, gain, given=given, fewest=found.fewest, part=part)
+        for (name, part), gain in found.gains.items()
+    ]
+    lines.sort(key=lambda line: changes.names.index(line.label))
+    if course is not None:
+        told = {place: row.verdict for place, row in course.changes.items() if arrays.looks_judge}
+        lines = [replace(line, verdict=told.get((line.label, line.part))) for line in lines]
+    notes = dict.fromkeys([*(MEANINGS[part] for part in changes.parts), *found.notes])
+    title, note = "What each change does", joined_note(*notes)
+    return Summary("change", "", title, note, method.contrasts, tuple(lines))
 
-    def _crossed(self) -> Iterator[Summary]:
-        """Yield interactions and, of a full factorial, Shapley values."""
-        import numpy as np
 
-        changes, names = self._changes, self._changes.names
-        levels = np.array(changes.levels([*changes.rows]))
-        pairs = {
-            " or ".join(f"{names[a]} x {names[b]}" for a, b in pairs): stats.pair_effect(
-                levels, *pairs[0]
-            )
-            for pairs in changes.aliases()
-        }
-        yield from self._effects(
-            "pair",
-            "Pairs of changes",
-            "what two changes do together beyond the sum of what each does",
-            pairs,
-            words=TOGETHER,
+def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | None]:
+    """Yield interactions and, of a full factorial, Shapley values."""
+    names, levels = changes.names, _array(changes.levels([*changes.rows])).astype(int)
+    index, family = cell_rows(arrays.plan, changes), len(arrays.plan.columns)
+
+    def block(kind: str, title: str, meaning: str, weights: Weights, **how: Any) -> Summary | None:
+        rows, merged = _merged(index, [*weights.values()])
+        merged_weights = dict(zip(weights, merged, strict=True))
+        return _effects(arrays, c, rows, merged_weights, kind, "", title, meaning, family, **how)
+
+    pairs = {
+        " or ".join(f"{names[a]} x {names[b]}" for a, b in alike): stats.pair_effect(
+            levels, *alike[0]
         )
-        if changes.design == "factorial" and len(names) <= SHARED_OUT:
-            shares = {name: stats.shapley(levels, k) for k, name in enumerate(names)}
-            yield from self._effects(
-                "shapley",
-                "Shares of the whole gain",
-                "Shapley values: what a change adds, averaged over the orders in which all may be "
-                "added; they sum to the whole gain, all over none",
-                {**shares, "whole gain": np.sum([*shares.values()], axis=0)},
-                told=False,
-            )
-
-    def _effects(
-        self,
-        kind: str,
-        title: str,
-        meaning: str,
-        weights: dict[str, stats.Floats],
-        words: tuple[str, str] | None = None,
-        told: bool = True,
-    ) -> Iterator[Summary]:
-        """Yield a block of the contrasts with these weights of cells. `told`: with verdicts."""
-        arrays, c = self._arrays, self._column
-        rows, merged = _merged(self._index, [*weights.values()])
-        found = _judge(arrays, c, rows, merged, self._family)
-        if found is None:
-            return
-        partial = bool(arrays.omitted[c][rows].any())
-        lines = [
-            arrays.line(
-                label,
-                arrays.plan.columns[c].label,
-                effect,
-                given=told and not partial,
-                margin=words is None,
-                words=words,
-                fewest=found.fewest,
-            )
-            for label, effect in zip(weights, found.gains, strict=True)
-        ]
-        yield self._summary(kind, title, [meaning, _how(arrays.plan, rows, found)], lines)
-
-    def _summary(
-        self, kind: str, title: str, notes: Sequence[str], lines: Sequence[SummaryLine]
-    ) -> Summary:
-        count = self._changes.contrasts if kind == "change" else len(lines)
-        contrasts = self._arrays.method(count, self._family).contrasts
-        return Summary(kind, "", title, joined_note(*dict.fromkeys(notes)), contrasts, tuple(lines))
+        for alike in changes.aliases()
+    }
+    meaning = "what two changes do together beyond the sum of what each does"
+    yield block("pair", "Pairs of changes", meaning, pairs, margin=False, words=TOGETHER)
+    if changes.design == "factorial" and len(names) <= SHARED_OUT:
+        shares = {name: stats.shapley(levels, k) for k, name in enumerate(names)}
+        whole = {"whole gain": _array(shares.values()).sum(axis=0)}
+        meaning = (
+            "Shapley values: what a change adds, averaged over the orders in which all may be "
+            "added; they sum to the whole gain, all over none"
+        )
+        title = "Shares of the whole gain"
+        yield block("shapley", title, meaning, shares | whole, told=lambda _: False)
 
 
-def _judge(
-    arrays: Arrays, column: int, rows: Sequence[int], weights: stats.Floats, family: int = 1
-) -> stats.DesignEffects | None:
-    right = arrays.images([column])
-    return stats.design_effects(
+def _effects(
+    arrays: Arrays,
+    column: int,
+    rows: Sequence[int],
+    weights: Weights,
+    kind: str,
+    name: str,
+    title: str,
+    meaning: str,
+    family: int = 1,
+    told: Callable[[str], bool] = lambda _: True,
+    fewest: int | None = None,
+    **how: Any,
+) -> Summary | None:
+    """A block of the contrasts with these weights of cells, which lie in these rows; None where no
+    seeds tell them. `told`: which of them have verdicts; `fewest`: seeds without which they don't,
+    None: as they are judged; `how`: see `Arrays.line`."""
+    plan, right = arrays.plan, arrays.images([column])
+    method = arrays.method(len(weights), family)
+    found = stats.design_effects(
         arrays.y[column][rows],
-        weights,
-        arrays.method(len(weights), family),
+        _array(weights.values()),
+        method,
         arrays.unstable[column][rows],
         right[0][rows] if right else None,
     )
+    if found is None:
+        return None
+    fewest = found.fewest if fewest is None else fewest
+    whole = not arrays.omitted[column][rows].any()
+    where = plan.columns[column].label
+    lines = (
+        arrays.line(label, where, effect, given=whole and told(label), fewest=fewest, **how)
+        for label, effect in zip(weights, found.gains, strict=True)
+    )
+    note = joined_note(meaning, _how(plan, rows, found))
+    return Summary(kind, name, title, note, method.contrasts, tuple(lines))
 
 
 def _how(plan: Plan, rows: Sequence[int], found: stats.DesignEffects) -> str:
@@ -282,48 +244,31 @@ READINGS = {"residual": "LN after the addition", "branch": "LN on the branch"}
 def placement_effects(arrays: Arrays) -> tuple[Summary, ...]:
     """Compute a block for every column and value of `block.post` with rows of all nine placements:
     effects against pre, and of attention x MLP beyond their sum, nine cells' eight effects."""
-    plan, found = arrays.plan, []
-    by_column: dict[str, list[Cell]] = {}
-    for cell in plan.cells:
-        by_column.setdefault(cell.column, []).append(cell)
-    weights = _placement_weights()
+    plan, found, weights = arrays.plan, [], _placement_weights()
     for c, column in enumerate(plan.columns):
-        if arrays.unstable[c, arrays.baseline]:
-            continue
-        for reading, words in READINGS.items():
-            for labels in _grids(by_column.get(column.label, []), reading):
+        cells = [cell for cell in plan.cells if cell.column == column.label]
+        for reading, words in READINGS.items() if not arrays.unstable[c, arrays.baseline] else ():
+            for labels in _grids(cells, reading):
                 rows = [arrays.row(label) for label in labels]
                 if arrays.unstable[c, rows[0]]:
                     continue
-                effects = _judge(arrays, c, rows, _array(weights.values()))
-                if effects is None:
-                    continue
-                partial = bool(arrays.omitted[c][rows].any())
                 over = "" if labels[0] == plan.baseline else f" over {labels[0]}"
-                title = f"Placement, {words}{over}"
-                found.append(
-                    Summary(
-                        kind="placement",
-                        name=reading + over,
-                        title=f"{title}, {column.label}" if column.label else title,
-                        note=joined_note(
-                            "effects against pre, averaged over the other's placements; "
-                            "x: the effect beyond their sum",
-                            _how(plan, rows, effects),
-                        ),
-                        contrasts=arrays.method(len(weights)).contrasts,
-                        lines=tuple(
-                            arrays.line(
-                                label,
-                                column.label,
-                                effect,
-                                given=" x " not in label and not partial,
-                                margin=False,
-                            )
-                            for label, effect in zip(weights, effects.gains, strict=True)
-                        ),
-                    )
+                at = f", {column.label}" if column.label else ""
+                block = _effects(
+                    arrays,
+                    c,
+                    rows,
+                    weights,
+                    "placement",
+                    reading + over,
+                    f"Placement, {words}{over}{at}",
+                    "effects against pre, averaged over the other's placements; "
+                    "x: the effect beyond their sum",
+                    told=lambda label: " x " not in label,
+                    fewest=stats.FEWEST_SEEDS,
+                    margin=False,
                 )
+                found += [block] if block is not None else []
     return tuple(found)
 
 
