@@ -64,63 +64,7 @@ RAW = (
 )
 BINARY = (".npy", ".npz", ".parquet")
 
-README = """\
-{title}
-
-The sweep {name} as ablate {version} exported it. To read it, install ablate from its checkout,
-or from a wheel that was made of one, with the versions that it was tried with:
-
-    pip install -c constraints.txt .
-
-Make the table from the raw files alone (every result is recomputed from predictions/ and
-metrics.jsonl, and checked against the hashes that were taken in training):
-
-    ablate table --from .
-    ablate table --from . --format csv | cmp - table.csv
-
-In Python, sweep = ablate.Store(".").sweep() has pandas frames: sweep.to_pandas(trials=True) is
-runs.csv, sweep.to_pandas(curves=True, trials=True) is curves.parquet.
-
-Check that no file was changed after the export, and recompute every table, figure and page:
-
-    ablate verify .
-
-This finds accidents and edits. It can't find a forgery of every file, hashes included.
-
-{report}table.*            the gains, in every format; table.csv has one exact number a line
-runs.csv           one row a run: id, row, column, seed, settings, status, test metrics, cost; a
-                   run with a number under `trial` is a tuning trial, judged by `score` on
-                   validation; no table uses trials
-curves.parquet     one row a run and evaluation: losses, accuracies, learning rate
-figures/           the figures of the report
-
-Raw files:
-sweep.json         the plan: rows, columns, seeds, analysis, and every run's whole configuration
-specs/ID/          the files of a run: run.json (configuration), result.json (result), env.json
-                   (machine and code of each attempt), metrics.jsonl (curves), probe-*.npz
-                   (measurements of probes), log.txt of a failed run (not in an anonymous bundle)
-predictions/ID.npy per test example: {keeps}; ID-NAME.npy: of a set of `eval.also`
-events.json        the events of each run in the ledger
-looks.jsonl        the looks at these runs, oldest first: runs, rows and analysis of each
-diffs/             with --with-diff: changes that git had not committed when runs were trained
-environment.json   versions of the training, and versions that made this bundle
-manifest.json      the sha256 of every other file
-{own}
-The weights are not in the bundle: they stay in the store.
-"""
-REPORT = """\
-report.html        the whole report, in one file
-"""
-LEAN = """\
-runs.tar.xz        specs/ and predictions/, thinned: trials and other runs of no table have neither
-                   predictions nor probes, gradient norms have few steps, no run has a log;
-                   specs/ID/whole.json has the sha256 that a thinned or removed file had; `verify`
-                   says what can't be recomputed without
-"""
-OWN = """\
-own.json           values of metrics of the author's own, by metric, run and set ("": the test set)
-code/              the functions that made these values; `ablate table` does not run them
-"""
+README = Path(__file__).with_name("bundle_readme.txt")  # a template
 
 
 def check_folder(folder: Path) -> None:
@@ -231,20 +175,11 @@ def derived_files(
     reading = read(plan, store, results, curves=bundle.metrics, probes=bundle.probe)
     table = reading.table
     drawn = figures(plan, table, bundle.rundir)
-    title, version = table.heading, makers["ablate"]
-    excerpt = excerpt_of(plan, plan.task) if bundle.is_lean else None
     texts = {
         **{f"table.{ending}": render(table, format) for ending, format in ENDINGS.items()},
         **{f"figures/{name}.svg": svg for name, svg in drawn.items()},
         "runs.csv": _csv(runs_frame(plan, runs, trials=True)),
-        "README.txt": README.format(
-            title=title,
-            name=plan.name,
-            version=version,
-            keeps=excerpt.keeps if excerpt is not None else plan.task.keeps,
-            report="" if bundle.is_lean else REPORT,
-            own=(LEAN if bundle.is_lean else "") + (OWN if functions(plan) else ""),
-        ),
+        "README.txt": _readme(bundle, plan, table.heading, makers["ablate"]),
         "looks.jsonl": "".join(f"{json.dumps(x.event())}\n" for x in reading.looks),
     }
     if not bundle.is_lean:
@@ -257,6 +192,23 @@ def derived_files(
         "curves.parquet": curves.getvalue(),
         "environment.json": to_json({**makers, **told_of}),
     }
+
+
+def _readme(bundle: Bundle, plan: Plan, title: str, version: str) -> str:
+    import jinja2
+
+    excerpt = excerpt_of(plan, plan.task) if bundle.is_lean else None
+    text = README.read_text("utf-8")
+    template = jinja2.Template(text, trim_blocks=True, keep_trailing_newline=True)
+    made = template.render(
+        title=title,
+        plan=plan,
+        version=version,
+        keeps=excerpt.keeps if excerpt is not None else plan.task.keeps,
+        lean=bundle.is_lean,
+        own=functions(plan),
+    )
+    return str(made)
 
 
 def _csv(frame: pd.DataFrame) -> str:
