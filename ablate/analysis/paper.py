@@ -98,6 +98,22 @@ class PaperTable:
         other = self.cells.get((base, column))
         return round(float(cell.value) - float(other.value), 6) if other else None
 
+    def figure(
+        self, row: str, column: str, gain: float | None, text: str, differs: str = ""
+    ) -> Beside:
+        """What is published there, as `text` has it. `gain`: over our baseline."""
+        printed = self.cells.get((row, column))
+        return Beside(
+            table=f"{self.source} {self.name}",
+            row=row,
+            column=column,
+            printed=text,
+            value=float(printed.value) if printed and not self.over else None,
+            pm=float(printed.pm) if printed and printed.pm else None,
+            gain=gain,
+            differs=differs,
+        )
+
 
 @functools.cache
 def printed_numbers() -> tuple[Printed, ...]:
@@ -235,16 +251,9 @@ def beside(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
         gain = table.gain(row, theirs, base) if base else None
         if printed is None and not (table.over and row == table.over):
             continue
-        found[cell.row, cell.column] = Beside(
-            table=f"{table.source} {table.name}",
-            row=row,
-            column=theirs,
-            printed=as_printed(table, printed, gain),
-            value=float(printed.value) if printed and not table.over else None,
-            pm=float(printed.pm) if printed and printed.pm else None,
-            gain=gain,
-            differs=recipes.difference(trained, table.columns[theirs]),
-        )
+        differs = recipes.difference(trained, table.columns[theirs])
+        text = as_printed(table, printed, gain)
+        found[cell.row, cell.column] = table.figure(row, theirs, gain, text, differs)
     if not found:
         raise UserError(
             f"--against paper: no column of {plan.name} maps to a column of {table.name} "

@@ -9,7 +9,6 @@ from ablate.analysis import stats
 from ablate.analysis.captions import names
 from ablate.analysis.judging import verdict_of
 from ablate.analysis.paper import (
-    Beside,
     PaperTable,
     Printed,
     as_printed,
@@ -95,16 +94,7 @@ def _published_column(table: PaperTable, label: str, n: int) -> TableColumn:
                 gain=gain,
                 verdict=verdict,
                 against=Against(
-                    Beside(
-                        table=f"{table.source} {table.name}",
-                        row=row,
-                        column=label,
-                        printed=as_printed(table, printed, None),
-                        value=accuracy.mean if accuracy else None,
-                        pm=float(printed.pm) if printed and printed.pm else None,
-                        gain=theirs,
-                        differs="",
-                    ),
+                    table.figure(row, label, theirs, as_printed(table, printed, None)),
                     None,
                     said=said,
                 ),
