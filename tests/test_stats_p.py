@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -288,3 +290,10 @@ def test_simulations_are_fast():
     start = time.process_time()
     stats.fit(y, family(9))
     assert time.process_time() - start < 1
+
+
+def test_tables_are_imported_without_numpy_and_scipy():
+    loads = "import sys, ablate.analysis.published, ablate.analysis.reading; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, check=True)
+    assert "ablate.analysis.stats" in done.stdout.split()
+    assert not {"numpy", "scipy"} & {*done.stdout.split()}

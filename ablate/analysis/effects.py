@@ -20,7 +20,6 @@ from ablate.planning.plan import Plan
 if TYPE_CHECKING:  # numpy, which `--help` does without
     from ablate.analysis.course import ColumnCourse
 
-Weights = Mapping[str, stats.Floats]  # of cells, by the effect
 BY_IMAGES = "by which examples flip between seeds"
 BY_SEEDS = "each effect by its own spread over seeds"
 TOGETHER = ("more than their sum", "less than their sum")
@@ -161,7 +160,9 @@ def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | Non
     names, levels = changes.names, _array(changes.levels([*changes.rows])).astype(int)
     index, family = cell_rows(arrays.plan, changes), len(arrays.plan.columns)
 
-    def block(kind: str, title: str, meaning: str, weights: Weights, **how: Any) -> Summary | None:
+    def block(
+        kind: str, title: str, meaning: str, weights: Mapping[str, stats.Floats], **how: Any
+    ) -> Summary | None:
         rows, merged = _merged(index, [*weights.values()])
         merged_weights = dict(zip(weights, merged, strict=True))
         return _effects(arrays, c, rows, merged_weights, kind, "", title, meaning, family, **how)
@@ -189,7 +190,7 @@ def _effects(
     arrays: Arrays,
     column: int,
     rows: Sequence[int],
-    weights: Weights,
+    weights: Mapping[str, stats.Floats],
     kind: str,
     name: str,
     title: str,
