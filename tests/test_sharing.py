@@ -90,6 +90,10 @@ def test_a_sweep_shares_its_long_runs_alone_and_its_results_are_those_of_one(
     assert code == 0, said
     assert "devices of a run: train.steps=60: 2, for " in said
     assert "; others: one\n" in said
+    of = json.loads(ask("plan", *words, auto, "--format", "json")[1])["variants"]
+    assert [variant["devices"] for variant in of] == [2, 1, 1]
+    code, said = ask("doctor", *words, auto)
+    assert "trains 2 runs at once: cpu:0, cpu:1" in said
     code, said = ask("sweep", *words, auto, "--quiet", "--yes")
     assert code == 0, said
     results = [

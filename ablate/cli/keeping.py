@@ -86,7 +86,8 @@ def doctor(
         findings = tell(null_tables(place, words or []))
     else:
         label, specs, settings = _config(words, scale, store)
-        slots = launchers.make_here(settings, place.cache).slots
+        launcher = launchers.make_here(settings, place.cache)
+        slots = [slot for slot in launcher.slots if slot.ranks == launcher.worlds[0]]
         try:
             # not of an inline launcher: another process shall resume what one has begun
             with ForkServer(environment(slots)) as server:

@@ -16,6 +16,7 @@ from ablate.report.show import configuration, sides
 from ablate.report.status import SweepView
 from ablate.running.costs import Costs
 from ablate.running.rehearse import Rehearsals
+from ablate.running.sharing import group_of
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.progress import GIVEN_UP
@@ -40,8 +41,8 @@ def of_plan(
     withheld: Iterable[str],
 ) -> dict[str, Any]:
     """Keys: sweep, title, words; total: runs, planned and to come; states: {status: runs}; to_come;
-    variants: a cell each, with its size, what a step costs in steps of the baseline, and seconds a
-    run; left: device_seconds and wall_seconds
+    variants: a cell each, with its size, what a step costs in steps of the baseline, seconds a run
+    and, where `auto` decides, devices of a run; left: device_seconds and wall_seconds
     (null: more than a month), where, how; launcher: name and settings; tuning: null or the search;
     detect: null or the answer to --detect; until: null or the runs that looks may
     take; designs: of the changes, each with its forecast; withheld: runs whose results are not
@@ -68,6 +69,7 @@ def of_plan(
                 "multiply_adds": costs.described[cell.row, cell.column]["multiply_adds"],
                 "step": rehearsals.steps.get((cell.row, cell.column)),
                 "seconds": costs.seconds[cell.row, cell.column],
+                "devices": costs.worlds.get(group_of(cell)),
                 "states": _counts(cell.ids.values(), states),
                 "runs": {str(seed): run for seed, run in cell.ids.items()},
             }
