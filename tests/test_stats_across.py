@@ -83,15 +83,15 @@ def test_a_column_with_an_unstable_baseline_is_not_averaged():
 
 
 def test_a_noisy_baseline_is_seen_in_the_average_and_between_columns():
-    """Of 800 tables without a gain; a baseline that no screen looks at errs in .21 to .23."""
-    y = np.random.default_rng(65).normal(90, 1, (800, 2, 10, 5))
-    y[:, :, 0] += np.random.default_rng(66).normal(0, math.sqrt(8), (800, 2, 5))
+    """Of 2,000 tables without a gain; a baseline that no screen looks at errs in .21 to .23."""
+    y = np.random.default_rng(65).normal(90, 1, (2000, 2, 10, 5))
+    y[:, :, 0] += np.random.default_rng(66).normal(0, math.sqrt(8), (2000, 2, 5))
     wrong = []
     for table in y:
         average = [a.gain.gain for a in stats.average_gains(table, 0, family(10))[1:]]
         changes = [row.gain for row in stats.changes(*table, 0, family(10)).rows[1:]]
         wrong.append([any(g.low > 0 or g.high < 0 for g in found) for found in (average, changes)])
-    assert (np.mean(wrong, axis=0) <= 0.068).all()  # .052, and twice the standard error
+    assert (np.mean(wrong, axis=0) <= 0.062).all()  # .052, and twice the standard error
 
 
 def test_one_column_says_nothing_of_other_architectures():
