@@ -150,8 +150,9 @@ def write(
     """Decode all chunks; yields what came of each when it is written, in order.
 
     `threads`: None for as many as there are cores, MOST at most, and for one where images are so
-    small that threads only wait for each other. A chunk more is read than they are at. After an error no more are, and those before it are waited for: so the error is the first,
-    whichever thread was the faster.
+    small that threads only wait for each other. A chunk more is read than they are at. After an
+    error no more are, and those before it are waited for: so the error is the first, whichever
+    thread was the faster.
     """
     waiting = iter(chunks)
     ahead = _read(waiting)
