@@ -13,6 +13,7 @@ import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from conftest import REPOSITORY
@@ -26,9 +27,10 @@ from ablate.shared import metrics
 from ablate.store.events import Status
 from ablate.store.progress import BLOCKED
 
+OF_STATS = [import_module(f"{stats.__name__}.{name}") for name in stats.MODULES]
 SCOPE = {
     name: value
-    for module in (metrics, stats, cell, paper, across, pair, merge, table)
+    for module in (metrics, *OF_STATS, cell, paper, across, pair, merge, table)
     for name, value in vars(module).items()
 } | {"Callable": Callable}
 PLAIN = {str: "text", int: "whole", float: "number", bool: "yes/no"}

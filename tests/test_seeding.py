@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -483,7 +484,7 @@ def test_a_long_sweep_asks_about_its_greatest_cost(planned, monkeypatch, tmp_pat
 
     monkeypatch.setattr("ablate.running.estimate.costs", costs)
     with pytest.raises(UserError, match="enough"):
-        training.forecast(plan, Store(tmp_path), None)
+        training.forecast(plan, Store(tmp_path), SimpleNamespace(worlds=[1]))
     assert len([*asked[0].runs()]) == 54
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import random
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -234,7 +235,7 @@ def test_a_long_sweep_asks_about_all_trials_of_the_last_look(planned, monkeypatc
 
     monkeypatch.setattr("ablate.running.estimate.costs", costs)
     with pytest.raises(UserError, match="enough"):
-        training.forecast(plan, Store(tmp_path / "runs"), None)
+        training.forecast(plan, Store(tmp_path / "runs"), SimpleNamespace(worlds=[1]))
     assert len(asked[0].trials) == EACH * 9 * 3
 
 
