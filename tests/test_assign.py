@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 
 from ablate.running.driver import assign
-from ablate.running.launchers import Slot
+from ablate.running.launchers import Slot, usable
 from ablate.running.places import blame, gives_up
 from ablate.store.events import RunState
 
@@ -103,6 +104,7 @@ GROUPS = {slot.name: slot for slot in (*FOUR, *PAIRS, ALL)}
         ("a4", {}, ("a", "g2+3"), {"retired": ["g0"]}),
         ("a4 b1", {"c": "g2"}, ("b", "g1"), {"retired": ["g0"]}),
         ("a2", {}, ("a", "g0"), {"retired": ["g1", "g2"]}),
+        ("a4 b1", {}, NOTHING, {"retired": ["g0", "g1", "g2", "g3"]}),
         # lost its device in a group: in another one of the size, if there is one
         ("a2", {}, ("a", "g2+3"), {"lost": {"g0+1": frozenset("a")}}),
         ("a4", {}, ("a", "g0+1+2+3"), {"lost": {"g0+1+2+3": frozenset("a")}}),
@@ -115,6 +117,26 @@ def test_groups(pending, working, expected, more):
     given = {"lost": {}, "retired": [], "wanted": [], **more}
     found = assign([*worlds], at, [*GROUPS.values()], states, worlds=worlds, **given)
     assert (found and (found[0], found[1].name)) == expected
+
+
+def test_nothing_is_left_of_groups_whose_devices_were_all_given_up():
+    """Or a drive would wait for ever; on a host of a cluster names and places differ."""
+    slots = [*GROUPS.values()]
+    assert usable(slots, ["g0", "g2"]) == [GROUPS["g1"], GROUPS["g3"]]
+    assert usable(slots, ["g0+1"]) == [*FOUR, PAIRS[1], ALL]
+    for prefix in ("", "pilot/"):
+        far = [
+            replace(
+                slot,
+                name=f"{prefix}{slot.name}",
+                place=f"host/{slot.name}",
+                group=[f"{prefix}{name}" for name in slot.group],
+            )
+            for slot in slots
+        ]
+        given_up = [f"host/{slot.name}" for slot in FOUR]
+        assert usable(far, given_up) == []
+        assert [slot.ranks for slot in usable(far, given_up[:2])] == [1, 1, 2]
 
 
 def test_groups_never_share_a_device_and_the_largest_waits_for_no_smaller_one():

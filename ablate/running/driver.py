@@ -7,6 +7,7 @@ command starts, resumes and extends.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import sqlite3
@@ -24,7 +25,7 @@ from ablate.running import View
 from ablate.running.board import ActiveRun, Board, Folders
 from ablate.running.decisions import Decisions, decision_for
 from ablate.running.disk import Disk
-from ablate.running.launchers import Launcher, Slot
+from ablate.running.launchers import Launcher, Slot, usable
 from ablate.running.next_step import is_death, next_step
 from ablate.running.orders import carry_out, decide
 from ablate.running.places import Lost, PlaceHealth
@@ -294,8 +295,9 @@ class Drive:
 
     def _offer(self) -> None:
         try:
-            waiting = sum(self._world(run) or 1 for run in self.board.pending)
-            for line in self.launcher.offer(waiting, self.places.retired):
+            waiting = self.board.pending
+            devices = sum(self._worlds().values()) if self.worlds else len(waiting)
+            for line in self.launcher.offer(devices, self.places.retired):
                 self.view.say(line)
         except OSError as error:
             if error.errno not in FULL:
@@ -307,15 +309,15 @@ class Drive:
         held = {run: active.slot for run, active in board.active.items() if not active.leaves}
         slots, lost, retired = self.launcher.slots, places.lost, places.retired
         of = board.pending, held, slots, board.states, lost, retired, board.wanted
-        return assign(*of, {run: n for run in board.pending if (n := self._world(run))})
+        return assign(*of, self._worlds() if self.worlds else {})
 
-    def _world(self, run: str) -> int | None:
-        """Return how many devices it gets, None where all get as many."""
-        return world_of(self.worlds, self.board.runs[run])
+    def _worlds(self) -> dict[str, int]:
+        """Map each run that waits to the number of devices that it gets."""
+        return {run: world_of(self.worlds, self.board.runs[run]) for run in self.board.pending}
 
     def _has_no_place(self) -> bool:
         """Is no place left, nor any to come?"""
-        left = {slot.place for slot in self.launcher.slots}.difference(self.places.retired)
+        left = usable(self.launcher.slots, self.places.retired)
         return not (left or self.launcher.remote)
 
     # --- Watching ---
@@ -486,29 +488,30 @@ def assign(
     taken = frozenset[str]().union(*(slot.takes for slot in held))
     busy = {slot.place for slot in held}
     alone = {slot.place for run, slot in working.items() if slot is not None and states[run].oom}
-    usable = [s for s in slots if s.place not in retired and s.takes.isdisjoint(retired)]
-    free = [s for s in usable if s.takes.isdisjoint(taken) and s.place not in alone]
+    left = usable(slots, retired)
+    free = [s for s in left if s.takes.isdisjoint(taken) and s.place not in alone]
     if len(free) <= len(working) - len(held):
         return None
 
     def choose(run: str) -> Iterator[Slot]:
         """Yield the slots that it may have at some time."""
         most = worlds.get(run, max(WORLDS))
-        most = max((slot.ranks for slot in usable if slot.ranks <= most), default=0)
-        slots = [slot for slot in usable if slot.ranks == most]
-        for slot in slots:
+        most = max((slot.ranks for slot in left if slot.ranks <= most), default=0)
+        alike = [slot for slot in left if slot.ranks == most]
+        for slot in alike:
             if _was_out_of_memory(states[run]):
                 if slot.place not in busy:
                     yield slot
-            elif run not in lost.get(slot.place, ()) or {s.place for s in slots} == {slot.place}:
+            elif run not in lost.get(slot.place, ()) or {s.place for s in alike} == {slot.place}:
                 yield slot
 
-    place = {run: number for number, run in enumerate(wanted)}
-
-    def turn(run: str) -> tuple[bool, int, int]:
-        return _was_out_of_memory(states[run]), place.get(run, len(place)), -worlds.get(run, 1)
-
-    for run in sorted(pending, key=turn):
+    if wanted or worlds:  # else they are many, and as they should be
+        place = {run: number for number, run in enumerate(wanted)}
+        turn = {run: (place.get(run, len(place)), -worlds.get(run, 1)) for run in pending}
+        pending = sorted(pending, key=turn.__getitem__)
+    first = (run for run in pending if not _was_out_of_memory(states[run]))
+    last = (run for run in pending if _was_out_of_memory(states[run]))
+    for run in itertools.chain(first, last):
         chosen = [*choose(run)]
         if fit := next((slot for slot in chosen if slot in free), None):
             return run, fit

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from ablate.planning.cell import PlannedRun
 from ablate.running.gpus import NoAnswer, busy
-from ablate.running.launchers import Launcher
+from ablate.running.launchers import Launcher, usable
 from ablate.shared.errors import Failure
 from ablate.shared.files import make_folder, sync_folder
 from ablate.store.events import RunState
@@ -37,7 +37,7 @@ def preflight(launcher: Launcher, held: Collection[str], say: Callable[[str], No
         f"{', '.join(place for place in unfit if unfit[place] == reason)}: {reason}"
         for reason in dict.fromkeys(unfit.values())
     ]
-    left = [slot for slot in launcher.slots if slot.place not in unfit]
+    left = usable(slots, unfit)
     if not left:
         raise Failure(f"no device can be used: {'; '.join(lines)}")
     for line in lines:

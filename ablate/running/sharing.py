@@ -33,9 +33,9 @@ def group_of(cell: Cell) -> Group:
     return cell.column, ".from" in cell.row
 
 
-def world_of(worlds: Worlds, run: PlannedRun) -> int | None:
-    """Return the number of devices that the run gets; None where it is not open."""
-    return worlds.get((run.cell.column, run.above > 0))
+def world_of(worlds: Worlds, run: PlannedRun) -> int:
+    """Return the number of devices that the run gets."""
+    return worlds.get((run.cell.column, run.above > 0), 1)
 
 
 def open_to(

@@ -42,6 +42,12 @@ class Slot:
         return {} if self.visible is None else {"CUDA_VISIBLE_DEVICES": self.visible}
 
 
+def usable(slots: Sequence[Slot], without: Collection[str]) -> list[Slot]:
+    """List the slots on none of the places `without`, nor on a group with a slot of one."""
+    out = {slot.name for slot in slots if slot.place in without}
+    return [slot for slot in slots if slot.name not in out and slot.takes.isdisjoint(out)]
+
+
 Tree = Mapping[str, Any]  # JSON
 Progress = Callable[[int, int], None]  # (done, total)
 

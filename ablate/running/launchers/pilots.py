@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ablate.running.gpus import GpuSet
-from ablate.running.launchers import Progress, Slot, Tree, silent
+from ablate.running.launchers import Progress, Slot, Tree, silent, usable
 from ablate.running.launchers.fork import ForkServer
 from ablate.running.launchers.local import CPU, check_groups
 from ablate.shared.errors import Failure
@@ -278,8 +278,7 @@ class PilotLauncher:
         if self._beat.full is not None:
             raise self._beat.full
         for pilot in self._pilots.values():
-            places = {slot.place for slot in pilot.slots}
-            if places and places <= {*without} and not pilot.close:
+            if pilot.slots and not usable(pilot.slots, without) and not pilot.close:
                 pilot.close = True
                 self._order(pilot)
         if self._jobs.may_submit(time.monotonic()):
