@@ -200,7 +200,9 @@ def test_a_run_on_several_gpus_has_a_group_of_them(nvidia, tmp_path):
     assert (every.worlds, every.most) == ([1, 2], 3)
     for given, why in {
         ("gpus_per_run", 3): r"^launcher.gpus_per_run: expected one of auto, 1, 2, 4, 8, got 3$",
-        ("gpus_per_run", 4): r"^launcher.gpus_per_run: 4, and 2 GPUs are used here$",
+        ("gpus_per_run", 4): (
+            r"^launcher.gpus_per_run: 4, and 2 GPUs are used here; give at most 2, or auto$"
+        ),
         ("cores_per_run", 2): r"^launcher.cores_per_run: needs launcher.devices=cpu",
     }.items():
         with pytest.raises(UserError, match=why):
@@ -248,6 +250,9 @@ def test_a_gpu_that_gives_no_answer_is_not_waited_for(nvidia, monkeypatch, tmp_p
         "gpu:2": "AcceleratorError: CUDA error: unknown error",
     }
     launcher.free()
+    groups = launchers.make(settings("local", devices="1,2", gpus_per_run="auto"), tmp_path)
+    assert groups.unfit(groups.slots).keys() == {"gpu:2", "gpu:1+2"}  # each GPU of a group is tried
+    groups.free()
 
 
 # --- What they do now ----------------------------------------------------------------------------

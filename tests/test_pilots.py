@@ -188,10 +188,10 @@ def test_where_the_number_is_open_a_job_has_groups_of_every_size(tmp_path, machi
     beside = {(a, b) for a in slots for b in slots if slots[a].takes.isdisjoint(slots[b].takes)}
     assert ("gpu:0+1", "gpu:2+3") in beside
     assert not {("gpu:0+1", "gpu:1"), ("gpu:0+1+2+3", "gpu:2"), ("gpu:0+1+2+3", "gpu:0+1")} & beside
-    made.offer(9, ())  # devices are waited for: nine are three jobs
-    until(lambda: made.poll(0.1) == {} and len(engine.jobs) == 3)
+    made.offer(5, ())  # devices are waited for: five are two jobs of four
+    until(lambda: made.poll(0.1) == {} and not made.offer(5, ()) and len(made.slots) == 14)
     made.free()
-    assert [job.wait(60) for job in engine.jobs.values()] == [0] * 3
+    assert [job.wait(60) for job in engine.jobs.values()] == [0] * 2
 
 
 def test_a_node_with_fewer_gpus_than_a_run_takes_is_not_used(tmp_path, machine):
@@ -206,18 +206,28 @@ def test_a_node_with_fewer_gpus_than_a_run_takes_is_not_used(tmp_path, machine):
         return bool(said)
 
     until(is_said)
-    assert said[0] == "host0: not used: launcher.gpus_per_run: 2, and 1 GPUs are used here"
+    why = "launcher.gpus_per_run: 2, and 1 GPUs are used here; give at most 1, or auto"
+    assert said[0] == f"host0: not used: {why}"
     assert not made.slots
     made.free()
     assert [job.wait(60) for job in engine.jobs.values()] == [0]
 
 
+NO_GPU = "2, and runs train on CPUs; give at most 1, or auto$"
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"gpus": 2, "gpus_per_run": 4}, r"4, and a node's job has 2 GPUs \(launcher.gpus\)$"),
-        ({"gpus": 0, "gpus_per_run": 2}, "2, and runs train on CPUs$"),
-        ({"devices": "cpu", "gpus": 2, "gpus_per_run": 2}, "2, and runs train on CPUs$"),
+        (
+            {"gpus": 2, "gpus_per_run": 4},
+            r"4, and a node's job has 2 GPUs \(launcher.gpus\); give at most 2, or auto$",
+        ),
+        ({"gpus": 0, "gpus_per_run": 2}, "2, and runs train on CPUs; give at most 1, or auto$"),
+        (
+            {"devices": "cpu", "gpus": 2, "gpus_per_run": 2},
+            "2, and runs train on CPUs; give at most 1, or auto$",
+        ),
         ({"gpus": 8, "gpus_per_run": 3}, "expected one of auto, 1, 2, 4, 8, got 3$"),
         ({"gpus": 2, "gpus_per_run": 2, "runs_per_gpu": 2}, "a run has its GPUs alone; "),
     ],

@@ -10,9 +10,14 @@ from types import SimpleNamespace
 import pytest
 from test_ranks import answers, on
 
+from ablate.planning.expand import plan as planned
 from ablate.running import sharing
+from ablate.running.launchers import Slot
+from ablate.running.preflight import preflight
 from ablate.running.sharing import end, share
 from ablate.running.work import CellWork
+from ablate.store.ledger import Ledger
+from ablate.store.store import Store
 
 DAY = 86400.0
 WORLDS = (1, 2, 4, 8)
@@ -73,6 +78,37 @@ def test_a_choice_ends_about_as_soon_as_the_best_of_all_there_are():
         assert end(works, 8, decided(works)) <= sharing.NEAR * best
 
 
+def test_a_micro_batch_that_was_settled_smaller_or_larger_narrows_the_choice(tmp_path):
+    words = ["stem=none,dpn", "train.batch=64", "train.micro_batch=auto"]
+    cells = planned(words, store=tmp_path)[0].cells
+    launcher = SimpleNamespace(worlds=WORLDS)
+    for micro, most in {8: 8, 16: 4, 32: 2, 64: 1}.items():
+        settled = {(cell.row, cell.column): {"micro_batch": micro} for cell in cells}
+        for world in WORLDS:
+            found = sharing.narrowed({("", False): world}, cells, launcher, settled)
+            assert found == {("", False): min(world, most)}
+
+
+def test_devices_of_a_group_at_work_are_not_tried_before_a_drive():
+    """They work, and may have no room for a kernel more."""
+    names = ["g0", "g1", "g2", "g3"]
+    single = [Slot(name, name, "cuda") for name in names]
+    pairs = [
+        Slot("+".join(pair), "+".join(pair), "cuda", ranks=2, group=pair)
+        for pair in (names[:2], names[2:])
+    ]
+    tried = []
+
+    def unfit(slots):
+        tried.extend(slot.name for slot in slots)
+        return {"g2": "lost", "g2+g3": "lost"}
+
+    launcher = SimpleNamespace(remote=False, slots=[*single, *pairs], unfit=unfit)
+    preflight(launcher, {"g0+g1"}, print)
+    assert tried == ["g2", "g3", "g2+g3"]
+    assert [slot.name for slot in launcher.slots] == ["g0", "g1", "g3", "g0+g1"]
+
+
 def test_a_sweep_shares_its_long_runs_alone_and_its_results_are_those_of_one(
     ask, tmp_path, monkeypatch
 ):
@@ -100,5 +136,8 @@ def test_a_sweep_shares_its_long_runs_alone_and_its_results_are_those_of_one(
         json.loads(path.read_text()) for path in (tmp_path / "runs").glob("runs/*/result.json")
     ]
     assert {(each["step"], each["ranks"]) for each in results} == {(60, 2), (4, 1), (5, 1)}
+    with Ledger.reading(Store(tmp_path / "runs")) as ledger:  # for the forecast of another number
+        noted = ledger.last_detail("finished")
+    assert sorted(each.get("ranks", 1) for each in noted.values()) == [1, 1, 2]
     there = SimpleNamespace(folder=tmp_path)
     assert answers(there) == on(1, tmp_path / "alone", *words)

@@ -83,7 +83,7 @@ def show_plan(
             f"{device_time(costs.left_s)} ({costs.how})"
         )
     print(f"launcher: {launcher_line(launcher)}")
-    if costs.worlds:
+    if costs.worlds and costs.left_s:
         print(f"devices of a run: {'; '.join(_worlds(plan, costs))}")
     for note in (*plan.notes, *costs.notes):
         print(f"note: {note}")

@@ -72,7 +72,8 @@ class Devices:
             raise UserError(f"--mfu: expected a share of the peak, 0 < mfu <= 1, got {mfu:g}")
         count = int(number or "1")
         if per_run != "auto" and int(per_run) > count:
-            raise UserError(f"launcher.gpus_per_run: {per_run}, and --on has {count}")
+            most = f"give at most {count}, or auto"
+            raise UserError(f"launcher.gpus_per_run: {per_run}, and --on has {count}; {most}")
         return cls(name, count, ASSUMED_MFU if mfu is None else mfu, sizes(per_run, count))
 
     def seconds(self, work: CellWork) -> float | None:

@@ -183,6 +183,7 @@ def slots(
 def check_groups(runs_per_gpu: int, gpus_per_run: int | str, gpus: int, there: str) -> None:
     """Raises UserError where GPUs can't be grouped so; `there`: how many there are, in words."""
     if gpus_per_run != "auto" and int(gpus_per_run) > max(gpus, 1):
-        raise UserError(f"launcher.gpus_per_run: {gpus_per_run}, and {there}")
+        most = f"give at most {max(gpus, 1)}, or auto"
+        raise UserError(f"launcher.gpus_per_run: {gpus_per_run}, and {there}; {most}")
     if gpus_per_run != 1 and runs_per_gpu > 1:
         raise UserError("launcher.gpus_per_run: a run has its GPUs alone; leave runs_per_gpu out")
