@@ -93,9 +93,9 @@ def test_devices_of_a_group_at_work_are_not_tried_before_a_drive():
     """They work, and may have no room for a kernel more."""
     names = ["g0", "g1", "g2", "g3"]
     single = [Slot(name, name, "cuda") for name in names]
-    pairs = [
-        Slot("+".join(pair), "+".join(pair), "cuda", ranks=2, group=pair)
-        for pair in (names[:2], names[2:])
+    groups = [
+        Slot("+".join(group), "+".join(group), "cuda", ranks=len(group), group=group)
+        for group in (names[:2], names[2:], names)
     ]
     tried = []
 
@@ -103,7 +103,7 @@ def test_devices_of_a_group_at_work_are_not_tried_before_a_drive():
         tried.extend(slot.name for slot in slots)
         return {"g2": "lost", "g2+g3": "lost"}
 
-    launcher = SimpleNamespace(remote=False, slots=[*single, *pairs], unfit=unfit)
+    launcher = SimpleNamespace(remote=False, slots=[*single, *groups], unfit=unfit)
     preflight(launcher, {"g0+g1"}, print)
     assert tried == ["g2", "g3", "g2+g3"]
     assert [slot.name for slot in launcher.slots] == ["g0", "g1", "g3", "g0+g1"]
