@@ -226,9 +226,8 @@ def test_doctor_finds_a_program_that_saves_what_it_can_not_load(shell):
     )
     declare(shell, CASES["wrong_resuming"])
     done = shell("doctor", "trainer=it", "launcher=inline", code=1)
-    assert (
-        "a run that is killed does not go on: the command ended with exit code 1: EOFE" in done.out
-    )
+    assert "a run that is killed does not go on: RuntimeError: the command ended" in done.out
+    assert "with exit code 1: EOFError; a kill cuts" in done.out
     assert "under another name and then renames it" in done.out
 
 

@@ -23,6 +23,7 @@ from ablate.shared.rundir import RUNS, RunDir
 SAVES, HALFWAY = 6, 3  # states that are saved in all, and before the kill
 POLL_S = 0.02  # between looks at a training
 LEG_S = 60.0  # for so many, or the whole run
+WRITTEN_S = 0.25  # for a program's file to be whole, once it is there
 KILLED = -signal.SIGKILL
 
 
@@ -119,11 +120,18 @@ def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -
             yield _not_tried(name_of(spec), straight, end)
             return
         seconds, began = time.monotonic() - began, time.monotonic()
+        saved: float | None = None  # when it was first seen
 
         def kill() -> bool:
-            """Halfway, or once it can go on from somewhere; before it ends."""
-            saved = program.resume is None or resume_words(program, spec["trainer"], places)
-            return time.monotonic() - began > seconds * (0.5 if saved else 0.9)
+            """Soon after it has saved what it can go on from; without that halfway, or late, by
+            the time of the first, which may have taken longer to load."""
+            nonlocal saved
+            now = time.monotonic()
+            if program.resume is not None and saved is None:
+                saved = now if resume_words(program, spec["trainer"], places) else None
+            if saved is not None:
+                return now > saved + WRITTEN_S
+            return now - began > seconds * (0.5 if program.resume is None else 0.9)
 
         program = of_tree(spec)
         places = {**dict.fromkeys(PLACES, ""), FOLDER: str(killed.scratch)}
