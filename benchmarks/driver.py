@@ -22,7 +22,7 @@ from ablate.planning.compose import resolve
 from ablate.shared.build import build_run
 from ablate.shared.rundir import Metrics, RunDir
 from ablate.training.calibrate import random_split, smaller
-from ablate.training.checkpoint import save_checkpoint
+from ablate.training.journal import save_checkpoint
 from ablate.training.training import Training
 
 ABLATE = str(Path(sys.executable).with_name("ablate"))

@@ -41,14 +41,13 @@ from PIL import Image, ImageOps
 from step import as_a_worker, let_timm_load
 from torch.utils.data import DataLoader, Dataset
 
-from ablate.data import cache, feed, source
+from ablate.data import cache, source
 from ablate.data.augment import randaugment
 from ablate.data.batches import Batches, evaluation_batches
 from ablate.data.draws import Draws
 from ablate.data.image_changes import ImageView, changes_of, in_blocks
 from ablate.shared.fingerprint import fingerprint
-from ablate.shared.recipe import Augment
-from ablate.shared.sections import Data
+from ablate.shared.sections import Augment, Data
 from ablate.training.numerics import device_of
 
 DATA = Path(os.environ.get("ABLATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -290,10 +289,10 @@ def whole_pictures(rounds: int) -> None:
                     spent.setdefault(name, []).append(1000 * seconds)
 
             for name, (kept, spec, whole, threads) in batches.items():
-                feed.gathering_threads = lambda device, n=threads: n
+                batches.gathering_threads = lambda device, n=threads: n
                 made = Batches(splits[kept], BATCH, spec, Draws(turn), ImageView(224, whole=whole))
                 timed(name, lambda m=made: sum(len(m.at(n)[1]) for n in range(m.steps_per_epoch)))
-            feed.gathering_threads = lambda device: 1
+            batches.gathering_threads = lambda device: 1
             for name, kept, whole in (("squares", "decoded", None), ("files", "encoded", "tf")):
                 shown = evaluation_batches(
                     splits[kept], BATCH, ImageView(224, crop=0.875, whole=whole)

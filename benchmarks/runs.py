@@ -58,7 +58,7 @@ from ablate.shared.build import build_run
 from ablate.store.store import Store
 from ablate.training.model import build
 from ablate.training.model.export import to_timm
-from ablate.training.schedule import learning_rate, lengths
+from ablate.training.optim import learning_rate, lengths
 
 DATASET = f"data.path={DATA / 'cifar10'}"
 WORDS = f"""data=cifar10 {DATASET} recipe=quick model.arch=mu/4 model.width=64 model.depth=4

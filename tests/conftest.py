@@ -31,7 +31,7 @@ from nursery import Nursery
 from ablate import cli
 from ablate.planning import compose, conf
 from ablate.running.launchers import fork
-from ablate.shared.signals import ENDING
+from ablate.shared.system import ENDING
 
 # The same examples every time, however long a busy machine takes to make them.
 SLOW = [hypothesis.HealthCheck.too_slow]

@@ -33,7 +33,7 @@ OWNERS = {
     "Pilot": "ablate/store/pilots.py PilotDir",
     "Slot": "ablate/running/launchers/__init__.py Slot",
     "Training": "ablate/training/training.py Training",
-    "Feed": "ablate/data/feed.py Feed",
+    "Feed": "ablate/data/batches.py Feed",
     "Task": "ablate/training/task/__init__.py Task",
     "Estimate": "ablate/analysis/stats/estimate.py Estimate",
     "Verdict": "ablate/analysis/stats/gains.py verdict",

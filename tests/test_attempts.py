@@ -20,10 +20,9 @@ from ablate.running.board import Folders
 from ablate.running.driver_lock import alone
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir
-from ablate.store import attempts, connection
-from ablate.store.connection import journal_mode, transaction
+from ablate.store import attempts
 from ablate.store.gc import Rubbish, collect, rubbish
-from ablate.store.ledger import Ledger, Unrecorded
+from ablate.store.ledger import Ledger, Unrecorded, journal_mode, transaction
 from ablate.store.pilots import PilotDir, Pilots, put
 from ablate.store.progress import Driver, driver_of
 from ablate.store.store import Store
@@ -333,12 +332,12 @@ def test_who_reads_rolls_no_transaction_of_another_host_back(far, monkeypatch):
     """Its journal looks like a dead writer's where its locks are not seen."""
     journal = far.root / "ledger.db-journal"
     before = journal.read_bytes(), far.ledger.read_bytes()
-    monkeypatch.setattr(connection, "PATIENCE_S", 0.1)
+    monkeypatch.setattr("ablate.store.ledger.PATIENCE_S", 0.1)
     with pytest.raises(Failure, match="another host writes it"), Ledger.reading(far):
         pass
     assert (journal.read_bytes(), far.ledger.read_bytes()) == before
     committed = Thread(target=lambda: time.sleep(0.2) or journal.unlink())
-    monkeypatch.setattr(connection, "PATIENCE_S", 20)
+    monkeypatch.setattr("ablate.store.ledger.PATIENCE_S", 20)
     committed.start()
     with Ledger.reading(far) as ledger:
         assert ledger.rows((str,), "PRAGMA journal_mode") == [("delete",)]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from scipy import stats
 
-from ablate.data.augment import colour, crop, erase, mix, mnist, randaugment, warp
+from ablate.data.augment import colour, crop, mix, randaugment, warp
 from ablate.data.augment.mix import BETA, beta
 
 
@@ -28,7 +28,7 @@ def drawn(count: int, batch: int, seed: int) -> torch.Tensor:
     return torch.rand((count, batch), generator=seeded(seed))
 
 
-def normals(seed: int) -> erase.Noise:
+def normals(seed: int) -> mix.Noise:
     """N(0, 1) by the row alone."""
     return lambda rows, values: torch.stack(
         [torch.randn(values, generator=seeded(seed + 100 * row)) for row in rows]
@@ -290,8 +290,8 @@ def test_erased_boxes_have_timms_law(most: float, oracle: Any) -> None:
         if len(gone):
             expected.append(torch.cat([gone.amin(0), gone.amax(0) + 1]))
     options = {} if most > 3 else {"aspect": (0.3, most)}
-    numbers = drawn(erase.ERASING, 8000, 1)
-    ours = erase.erase_boxes(20, 14, numbers, probability=0.6, **options)
+    numbers = drawn(mix.ERASING, 8000, 1)
+    ours = mix.erase_boxes(20, 14, numbers, probability=0.6, **options)
     erased = ours[ours[:, 2] > ours[:, 0]]
     assert stats.binomtest(len(erased), 8000, 0.6).pvalue > 0.01
     assert ours.min() >= 0
@@ -306,17 +306,17 @@ def test_erased_boxes_have_timms_law(most: float, oracle: Any) -> None:
 
 
 def test_what_is_as_large_as_the_image_is_never_erased() -> None:
-    edges = erase.erase_boxes(8, 8, drawn(erase.ERASING, 50, 0), 1.0, area=(1.0, 1.0))
+    edges = mix.erase_boxes(8, 8, drawn(mix.ERASING, 50, 0), 1.0, area=(1.0, 1.0))
     assert torch.equal(edges[:, :2], edges[:, 2:])  # one side is 8 or more, whatever the aspect
 
 
 def test_erased_pixels_are_normal_and_others_stay() -> None:
     images = torch.full((400, 20, 20, 3), 5.0)
     before = images.clone()
-    numbers = drawn(erase.ERASING, 400, 0)
-    got = erase.random_erasing(images, numbers, normals(0), probability=0.5)
+    numbers = drawn(mix.ERASING, 400, 0)
+    got = mix.random_erasing(images, numbers, normals(0), probability=0.5)
     assert got is images  # in place
-    edges = erase.erase_boxes(20, 20, numbers, probability=0.5)
+    edges = mix.erase_boxes(20, 20, numbers, probability=0.5)
     inside = torch.zeros((400, 20, 20), dtype=torch.bool)
     for b, (top, left, bottom, right) in enumerate(edges.tolist()):
         inside[b, top:bottom, left:right] = True
@@ -324,7 +324,7 @@ def test_erased_pixels_are_normal_and_others_stay() -> None:
     values = got[inside]
     assert stats.kstest(values.flatten()[:20_000], "norm").pvalue > 0.01
     assert (np.abs(np.corrcoef(values.T) - np.eye(3)) < 3.3 / len(values) ** 0.5).all()
-    assert torch.equal(got, erase.random_erasing(before, numbers, normals(0), probability=0.5))
+    assert torch.equal(got, mix.random_erasing(before, numbers, normals(0), probability=0.5))
 
 
 # --- Mixing -------------------------------------------------------------------------------------
@@ -419,8 +419,8 @@ def blob(batch: int) -> torch.Tensor:
 def test_the_mnist_set_is_torchvisions_chain_on_the_same_draws(oracle: Any) -> None:
     v2 = oracle("torchvision.transforms.v2.functional")
     images = blob(150)
-    numbers = drawn(mnist.SHAKE, 150, 8)
-    got = mnist.shake(images, numbers)
+    numbers = drawn(warp.SHAKE, 150, 8)
+    got = warp.shake(images, numbers)
     uniform = numbers.double()
     zoomed, levels = 0, []
     for b in range(150):
@@ -442,10 +442,10 @@ def test_the_mnist_set_is_torchvisions_chain_on_the_same_draws(oracle: Any) -> N
 
 
 def test_shake_at_zero_changes_nothing() -> None:
-    images, numbers = blob(8), drawn(mnist.SHAKE, 8, 1)
-    still = mnist.shake(images, numbers, degrees=0.0, shift=0.0, probability=0.0)
+    images, numbers = blob(8), drawn(warp.SHAKE, 8, 1)
+    still = warp.shake(images, numbers, degrees=0.0, shift=0.0, probability=0.0)
     assert torch.equal(still, images)
-    assert not torch.equal(mnist.shake(images, numbers), images)
+    assert not torch.equal(warp.shake(images, numbers), images)
 
 
 # --- All of it ----------------------------------------------------------------------------------
@@ -472,8 +472,8 @@ def test_nothing_is_made_on_another_device() -> None:
                 images, [randaugment.timm_layer(some, (16, 16)) for some in timm], 128.0
             ),
             colour.colour_jitter(images, 0.3, uniform[:3]),
-            mnist.shake(images, uniform[:7]),
-            erase.random_erasing(
+            warp.shake(images, uniform[:7]),
+            mix.random_erasing(
                 images.float(), uniform[:23], lambda rows, _: drawing[rows.start : rows.stop], 1.0
             ),
             *mix.mix(images.float(), targets, mix.kept(16, 16, mixture)),

@@ -10,13 +10,13 @@ from PIL import Image
 from ablate.data import batches, image_changes
 from ablate.data.augment import layout
 from ablate.data.augment.crop import centre_boxes, resize_area
-from ablate.data.augment.mnist import shake
 from ablate.data.augment.randaugment import tf_layer, tf_randaugment
+from ablate.data.augment.warp import shake
 from ablate.data.batches import Batches, evaluation_batches
 from ablate.data.draws import Draws
 from ablate.data.image_changes import BLOCK, ImageView, changes_of, in_blocks, normalise, shake_once
 from ablate.data.splits import Split
-from ablate.shared.recipe import Augment
+from ablate.shared.sections import Augment
 
 NONE = Augment(flip=False, crop_pad=0)
 ALL = {

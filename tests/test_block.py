@@ -16,8 +16,6 @@ from torch import nn
 from ablate.shared import choices
 from ablate.shared.errors import UserError
 from ablate.training.model import build
-from ablate.training.model.act import activation
-from ablate.training.model.attention import HeadScale
 from ablate.training.model.block import (
     BatchNormBlock,
     BatchNormFFN,
@@ -30,6 +28,7 @@ from ablate.training.model.block import (
 )
 from ablate.training.model.count import describe
 from ablate.training.model.norm import LayerNorm, OneChannelBatchNorm, Shape
+from ablate.training.model.sublayers import HeadScale, activation
 
 WIDTH, HEADS, HIDDEN, TOKENS = 12, 3, 20, 5
 LAYER = Layer(Shape(WIDTH, HEADS, grid=(2, 2), cls=1), 4, HIDDEN, 0.0, 0.0, LayerNorm)

@@ -22,7 +22,7 @@ from test_kill import kill, wait_for, workers
 
 from ablate.planning import expand
 from ablate.shared.errors import UserError
-from ablate.training.own import processes
+from ablate.training.own import command
 
 INLINE = "launcher=inline"
 
@@ -552,11 +552,11 @@ def test_an_attempt_begins_when_nothing_of_the_one_before_lives(kin, shell):
 
 def test_processes_are_those_that_have_the_tag_and_their_children(tmp_path):
     words = ["python", "-c", "import time; time.sleep(60)"]
-    tagged = {**os.environ, processes.TAG: str(tmp_path)}
+    tagged = {**os.environ, command.TAG: str(tmp_path)}
     [one, other] = [subprocess.Popen(words, env=env) for env in (tagged, dict(os.environ))]
     try:
-        wait_for(lambda: processes.of_run(str(tmp_path)) == [one.pid])
-        processes.end(str(tmp_path))
+        wait_for(lambda: command.of_run(str(tmp_path)) == [one.pid])
+        command.end(str(tmp_path))
         assert one.wait(5) == -signal.SIGKILL
         assert other.poll() is None
     finally:
@@ -602,7 +602,7 @@ def test_where_the_old_processes_may_live_the_folder_is_copied(toy, shell):
     kill([driver.pid, *workers(toy)])
     driver.wait()
     [env] = toy.glob("runs/runs/*/env.json")
-    processes.end(str(env.parent))
+    command.end(str(env.parent))
     tree = json.loads(env.read_text())
     tree["attempts"][-1]["machine"] = "another"
     env.write_text(json.dumps(tree))
@@ -626,7 +626,7 @@ def test_twenty_kills_of_driver_and_program_lose_and_double_nothing(toy, shell, 
     driver = shell.start(*words)
     for _ in range(20):
         time.sleep(draws.uniform(0.3, 1.2))
-        programs = [pid for path in toy.glob("runs/runs/*") for pid in processes.of_run(str(path))]
+        programs = [pid for path in toy.glob("runs/runs/*") for pid in command.of_run(str(path))]
         at_work = workers(toy)
         whom = draws.choice(["driver", "programs", "workers", "all"])
         chosen = {"driver": [], "programs": programs, "workers": at_work}.get(

@@ -22,9 +22,9 @@ from ablate.shared import choices
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Chosen, Plugin
-from ablate.training import compiled
+from ablate.training import numerics
 from ablate.training.calibrate import random_split
-from ablate.training.compiled import check_compile, missing, repays
+from ablate.training.numerics import check_compile, missing, repays
 from ablate.training.training import Training
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, capturing
@@ -152,11 +152,11 @@ def test_auto_compiles_runs_that_repay_it_on_a_cpu():
 def test_a_run_that_is_trained_again_is_trained_as_it_was(tmp_path, monkeypatch):
     training, asked = made({}), []
     monkeypatch.setattr(Training, "compile", lambda self: asked.append(self))
-    monkeypatch.setattr(compiled, "_hindered", lambda training: None)
+    monkeypatch.setattr(numerics, "_hindered", lambda training: None)
     for repaid, execution, wanted in ((True, "eager", 0), (False, "compiled", 1), (True, None, 2)):
-        monkeypatch.setattr(compiled, "repays", lambda *planned, repaid=repaid: repaid)
+        monkeypatch.setattr(numerics, "repays", lambda *planned, repaid=repaid: repaid)
         how = (tmp_path, lambda **notes: None, print, execution)
-        compiled.compile_step(training, 1, *how)
+        numerics.compile_step(training, 1, *how)
         assert len(asked) == wanted
 
 
@@ -170,24 +170,24 @@ def test_the_choice_is_in_the_id_but_for_auto():
 
 def test_without_a_compiler_auto_is_silent_and_true_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(compiled, "repays", lambda *planned: True)
+    monkeypatch.setattr(numerics, "repays", lambda *planned: True)
     assert missing(CPU) == "a C++ compiler (g++; CXX names another)"
     with pytest.raises(UserError, match=r"^train\.compile: true needs a C\+\+ compiler .*=auto$"):
         check_compile(tiny.run({"train.compile": True}), CPU)
     training, said = made({}), []
-    compiled.compile_step(training, 1, tmp_path, lambda **notes: None, said.append)
+    numerics.compile_step(training, 1, tmp_path, lambda **notes: None, said.append)
     assert (training.compiled, said) == (False, [])
 
 
 def test_what_can_not_be_compiled_is_not_and_nothing_has_changed(tmp_path, monkeypatch):
-    monkeypatch.setattr(compiled, "repays", lambda *planned: True)
+    monkeypatch.setattr(numerics, "repays", lambda *planned: True)
 
     def compile(self):
         self._loss = lambda *arguments: 1 / 0
 
     monkeypatch.setattr(Training, "compile", compile)
     plain, training, said = made({"norm": "batchnorm"}), made({"norm": "batchnorm"}), []
-    compiled.compile_step(training, 1, tmp_path, lambda **notes: None, said.append)
+    numerics.compile_step(training, 1, tmp_path, lambda **notes: None, said.append)
     assert said == ["not compiled: ZeroDivisionError: division by zero"]
     expected, got = after(plain), after(training)
     assert all(torch.equal(got[name], tensor) for name, tensor in expected.items())
@@ -200,11 +200,11 @@ def test_what_can_not_be_compiled_is_not_and_nothing_has_changed(tmp_path, monke
 def test_straight_equals_stopped_and_resumed(tmp_path, captured, monkeypatch):
     """What was decided at the start is kept, whatever is decided by then."""
     changes = {"train.epochs": 1, "model.drop_path": 0.5, "model.dropout": 0.1, **DEEP}
-    monkeypatch.setattr(compiled, "repays", lambda *planned: True)
+    monkeypatch.setattr(numerics, "repays", lambda *planned: True)
     run, cache = digits(**changes), tmp_path / "cache"
     straight = go(run, tmp_path / "a", cache)
     assert go(run, tmp_path / "b", cache, stop_at=3) is None
-    monkeypatch.setattr(compiled, "repays", lambda *planned: False)
+    monkeypatch.setattr(numerics, "repays", lambda *planned: False)
     resumed = go(run, tmp_path / "b", cache)
     assert straight["execution"] == resumed["execution"] == "compiled"
     assert outcome(tmp_path / "a", straight) == outcome(tmp_path / "b", resumed)

@@ -14,8 +14,7 @@ import pytest
 
 from ablate.planning.compose import Composer, resolve
 from ablate.planning.conf import compose_config, shipped
-from ablate.planning.layers import SettingsLayer
-from ablate.planning.overrides import parse
+from ablate.planning.settings import SettingsLayer, parse
 from ablate.shared import choices
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError

@@ -22,7 +22,7 @@ from conftest import Shell
 
 from ablate.audit import export
 from ablate.planning import compose, templates
-from ablate.planning.own_metric import read
+from ablate.planning.analysis_keys import read
 from ablate.shared import parts, spec
 from ablate.shared.errors import UserError
 from ablate.shared.trainer import any_run
@@ -326,7 +326,7 @@ def test_nothing_of_the_users_runs_while_it_is_planned(users):
         write(folder, new, f"open('ran', 'w')\n{TEXTS[new]}")
     code = (
         "import sys; from pathlib import Path; from ablate.planning import compose;"
-        "from ablate.planning.own_metric import read; trainer, model, *others = sys.argv[1:];"
+        "from ablate.planning.analysis_keys import read; trainer, model, *others = sys.argv[1:];"
         "[compose.resolve(words, Path('runs')) for words in ([trainer], [model], others)];"
         "read('own_metric:Part', Path.cwd(), ''); assert 'torch' not in sys.modules"
     )

@@ -18,7 +18,7 @@ from test_kill import kill, workers
 from torch import nn
 
 from ablate.analysis.paper import beside
-from ablate.data import coloured_digits
+from ablate.data import bundled_sets
 from ablate.data.cache import prepare
 from ablate.data.splits import Split
 from ablate.planning.compose import resolve_data
@@ -482,7 +482,7 @@ def test_the_pairs_that_are_tested_are_in_no_other_split_nor_are_their_digits(tm
     tree, _ = resolve_data("coloured_digits", [], tmp_path)  # 8x8, which the sweep enlarges
     cached, bunch = prepare(section(Data, tree["data"], "data"), tmp_path), load_digits()
     shapes = {image.tobytes(): n for n, image in enumerate(bunch.images.astype(np.uint8))}
-    colours = np.array([*coloured_digits.COLOURS.values()])
+    colours = np.array([*bundled_sets.COLOURS.values()])
     seen, rows = {}, {}
     for split in ("train", "validation", "test"):
         part = cached.split(split)
@@ -497,7 +497,7 @@ def test_the_pairs_that_are_tested_are_in_no_other_split_nor_are_their_digits(tm
         row = [shapes[image.tobytes()] for image in sixteen]
         digit = bunch.target[row]
         names = [
-            f"{list(coloured_digits.COLOURS)[c]} {coloured_digits.NUMBERS[d]}"
+            f"{list(bundled_sets.COLOURS)[c]} {bundled_sets.NUMBERS[d]}"
             for c, d in zip(colour, digit, strict=True)
         ]
         said = [cached.class_names[label].split(" ", 1)[1] for label in part.labels]

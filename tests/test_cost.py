@@ -14,8 +14,8 @@ from ablate.planning.launcher import launcher_settings
 from ablate.report.planned import planned_runs, show_plan
 from ablate.report.text import device_time
 from ablate.running import estimate
-from ablate.running.costs import Costs
 from ablate.running.devices import PEAKS, START_S, Devices
+from ablate.running.estimate import Costs
 from ablate.running.gpus import GpuSet
 from ablate.running.rehearse import Rehearsals
 from ablate.running.sharing import EXCHANGED, MEETING_S

@@ -27,21 +27,19 @@ import pytest
 import torch
 from PIL import Image
 
-from ablate.data import build_journal, building, bundled_sets, cache, decode_pool, source
+from ablate.data import building, bundled_sets, cache, picture, source
 from ablate.data import splits as cached_files
 from ablate.data.augment.warp import flip_and_crop
 from ablate.data.batches import Batches, evaluation_batches
-from ablate.data.decode_pool import Array
 from ablate.data.draws import Draws
 from ablate.data.image_changes import augment, normalise
-from ablate.data.picture import Example, decode, squeeze
+from ablate.data.picture import Array, Example, decode, squeeze
 from ablate.planning.compose import resolve_data
 from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
-from ablate.shared.recipe import Augment
 from ablate.shared.schema import section
-from ablate.shared.sections import Data
+from ablate.shared.sections import Augment, Data
 
 REAL = Path(os.environ.get("ABLATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 real = pytest.mark.skipif(
@@ -799,16 +797,16 @@ def killed(
     folder: Path,
     when: Callable[[int, str], bool],
     *,
-    chunk: int = decode_pool._IMAGES,
+    chunk: int = picture._IMAGES,
     threads: int = 1,
     before: Callable[[], None] = lambda: None,
 ) -> int:
     """How many images were done when a process that decodes them was killed (-9): where `when` says
     so of that number and of the build's journal, which has each chunk before more is told."""
     journal = folder / f".{data.fingerprint}.building" / "journal.json"
-    note = build_journal.BuildJournal.note
+    note = building.BuildJournal.note
 
-    def noting(self: build_journal.BuildJournal, *what: Any) -> None:
+    def noting(self: building.BuildJournal, *what: Any) -> None:
         note(self, *what)
         self._writing.result()
 
@@ -818,8 +816,8 @@ def killed(
             os.kill(os.getpid(), signal.SIGKILL)
 
     def build() -> None:
-        decode_pool._IMAGES, build_journal._JOURNAL_S, building._REPORT = chunk, 0, 1
-        build_journal.BuildJournal.note = noting
+        picture._IMAGES, building._JOURNAL_S, building._REPORT = chunk, 0, 1
+        building.BuildJournal.note = noting
         before()
         cache.prepare(data, folder, progress, threads=threads)
 

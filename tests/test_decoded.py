@@ -15,7 +15,7 @@ from test_data import DIGITS, describe, folders
 
 from ablate.data.cache import prepare
 from ablate.data.splits import open_cached
-from ablate.running.launchers.decode import check
+from ablate.running.launchers.fork import check
 from ablate.shared import decoded
 from ablate.shared.files import to_json
 from ablate.shared.rundir import RunDir

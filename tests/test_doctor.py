@@ -452,7 +452,7 @@ def test_what_a_disk_can_not_do_is_a_problem_and_the_trial_leaves_nothing(store,
 
     monkeypatch.setattr(os, "posix_fallocate", refused)
     monkeypatch.setattr(
-        "ablate.shared.lock.fcntl.flock", lambda *_: None
+        "ablate.shared.files.fcntl.flock", lambda *_: None
     )  # locks that lock nothing
     said = [text for level, what, text in amiss(store) if level == "problem"]
     assert [text.partition(" at ")[0] for text in said] == [

@@ -24,21 +24,20 @@ import torch
 from PIL import Image, ImageOps
 from test_data import describe, folders, killed, noise, png, write_parquet
 
-from ablate.data import cache, feed
+from ablate.data import batches, cache
 from ablate.data.augment.crop import inception_boxes, resized_crop_boxes
 from ablate.data.batches import Batches, evaluation_batches
 from ablate.data.draws import Draws
 from ablate.data.image_changes import ImageView, normalise
 from ablate.data.picture import Broken
 from ablate.data.splits import EncodedSplit, open_cached
-from ablate.running.launchers.decode import check
+from ablate.running.launchers.fork import check
 from ablate.shared import decoded, spec
 from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
-from ablate.shared.recipe import Augment
 from ablate.shared.rundir import RunDir
-from ablate.shared.sections import Data
+from ablate.shared.sections import Augment, Data
 from ablate.training import attempt, worker
 from ablate.training.attempt import EXIT_ROTTEN, EXIT_STOPPED
 
@@ -289,7 +288,7 @@ def test_batches_are_the_same_whoever_decodes_and_after_a_resume(
     augment = Augment(flip=True, crop_pad=0, crop_area=0.05, style=style, randaug=1, repeats=2)
     seen = []
     for threads in (1, 2, 4):
-        monkeypatch.setattr(feed, "gathering_threads", lambda device, n=threads: n)
+        monkeypatch.setattr(batches, "gathering_threads", lambda device, n=threads: n)
         straight = Batches(train, 12, augment, Draws(2), view)
         resumed = Batches(train, 12, augment, Draws(2), view)
         steps = [straight.at(step) for step in range(5)]
@@ -457,7 +456,7 @@ def test_a_run_ends_with_the_same_bits_by_one_thread_or_two_and_resumed(
         patch.setattr(attempt, "stop_signals", lambda: asked)
         assert work(run, tmp_path / "2")[0] == EXIT_STOPPED
     for number in (1, 2):
-        monkeypatch.setattr(feed, "gathering_threads", lambda device, n=number: n)
+        monkeypatch.setattr(batches, "gathering_threads", lambda device, n=number: n)
         code, rundir = work(run, tmp_path / f"{number}")
         assert code == 0, rundir.log.read_text()
         ends.append((rundir.weights.read_bytes(), rundir.predictions.read_bytes()))

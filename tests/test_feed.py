@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 import torch
 
-from ablate.data import feed
-from ablate.data.batches import Batches
+from ablate.data import batches
+from ablate.data.batches import RING, Batches, Feed
 from ablate.data.draws import Draws
-from ablate.data.feed import RING, Feed
 from ablate.data.splits import Split
-from ablate.shared.recipe import Augment
+from ablate.shared.sections import Augment
 
 CPU = torch.device("cpu")
 
@@ -88,7 +87,7 @@ def test_every_batch_arrives_whole_however_late_it_is_copied(threads: int) -> No
 def test_a_shorter_last_batch_fits_and_nothing_is_asked_for_behind_it() -> None:
     split, asked = numbered(12), []
 
-    def wanted(number: int) -> feed.Wanted:
+    def wanted(number: int) -> batches.Wanted:
         asked.append(number)
         return split, torch.arange(12).split(5)[number], None
 
@@ -125,7 +124,7 @@ def test_an_error_comes_in_the_step_that_needed_the_batch(threads: int, bad: int
 def test_a_batch_is_gathered_while_the_one_before_it_is_used() -> None:
     split, begun = numbered(40), threading.Event()
 
-    def wanted(number: int) -> feed.Wanted:
+    def wanted(number: int) -> batches.Wanted:
         if number == 1:
             begun.set()
         return split, rows_of(number), None
@@ -140,7 +139,7 @@ def test_threads_and_links_change_no_bit_of_a_training(monkeypatch: pytest.Monke
     split = numbered(43)
     plain = Batches(split, 20, spec, Draws(0))
     for threads in (1, 2):
-        monkeypatch.setattr(feed, "gathering_threads", lambda device, n=threads: n)
+        monkeypatch.setattr(batches, "gathering_threads", lambda device, n=threads: n)
         fed = Batches(split, 20, spec, Draws(0), ahead=True)
         resumed = Batches(split, 20, spec, Draws(0), ahead=True)
         for step in (0, 1, 2, 5, 6, 0):

@@ -21,7 +21,7 @@ from ablate.data.image_changes import ImageView
 from ablate.data.splits import Split, open_cached
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.search import Search, applied
-from ablate.planning.space import default_of
+from ablate.planning.tuning import default_of
 from ablate.shared import spec
 from ablate.shared.errors import UserError
 from ablate.shared.metrics.fewshot import FEWSHOT, SEEDS, SHOTS, score

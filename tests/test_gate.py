@@ -13,7 +13,7 @@ from conftest import Shell
 from rich.text import Text
 
 from ablate.audit.bundle import Bundle
-from ablate.report.gate import Gate, console, gate
+from ablate.report.text import Gate, console, gate
 
 ODD = "\x1b[31mred\a\u202e\x9b\ntwo"
 SHOWN = r"\x1b[31mred\x07\u202e\x9b\ntwo"

@@ -14,7 +14,7 @@ import pytest
 from conftest import ABLATE, Shell, contents
 
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.lock import Lock
+from ablate.shared.files import Lock
 from ablate.shared.rundir import RunDir
 from ablate.store.events import RunState
 from ablate.store.gc import Rubbish, collect, kept, rubbish

@@ -19,7 +19,7 @@ from launcher_contract import settings
 from nvidia import EIGHT, Machine, gpu
 
 from ablate.planning.compose import Composer
-from ablate.planning.overrides import once, parse
+from ablate.planning.settings import once, parse
 from ablate.report import status
 from ablate.running import gpus, launchers
 from ablate.running.gpus import NoAnswer, busy, figures, find

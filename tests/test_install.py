@@ -14,7 +14,7 @@ from conftest import REPOSITORY
 from packaging.requirements import Requirement
 
 from ablate.audit.doctor import machine
-from ablate.shared import packages
+from ablate.shared import system
 from ablate.version import __version__
 
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
@@ -33,7 +33,7 @@ def test_the_lowest_versions_are_those_of_every_dependency_but_torch():
 
 
 def test_extras_are_known_to_the_doctor_tested_and_pinned():
-    assert EXTRAS.keys() == {*packages.EXTRAS, "dev"}
+    assert EXTRAS.keys() == {*system.EXTRAS, "dev"}
     pinned = {
         line.partition("==")[0] for line in (REPOSITORY / "constraints.txt").read_text().split()
     }
@@ -53,8 +53,8 @@ def test_extras_are_known_to_the_doctor_tested_and_pinned():
 
 
 def test_the_remedies_are_the_extras():
-    assert {name: list(map(str, EXTRAS[name])) for name in packages.EXTRAS} == {
-        name: [need] for name, (_, need) in packages.EXTRAS.items()
+    assert {name: list(map(str, EXTRAS[name])) for name in system.EXTRAS} == {
+        name: [need] for name, (_, need) in system.EXTRAS.items()
     }
 
 
@@ -66,7 +66,7 @@ def test_every_remedy_installs_under_constraints(monkeypatch):
 
     monkeypatch.setattr(metadata, "version", version)
     lines = [finding.text for finding in machine.extras()]
-    assert len(lines) == len(packages.EXTRAS) - 1
+    assert len(lines) == len(system.EXTRAS) - 1
     told = "wandb is not installed: logger=wandb needs it; "
     assert f"{told}pip install -c \"$(ablate doctor --constraints)\" 'wandb>=0.22'" in lines
     texts = [p for folder in ("ablate", "docs") for p in (REPOSITORY / folder).rglob("*.[pm][yd]")]

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from conftest import ABLATE, Shell, wait_for
 
-from ablate.shared.lock import Lock
+from ablate.shared.files import Lock
 
 pytestmark = pytest.mark.faults
 

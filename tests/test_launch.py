@@ -28,12 +28,11 @@ from ablate.planning.compose import resolve
 from ablate.running import launchers
 from ablate.running.launchers import Slot
 from ablate.running.launchers.fork import ForkServer
-from ablate.running.launchers.inline import Inline
-from ablate.running.launchers.local import MALLOC, Local, slots
+from ablate.running.launchers.local import MALLOC, Inline, Local, slots
 from ablate.running.launchers.server import importing
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import STOPPED, RunDir
-from ablate.store.liveness import HostLock
+from ablate.store.folder import HostLock
 
 
 class TestInline(LauncherContract):

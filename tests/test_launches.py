@@ -26,7 +26,7 @@ from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.store.store import Store
 from ablate.training import answers, training
-from ablate.training.model import attention
+from ablate.training.model import sublayers
 from ablate.training.model.count import describe
 from ablate.training.task import make_task
 
@@ -127,7 +127,7 @@ def pretending(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("_fused_adamw_", "_fused_sgd_"):
         missing.impl(f"{name}.tensor_lr", lambda *arguments, **options: None)
     monkeypatch.setattr(torch.nn.utils.clip_grad, "_has_foreach_support", lambda *where: True)
-    monkeypatch.setitem(attention.KERNELS, "sdpa", flash)
+    monkeypatch.setitem(sublayers.KERNELS, "sdpa", flash)
     monkeypatch.setattr(training, "arithmetic", lambda device, dtype: Autocast())
     yield
     missing._destroy()

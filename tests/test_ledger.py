@@ -18,9 +18,9 @@ from test_past_looks import reading
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.plan import Plan
-from ablate.planning.tree import file_name
+from ablate.planning.settings import file_name
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.result import FINAL
+from ablate.shared.rundir import FINAL
 from ablate.store.events import RunState, fold
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store

@@ -9,8 +9,7 @@ import pytest
 from rich.console import Console
 
 from ablate.planning.cell import Cell, PlannedRun
-from ablate.report.live import RichView
-from ablate.report.workers import metrics_lines, standing_cell, standing_line, workers_table
+from ablate.report.live import RichView, metrics_lines, standing_cell, standing_line, workers_table
 from ablate.shared.rundir import RunDir
 from ablate.store.progress import SweepProgress, Worker
 

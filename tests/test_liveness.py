@@ -18,8 +18,7 @@ import pytest
 from test_ledger import small_plan
 
 from ablate.audit.doctor import stored
-from ablate.report.logs import follow_log
-from ablate.report.show import describe_run
+from ablate.report.show import describe_run, follow_log
 from ablate.report.status import show_status
 from ablate.running.driver import Drive
 from ablate.running.driver_lock import driving, stop

@@ -23,11 +23,11 @@ from test_kill import kill, workers
 from ablate.cli.selection import Selection
 from ablate.planning.cell import Cell, PlannedRun
 from ablate.planning.logger import LOGGERS, aside, words_apart
-from ablate.running import loggers, observers
+from ablate.running import loggers
 from ablate.running.loggers import Feeders, check_installed
 from ablate.running.loggers.pages import bring, page_of
 from ablate.shared.errors import UserError
-from ablate.shared.lock import Lock
+from ablate.shared.files import Lock
 from ablate.shared.rundir import RunDir
 
 # Two runs, in words that leave time for a kill; and two in words that don't.
@@ -395,10 +395,10 @@ def test_a_failed_run_is_told_and_a_command_that_fails_is_one_warning(shell):
 
 
 def test_a_command_that_hangs_is_killed_with_what_it_started(monkeypatch, tmp_path):
-    monkeypatch.setattr(observers, "LIMIT_S", 0.5)
+    monkeypatch.setattr(loggers, "LIMIT_S", 0.5)
     pids, said = tmp_path / "pids", []
     command = f"echo $$ >> {pids}; sleep 1000 & echo $! >> {pids}; wait"
-    notifier = observers.Notifier(command, said.append)
+    notifier = loggers.Notifier(command, said.append)
     notifier.send({})
     notifier.close()
     [line] = said
@@ -409,7 +409,7 @@ def test_a_command_that_hangs_is_killed_with_what_it_started(monkeypatch, tmp_pa
 def test_no_list_of_processes_shows_the_command(tmp_path):
     said, out = [], tmp_path / "out"
     command = f"cat /proc/$PPID/cmdline /proc/$$/cmdline > {out}; : {TOKEN}"
-    notifier = observers.Notifier(command, said.append)
+    notifier = loggers.Notifier(command, said.append)
     notifier.send({})
     notifier.close()
     assert "timeout" in out.read_text()

@@ -25,8 +25,8 @@ import torch.nn.functional as F
 from PIL import ExifTags, Image
 from test_data import describe, killed, noise, png
 
-from ablate.data import cache, feed
-from ablate.data.augment.photometric import (
+from ablate.data import batches, cache
+from ablate.data.augment.colour import (
     PHOTOMETRIC,
     from_hsv,
     photometric,
@@ -38,15 +38,14 @@ from ablate.data.batches import Batches, evaluation_batches
 from ablate.data.draws import Draws
 from ablate.data.image_changes import ImageView
 from ablate.data.mask import classes
-from ablate.data.masked_crop import DRAWN, FLIP, PLACE, MaskedCrops, nearest, resized
 from ablate.data.picture import Example
+from ablate.data.picture_crop import DRAWN, FLIP, PLACE, MaskedCrops, nearest, resized_shape
 from ablate.data.source import share
 from ablate.data.splits import MaskedSplit
 from ablate.planning.compose import resolve
 from ablate.shared import decoded
 from ablate.shared.errors import UserError
-from ablate.shared.recipe import Augment
-from ablate.shared.sections import NO_CLASS, Data
+from ablate.shared.sections import NO_CLASS, Augment, Data
 
 BLOCK, CLASSES = 12, 5
 SHAPES = [(96, 70), (60, 100), (48, 48), (130, 40)]  # width, height
@@ -374,11 +373,11 @@ def test_batches_are_the_same_whoever_decodes_and_after_a_resume(
 ) -> None:
     seen = []
     for threads in (1, 3):
-        monkeypatch.setattr(feed, "gathering_threads", lambda device, n=threads: n)
+        monkeypatch.setattr(batches, "gathering_threads", lambda device, n=threads: n)
         seen.append(shown(train, 4, **GEOMETRY, photometric=True))
     for one, other in zip(*seen, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-    batches = Batches(
+    resumable = Batches(
         train,
         10,
         Augment(crop_pad=0, photometric=True, **GEOMETRY),  # type: ignore[arg-type]
@@ -386,7 +385,7 @@ def test_batches_are_the_same_whoever_decodes_and_after_a_resume(
         ImageView(48, "unit", whole="tf"),
     )
     for step in (3, 1):
-        assert torch.equal(batches.at(step)[0], seen[0][step][0])
+        assert torch.equal(resumable.at(step)[0], seen[0][step][0])
 
 
 def test_evaluation_shows_whole_pictures_one_at_a_time(train: MaskedSplit) -> None:
@@ -411,9 +410,9 @@ def test_sizes_are_those_of_the_reference():
         longer, shorter = int(2048 * u), int(512 * u)
         factor = min(longer / max(tall, wide), shorter / min(tall, wide))
         expected = int(tall * factor + 0.5), int(wide * factor + 0.5)
-        assert resized(tall, wide, 512, u) == expected
-    assert resized(300, 2000, 512, 1.0) == (307, 2048)
-    assert resized(240, 320, 240, 1.0) == (240, 320)
+        assert resized_shape(tall, wide, 512, u) == expected
+    assert resized_shape(300, 2000, 512, 1.0) == (307, 2048)
+    assert resized_shape(240, 320, 240, 1.0) == (240, 320)
 
 
 def test_pictures_are_scaled_bilinearly_and_masks_to_the_nearest() -> None:
@@ -424,7 +423,7 @@ def test_pictures_are_scaled_bilinearly_and_masks_to_the_nearest() -> None:
         draws = np.full((1, DRAWN), 0.0)
         draws[0, 0] = u
         pixels, labels = crops(draws, 200, rescale=2.0).show_both(0, picture, mask)
-        tall, wide = resized(26, 37, 200, 0.5 + 1.5 * u)
+        tall, wide = resized_shape(26, 37, 200, 0.5 + 1.5 * u)
         seen = min(tall, 200), min(wide, 200)
         planes = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None].float()
         expected = F.interpolate(planes, (tall, wide), mode="bilinear")[0].permute(1, 2, 0)

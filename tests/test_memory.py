@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ablate.shared.errors import UserError
-from ablate.training import calibrate, memory
+from ablate.training import calibrate
 from ablate.training.calibrate import random_split
 from ablate.training.journal import cost, matmul_rate, utilisation
 from ablate.training.model import build
@@ -17,17 +17,17 @@ from ablate.training.training import Training
 
 
 def test_a_batch_is_halved_to_its_divisors():
-    assert list(memory.divisors(64)) == [64, 32, 16, 8, 4, 2, 1]
-    assert list(memory.divisors(100)) == [100, 50, 25, 10, 5, 2, 1]
-    assert list(memory.divisors(7)) == [7, 1]
-    assert list(memory.divisors(1)) == [1]
+    assert list(calibrate.divisors(64)) == [64, 32, 16, 8, 4, 2, 1]
+    assert list(calibrate.divisors(100)) == [100, 50, 25, 10, 5, 2, 1]
+    assert list(calibrate.divisors(7)) == [7, 1]
+    assert list(calibrate.divisors(1)) == [1]
 
 
 def test_what_the_backward_pass_keeps_is_counted():
     """Of x -> tanh(W x), by hand: the input, 5 floats, and the result, 3; weights are not."""
     model = nn.Sequential(nn.Linear(5, 3, bias=False), nn.Tanh())
     images = torch.randn(4, 5)
-    assert memory.kept_bytes(images, model, lambda x: model(x).sum()) == 4 * (5 + 3)
+    assert calibrate.kept_bytes(images, model, lambda x: model(x).sum()) == 4 * (5 + 3)
 
 
 def test_on_a_cpu_what_fits_is_computed(monkeypatch):
@@ -37,21 +37,21 @@ def test_on_a_cpu_what_fits_is_computed(monkeypatch):
     images, target = training.inputs()
     two = slice(0, 2)
     forward = lambda some: training.part(some, target, two)  # noqa: E731
-    each = memory.kept_bytes(images[two].clone(), training.model, forward)
+    each = calibrate.kept_bytes(images[two].clone(), training.model, forward)
     before = {name: tensor.clone() for name, tensor in training.state()[0].items()}
 
     def chosen(bytes_free):
-        monkeypatch.setattr(memory, "free_bytes", lambda: bytes_free)
-        return memory.micro_batch(training)
+        monkeypatch.setattr(calibrate, "free_bytes", lambda: bytes_free)
+        return calibrate.micro_batch(training)
 
-    spare = each / memory.SPARE
+    spare = each / calibrate.SPARE
     assert chosen(100 * spare + 1) == 100
     assert chosen(100 * spare - 1) == 50
-    gradients = sum(p.nbytes for p in training.model.parameters()) / memory.SPARE
+    gradients = sum(p.nbytes for p in training.model.parameters()) / calibrate.SPARE
     assert chosen(10 * spare + 3 * gradients + 1) == 10  # three levels of a tree of ten
     assert chosen(10 * spare + 2 * gradients) < 10
     assert chosen(1) == 1
-    monkeypatch.setattr(memory, "ENOUGH", 24 * each)  # however much is free
+    monkeypatch.setattr(calibrate, "ENOUGH", 24 * each)  # however much is free
     assert chosen(1e12) == 10  # 25 don't
     after, state = training.state()
     assert state.step == 0
@@ -92,9 +92,9 @@ def test_on_a_gpu_two_steps_are_tried_in_less_than_there_is(monkeypatch):
     run = tiny.run({"train.batch": 32, "train.micro_batch": "auto", "train.steps": 9})
     training = Training(run, random_split(run.data, 32, cpu), cpu)
     before = {name: tensor.clone() for name, tensor in training.state()[0].items()}
-    monkeypatch.setattr(memory, "_computed", memory._tried)  # a device that is no GPU
+    monkeypatch.setattr(calibrate, "_computed", calibrate._tried)  # a device that is no GPU
     card = Card(monkeypatch, 16)
-    assert memory.micro_batch(training) == 8  # 16 fit into the first step, not into the second
+    assert calibrate.micro_batch(training) == 8  # 16 fit into the first step, not into the second
     assert card.steps == [(32, 0.9), (16, 0.9), (16, 0.9), (8, 0.9), (8, 0.9)]
     assert card.share == 1.0
     assert card.said == ["empty", "reset"] * 3
@@ -103,26 +103,26 @@ def test_on_a_gpu_two_steps_are_tried_in_less_than_there_is(monkeypatch):
     assert after.keys() == before.keys()
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
     card.steps.clear()
-    assert memory.micro_batch(training, at_most=9) == 8
+    assert calibrate.micro_batch(training, at_most=9) == 8
     assert [size for size, _ in card.steps] == [8, 8]
-    assert memory.micro_batch(training, at_most=4) == 4
+    assert calibrate.micro_batch(training, at_most=4) == 4
 
 
 def test_who_shares_a_gpu_takes_its_share(monkeypatch):
     card = Card(monkeypatch, 1)
-    memory.limit(torch.device("cpu"), 0.5)
-    memory.limit(device_of("cuda"), 1.0)
+    calibrate.limit(torch.device("cpu"), 0.5)
+    calibrate.limit(device_of("cuda"), 1.0)
     assert card.share == 1.0
-    memory.limit(device_of("cuda"), 0.25)
+    calibrate.limit(device_of("cuda"), 0.25)
     assert 0.2 < card.share < 0.25
 
 
 def test_a_batch_takes_what_was_decided_for_its_column():
-    assert [memory.part(batch, 24) for batch in (100, 64, 24, 10)] == [10, 16, 24, 10]
+    assert [calibrate.part(batch, 24) for batch in (100, 64, 24, 10)] == [10, 16, 24, 10]
 
 
 def test_free_memory_is_that_of_this_machine():
-    assert 1e7 < memory.free_bytes() < 1e13
+    assert 1e7 < calibrate.free_bytes() < 1e13
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from test_past_looks import reading
 from ablate.audit.verify import verify
 from ablate.planning.design import with_seeds
 from ablate.planning.expand import plan as make_plan
-from ablate.planning.plan_merge import unite
+from ablate.planning.plan import unite
 from ablate.running.board import Folders
 from ablate.shared.files import read_sealed, write_sealed
 from ablate.store import attempts

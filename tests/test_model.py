@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ablate.data.draws import Draws
 from ablate.shared import choices, sections
-from ablate.training.model import attention, build
+from ablate.training.model import build, sublayers
 from ablate.training.model.count import SHAPES, _Counter, aten, describe
 from ablate.training.model.drop import Drop, DropPath, StepKey
 from ablate.training.model.norm import LayerNorm
@@ -324,8 +324,8 @@ def test_dual_patch_norm_is_that_of_timm(oracle):
 
 def test_the_attention_kernels_agree():
     q, k, v = torch.randn(3, 2, 4, 5, 8, dtype=torch.float64)
-    fused = attention.KERNELS["sdpa"](q.float(), k.float(), v.float())
-    torch.testing.assert_close(attention.explicit(q.float(), k.float(), v.float()), fused)
+    fused = sublayers.KERNELS["sdpa"](q.float(), k.float(), v.float())
+    torch.testing.assert_close(sublayers.explicit(q.float(), k.float(), v.float()), fused)
     weights = torch.einsum("bhqd,bhkd->bhqk", q, k).div(8**0.5).softmax(-1)
     expected = torch.einsum("bhqk,bhkd->bhqd", weights, v)
     torch.testing.assert_close(fused.double(), expected, atol=1e-6, rtol=1e-5)
@@ -333,10 +333,10 @@ def test_the_attention_kernels_agree():
 
 def test_the_attention_kernel_follows_device_and_dtype():
     cpu, cuda = torch.device("cpu"), torch.device("cuda", 0)
-    assert attention.kernel(cpu, torch.bfloat16) == "explicit"
-    assert attention.kernel(cpu, torch.float32) == "sdpa"
-    assert attention.kernel(cpu, torch.float64) == "sdpa"
-    assert attention.kernel(cuda, torch.bfloat16) == "sdpa"
+    assert sublayers.kernel(cpu, torch.bfloat16) == "explicit"
+    assert sublayers.kernel(cpu, torch.float32) == "sdpa"
+    assert sublayers.kernel(cpu, torch.float64) == "sdpa"
+    assert sublayers.kernel(cuda, torch.bfloat16) == "sdpa"
 
 
 def test_bfloat16_on_a_cpu_runs_the_explicit_kernel(monkeypatch):
@@ -344,9 +344,9 @@ def test_bfloat16_on_a_cpu_runs_the_explicit_kernel(monkeypatch):
 
     def record(q, k, v):
         calls.append(q.dtype)
-        return attention.explicit(q, k, v)
+        return sublayers.explicit(q, k, v)
 
-    monkeypatch.setitem(attention.KERNELS, "explicit", record)
+    monkeypatch.setitem(sublayers.KERNELS, "explicit", record)
     run = tiny.run({"stem": "dpn", "model.depth": 2, "block.attn": "pre+post"})
     model = build(run)
     tiny.scramble(model)

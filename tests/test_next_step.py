@@ -24,8 +24,7 @@ from ablate.running.driver import Drive
 from ablate.running.launchers import Slot
 from ablate.running.next_step import NextStep, next_step
 from ablate.shared import rundir
-from ablate.shared.result import FINAL
-from ablate.shared.rundir import RunDir
+from ablate.shared.rundir import FINAL, RunDir
 from ablate.store.events import RunState, Status
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 
 import ablate
 from ablate.audit import export
-from ablate.planning.own_metric import number_of
+from ablate.planning.analysis_keys import number_of
 from ablate.report import plot
 from ablate.shared.errors import UserError
 from ablate.store.store import Store

@@ -14,17 +14,19 @@ from torch import nn
 from ablate.data.batches import Batches
 from ablate.shared.choices import OPTIMIZERS
 from ablate.shared.errors import UserError
-from ablate.shared.recipe import Optim
+from ablate.shared.sections import Optim
 from ablate.training import calibrate
 from ablate.training.fused import Fused
 from ablate.training.model import build
 from ablate.training.optim import (
     Average,
+    Lengths,
     decay_names,
     factors,
+    learning_rate,
+    lengths,
     make_optimizer,
 )
-from ablate.training.schedule import Lengths, learning_rate, lengths
 from ablate.training.task import classify
 
 

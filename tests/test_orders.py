@@ -22,7 +22,7 @@ from ablate.running.driver import Drive
 from ablate.running.driver_lock import driving
 from ablate.running.orders import ORDERS, effect_of
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.result import FINAL
+from ablate.shared.rundir import FINAL
 from ablate.shared.spec import ids_of
 from ablate.store.events import HELD, RunState, Status
 from ablate.store.find import left_out

@@ -12,8 +12,7 @@ import pytest
 import torch
 from test_table import SPEC, finished, make_plan, tabulate
 
-from ablate.planning.analysis_keys import is_metric
-from ablate.planning.own_metric import kept, metric_of, read
+from ablate.planning.analysis_keys import is_metric, kept, metric_of, read
 from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError
 from ablate.training.task.classify import evaluate

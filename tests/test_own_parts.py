@@ -25,7 +25,7 @@ from ablate.training import own_augment
 from ablate.training.answers import check_parts
 from ablate.training.calibrate import random_split
 from ablate.training.model import build
-from ablate.training.schedule import Lengths, learning_rate, own_factor
+from ablate.training.optim import Lengths, learning_rate, own_factor
 from ablate.training.task.classify import Classify, prior_loss, targets
 from ablate.training.training import Training
 

@@ -9,10 +9,9 @@ from torch import nn
 from ablate.shared import choices
 from ablate.shared.errors import UserError
 from ablate.training.model import build
-from ablate.training.model.act import ACTS, activation
 from ablate.training.model.count import describe
-from ablate.training.model.mlp import MLP
 from ablate.training.model.norm import ExcludeCls
+from ablate.training.model.sublayers import ACTS, MLP, activation
 from ablate.training.model.traits import NormTraits, traits
 from ablate.training.optim import decay_names
 from ablate.training.probes.attention import AttentionDistance

@@ -20,8 +20,7 @@ from ablate.planning.design import Looks
 from ablate.planning.plan import Plan
 from ablate.shared.spec import to_tree
 from ablate.store import looks
-from ablate.store.looks import InterimLook, ReadColumn, ReadRow
-from ablate.store.past_looks import PastLooks
+from ablate.store.looks import InterimLook, PastLooks, ReadColumn, ReadRow
 
 ANALYSIS = {"alpha": 0.05, "spread": "one way", "family": "column", "looks": [], "margin": None}
 

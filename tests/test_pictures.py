@@ -29,7 +29,7 @@ from test_fingerprint import PLAIN
 from test_kill import wait_for
 
 from ablate.analysis.footnotes import data_notes
-from ablate.data import cache, decode_pool, source
+from ablate.data import cache, picture, source
 from ablate.data.picture import FORMATS, Broken, Example, decode
 from ablate.planning.compose import Composer
 from ablate.planning.data_section import complete
@@ -380,15 +380,15 @@ def test_a_build_killed_while_it_skips_gives_the_same_bytes(
     tmp_path: Path, spoilt: Path, at: str
 ) -> None:
     data, folder = describe(path=spoilt, broken="skip", **SPOILT), tmp_path / "cache"
-    drop = decode_pool.Array.drop
+    drop = picture.Array.drop
 
-    def dropping(array: decode_pool.Array, rows: Any) -> None:
+    def dropping(array: picture.Array, rows: Any) -> None:
         os.ftruncate = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # all rows have moved
         drop(array, rows)
 
     def before() -> None:
         if at == "drop":
-            decode_pool.Array.drop = dropping
+            picture.Array.drop = dropping
 
     killed(
         data,

@@ -25,7 +25,7 @@ from test_pilots import CPUS, offered
 from ablate.planning.compose import resolve
 from ablate.running.launchers import pilots
 from ablate.running.launchers import pilots as engines
-from ablate.running.launchers.inline import Inline
+from ablate.running.launchers.local import Inline
 from ablate.running.launchers.pilots import PilotLauncher
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import EXIT_AWAY, STOPPED, RunDir

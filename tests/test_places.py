@@ -7,16 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from ablate.running.board import ActiveRun
-from ablate.running.launchers import Slot
-from ablate.running.places import (
+from ablate.running.board import (
     AT_MOST,
     AT_ONCE_S,
+    ActiveRun,
     Ending,
     PlaceHealth,
     failure_kind,
     failures_alike,
 )
+from ablate.running.launchers import Slot
 from ablate.store.events import RunState
 
 FEW = "abcdef"

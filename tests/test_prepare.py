@@ -23,12 +23,11 @@ from conftest import ABLATE, Shell
 from test_data import DIGITS, LOAD, describe, folders, killed, noise, png, saved, write_parquet
 from test_sets import take
 
-from ablate.data import build_journal, building, cache, source
+from ablate.data import building, cache, source
 from ablate.data.splits import Cached
 from ablate.planning.compose import resolve_data
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import read_sealed
-from ablate.shared.lock import Lock
+from ablate.shared.files import Lock, read_sealed
 from ablate.shared.sections import Data
 
 SAMPLE: dict[str, Any] = {
@@ -201,7 +200,7 @@ def test_what_rotted_in_a_half_built_cache_is_decoded_again(
 def test_what_rots_while_it_is_built_is_not_sealed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build_journal, "_JOURNAL_S", 0)
+    monkeypatch.setattr(building, "_JOURNAL_S", 0)
     monkeypatch.setattr(building, "_REPORT", 1)
     folders(tmp_path / "images", "abc", 60)
     data = describe(path=tmp_path / "images", test=10)

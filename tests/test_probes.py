@@ -20,7 +20,7 @@ from ablate.shared.choices import PROBES
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir
 from ablate.training.model import build
-from ablate.training.model.attention import Attention
+from ablate.training.model.sublayers import Attention
 from ablate.training.probes import Probes
 from ablate.training.probes.attention import AttentionDistance, mean_distance
 from ablate.training.probes.gradnorm import GradNorm, steps_to_record

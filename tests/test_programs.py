@@ -18,7 +18,7 @@ from conftest import REPOSITORY, Shell
 from test_command import RESUMES, TRAIN, attempts, results
 from test_kill import kill, wait_for, workers
 
-from ablate.training.own import processes
+from ablate.training.own import command
 
 pytestmark = pytest.mark.faults
 
@@ -159,9 +159,9 @@ def typed(case: Case, folder: Path, copy: Path) -> float:
         check=True,
         capture_output=True,
         text=True,
-        env={**os.environ, processes.TAG: str(copy)},
+        env={**os.environ, command.TAG: str(copy)},
     ).stdout
-    processes.end(str(copy))
+    command.end(str(copy))
     if case.file:
         return float(json.loads((copy / "out" / case.file).read_text())[case.metric])
     return float(re.findall(case.line, printed.replace("\r", "\n"), re.M)[-1])
@@ -190,7 +190,7 @@ def test_a_sweep_of_a_program_has_what_the_program_gives(name, shell, tmp_path):
     assert len({*found.values()}) > 2  # other settings and seeds are others
     assert "nothing wrong" in shell("verify").out
     for run in (shell.folder / "runs" / "runs").iterdir():
-        assert processes.of_run(str(run)) == []  # nor a heart that beats
+        assert command.of_run(str(run)) == []  # nor a heart that beats
 
 
 def test_a_program_that_resumes_by_itself_goes_on(shell):

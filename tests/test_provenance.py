@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from ablate.api import training
+from ablate.api.training import origin
 from ablate.planning.compose import resolve
-from ablate.shared import git as questions
+from ablate.shared import system as questions
 from ablate.shared.rundir import RunDir
-from ablate.store import provenance
-from ablate.store.provenance import origin
 from ablate.training import worker
 from ablate.training.attempt import EXIT_FAILED, EXIT_STOPPED
 
@@ -73,7 +73,7 @@ def test_what_was_not_committed_is_kept_once(repository, tmp_path):
 
 
 def test_a_long_diff_is_cut_and_says_so(repository, tmp_path, monkeypatch):
-    monkeypatch.setattr(provenance, "DIFF_BYTES", 300)
+    monkeypatch.setattr(training, "DIFF_BYTES", 300)
     (repository / "notes.txt").write_text("x" * 1000)
     name = origin(tmp_path / "diffs")["git"]["diff"]
     text = (tmp_path / name).read_text()

@@ -17,12 +17,11 @@ from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
-from ablate.training import journal, memory
+from ablate.training import calibrate, journal
 from ablate.training.loop import Machine, TrainingStopped, train
-from ablate.training.model import attention, build
+from ablate.training.model import build, sublayers
 from ablate.training.numerics import choose
-from ablate.training.optim import Average
-from ablate.training.schedule import learning_rate, lengths
+from ablate.training.optim import Average, learning_rate, lengths
 from ablate.training.task.classify import prior_loss
 from ablate.training.training import Training
 
@@ -180,11 +179,11 @@ def test_an_automatic_micro_batch_is_kept_when_memory_changes(tmp_path, cache, m
     run = digits(**{"train.micro_batch": "auto", "train.epochs": 2})
     whole = go(run, tmp_path / "whole", cache)
     assert whole["micro_batch"] == 64
-    monkeypatch.setattr(memory, "free_bytes", lambda: 400_000)
+    monkeypatch.setattr(calibrate, "free_bytes", lambda: 400_000)
     straight = go(run, tmp_path / "a", cache)
     assert 1 < straight["micro_batch"] < 64
     assert go(run, tmp_path / "b", cache, stop_at=7) is None
-    monkeypatch.setattr(memory, "free_bytes", lambda: 1e12)
+    monkeypatch.setattr(calibrate, "free_bytes", lambda: 1e12)
     assert outcome(tmp_path / "a", straight) == outcome(
         tmp_path / "b", go(run, tmp_path / "b", cache)
     )
@@ -260,7 +259,7 @@ def test_bfloat16_trains_and_resumes_to_the_same_bits(tmp_path, cache, monkeypat
         assert q.device.type == "meta"  # what is counted, not computed
         return q
 
-    monkeypatch.setitem(attention.KERNELS, "sdpa", fused)
+    monkeypatch.setitem(sublayers.KERNELS, "sdpa", fused)
     run = digits(**{"train.precision": "bf16", "train.epochs": 2})
     resumed(run, tmp_path, cache, 20)
     assert choose(run, torch.device("cpu")).kernel == "explicit"  # as it is

@@ -21,7 +21,7 @@ from ablate.shared.build import build_run
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
 from ablate.training import journal, sealed_file, worker
-from ablate.training.checkpoint import read_checkpoint
+from ablate.training.journal import read_checkpoint
 from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model import build
 

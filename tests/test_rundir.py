@@ -13,8 +13,7 @@ import time
 
 import pytest
 
-from ablate.shared.files import write_whole
-from ablate.shared.lock import Lock
+from ablate.shared.files import Lock, write_whole
 from ablate.shared.rundir import Metrics, RunDir
 
 
@@ -50,7 +49,7 @@ def test_a_failed_write_leaves_what_was_there_and_no_litter(tmp_path):
 
 HOLD = """
 import sys, time, pathlib
-from ablate.shared.lock import Lock
+from ablate.shared.files import Lock
 lock = Lock(pathlib.Path(sys.argv[1]))
 assert lock.acquire()
 lock.note(pid=1, word="held")

@@ -28,8 +28,7 @@ from ablate.report.formats import render
 from ablate.shared.errors import UserError
 from ablate.store import looks
 from ablate.store.ledger import Ledger
-from ablate.store.looks import look
-from ablate.store.past_looks import PastLooks
+from ablate.store.looks import PastLooks, look
 from ablate.store.store import Store
 
 FILE = """

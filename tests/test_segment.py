@@ -44,8 +44,8 @@ from ablate.training import journal
 from ablate.training.calibrate import random_split
 from ablate.training.loop import Machine, train
 from ablate.training.model import Segmenter, build
+from ablate.training.optim import Lengths, learning_rate
 from ablate.training.ranks import ALONE
-from ablate.training.schedule import Lengths, learning_rate
 from ablate.training.starting_weights import begin, check_shapes
 from ablate.training.task.segment import Segment, Windows
 from ablate.training.training import Training, arithmetic

@@ -12,13 +12,13 @@ import torch
 
 from ablate.data.splits import Split
 from ablate.planning.expand import plan as make_plan
-from ablate.running.decisions import decision_for, settle, shape
 from ablate.running.gpus import Gpu, GpuSet
 from ablate.running.launchers import Slot
+from ablate.running.preflight import decision_for, settle, shape
 from ablate.shared.spec import to_tree
 from ablate.store.store import Store
+from ablate.training import calibrate, numerics
 from ablate.training import column_decision as training
-from ablate.training import memory, numerics
 
 CPU = torch.device("cpu")
 BOTH = ("train.micro_batch=auto", "train.deterministic=auto", "seeds=2")
@@ -143,7 +143,7 @@ def test_the_heaviest_decides_and_one_that_breaks_does_not(monkeypatch, digits, 
     ]
     each = {d: training._kept(run, CPU, {}) for d, run in zip(depths, runs, strict=True)}
     assert each[1] < each[2] < each[3]
-    monkeypatch.setattr(memory, "free_bytes", lambda: 30 * each[3] / memory.SPARE)
+    monkeypatch.setattr(calibrate, "free_bytes", lambda: 30 * each[3] / calibrate.SPARE)
 
     def found(some, **known):
         return training.settle(some, ["micro_batch"], known, tmp_path, CPU)

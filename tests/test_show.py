@@ -30,14 +30,12 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.compose import resolve
 from ablate.planning.plan import Plan
-from ablate.report.logs import follow_log
-from ablate.report.show import compare_runs, describe_run
+from ablate.report.show import compare_runs, describe_run, follow_log
 from ablate.report.text import sparkline
 from ablate.running import launchers
 from ablate.running.orders import check
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import to_json
-from ablate.shared.lock import Lock
+from ablate.shared.files import Lock, to_json
 from ablate.shared.rundir import RunDir
 from ablate.store.events import RunState
 from ablate.store.find import find_run, planned_as

@@ -216,7 +216,7 @@ def test_kendalls_tau_with_ties_is_exact(x, seed, tied):
 
 
 def test_kendalls_tau_of_many_rows_with_ties_in_both_draws_orders(monkeypatch):
-    monkeypatch.setattr("ablate.analysis.stats.exact.MOST_ORDERED", 4)
+    monkeypatch.setattr("ablate.analysis.stats.estimate.MOST_ORDERED", 4)
     x, y = np.array([[1.1, 0.7, 1.4, 1.4, 1.9, 0.2, 0.3], [0.9, 0.7, 1.1, 1.6, 1.3, 0.7, 0.1]])
     found = stats.kendall(x, y)
     assert found.p == pytest.approx(by_enumeration(x, y), abs=4 * math.sqrt(found.p / 1e5))

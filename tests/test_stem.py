@@ -13,9 +13,9 @@ from torch import nn
 from ablate.shared import choices
 from ablate.shared.errors import UserError
 from ablate.training.model import build
-from ablate.training.model.conv import ConvStem, stages
 from ablate.training.model.count import describe
 from ablate.training.model.stem import (
+    ConvStem,
     DualBatchNorm,
     DualPatchNorm,
     DualRMSNorm,
@@ -28,6 +28,7 @@ from ablate.training.model.stem import (
     PostNorm,
     PostPosembNorm,
     PreNorm,
+    stages,
 )
 from ablate.training.model.whiten import RIDGE, WhitenNormStem, WhitenStem, moments, whitening
 

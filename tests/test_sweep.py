@@ -17,9 +17,9 @@ from ablate.planning.conf import shipped
 from ablate.planning.plan import Plan
 from ablate.shared import choices
 from ablate.shared.errors import UserError
-from ablate.shared.recipe import Optim, Train
 from ablate.shared.schema import section
-from ablate.training.schedule import lengths
+from ablate.shared.sections import Optim, Train
+from ablate.training.optim import lengths
 
 STUBS = Path(__file__).parent / "conf_stub"
 SMALL = "variants: [{a: {}}, {b: {stem: dpn}}]\n"

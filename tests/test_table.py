@@ -24,8 +24,7 @@ from ablate.planning.plan import Plan
 from ablate.report.formats import CSV_FIELDS, DEFAULT, render
 from ablate.report.formats.layout import sheet
 from ablate.shared.errors import UserError
-from ablate.store.looks import look
-from ablate.store.past_looks import PastLooks
+from ablate.store.looks import PastLooks, look
 
 tabulate = functools.partial(making.tabulate, words=True)  # as `report.reading` has it
 

@@ -21,7 +21,7 @@ from pages import blocks
 from test_kill import freeze, kill, thaw, wait_for, workers
 
 from ablate.audit import export
-from ablate.audit.doctor import own_check
+from ablate.audit.doctor import resume_check
 from ablate.planning import compose, expand
 from ablate.running.launchers import Slot, pilots
 from ablate.running.launchers import pilots as engines
@@ -33,7 +33,7 @@ from ablate.shared.trainer import any_run
 from ablate.store import attempts
 from ablate.store.store import Store
 from ablate.training.answers import ANSWERS
-from ablate.training.own import state as states
+from ablate.training.own import handle as states
 from ablate.training.own import work
 
 FILES = blocks("file")
@@ -697,7 +697,7 @@ def test_doctor_says_whether_a_kill_changes_its_bits(toy, shell):
     assert re.search(lines.pop("toy"), " ".join(texts)), texts
     for name, line in lines.items():
         tree, _ = compose.resolve([f"trainer={name}", "trainer.steps=9"], Path("runs"))
-        found = own_check.resume(Slot("cpu", "cpu", "cpu"), name, tree, compared)
+        found = resume_check.resume_own(Slot("cpu", "cpu", "cpu"), name, tree, compared)
         assert re.search(line, " ".join(finding.text for finding in found)), name
 
 

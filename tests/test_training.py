@@ -17,7 +17,7 @@ from ablate.shared.errors import UserError
 from ablate.shared.metrics import DEFAULT, TASKS
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import to_tree, tree_identity
-from ablate.training import calibrate, memory
+from ablate.training import calibrate
 from ablate.training.calibrate import random_split
 from ablate.training.numerics import device_of
 from ablate.training.training import Training
@@ -139,7 +139,7 @@ def test_calibration_and_the_search_for_a_micro_batch_take_the_step_that_trains(
     calibrate.seconds_per_step(run, run.train.batch, CPU)
     assert taken == ["step", "part"]
     taken.clear()
-    memory.micro_batch(begun(run))
+    calibrate.micro_batch(begun(run))
     assert taken == ["part"]  # a CPU's is computed: too much is not refused there, but kills
     taken.clear()
     training = begun(run)
@@ -150,10 +150,12 @@ def test_calibration_and_the_search_for_a_micro_batch_take_the_step_that_trains(
         torch.cuda, "set_per_process_memory_fraction", lambda share, device: limits.append(share)
     )
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
-    assert memory._tried(4, training)  # a GPU's is tried: two steps, in less memory than there is
+    assert calibrate._tried(
+        4, training
+    )  # a GPU's is tried: two steps, in less memory than there is
     assert taken == 2 * ["step", "part", "part"]
     assert bits(training) == before
-    assert limits == [memory.MARGIN * 0.5, 0.5]
+    assert limits == [calibrate.MARGIN * 0.5, 0.5]
 
 
 def calls(tree: ast.AST) -> set[str]:
@@ -185,7 +187,7 @@ def test_only_the_task_knows_its_metrics_by_name():
     # Of another task, which has a loss of its own; the field of predictions; the key train.loss.
     own |= {"shared/metrics/contrastive.py", "training/task/contrastive.py"}
     own |= {"running/rehearse.py", "planning/templates.py"}
-    own |= {"report/workers.py"}  # the heading of the training loss, which every task has
+    own |= {"report/live.py"}  # the heading of the training loss, which every task has
     names = {metric.key for metric in TASKS[DEFAULT].metrics}
     names |= {f"val_{name}" for name in names}
     found = {}

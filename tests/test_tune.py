@@ -30,8 +30,7 @@ from ablate.analysis.scores import short
 from ablate.analysis.table import WARNINGS
 from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.expand import plan as make_plan
-from ablate.planning.plan import Plan
-from ablate.planning.plan_merge import unasked
+from ablate.planning.plan import Plan, unasked
 from ablate.planning.search import Search
 from ablate.shared.errors import UserError
 from ablate.store.store import Store

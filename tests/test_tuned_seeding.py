@@ -17,8 +17,7 @@ from ablate.analysis.seeding import Seeding
 from ablate.api import training
 from ablate.planning.cell import FIRST_TUNING_SEED
 from ablate.planning.expand import plan as make_plan
-from ablate.planning.plan import Plan
-from ablate.planning.plan_merge import unasked, unite
+from ablate.planning.plan import Plan, unasked, unite
 from ablate.planning.search import Search
 from ablate.shared.errors import UserError
 from ablate.store import looks

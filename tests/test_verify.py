@@ -30,8 +30,8 @@ from ablate.shared.files import to_json
 from ablate.shared.metrics import classify
 from ablate.shared.rundir import RunDir
 from ablate.store import looks
+from ablate.store.folder import HostLock
 from ablate.store.ledger import Ledger, result_detail
-from ablate.store.liveness import HostLock
 from ablate.store.store import Store
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -15,7 +15,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from test_data import REAL, describe, folders, in_process, noise, png, real, saved, write_parquet
 
-from ablate.data import cache, coloured_digits, labels, source
+from ablate.data import bundled_sets, cache, source, stored_set
 from ablate.planning.compose import resolve, resolve_data
 from ablate.shared.errors import UserError
 from ablate.shared.schema import hints
@@ -38,7 +38,7 @@ def test_the_closest_object_s_depth_is_in_the_interval_that_ends_with_it(z, numb
         {"pixel_coords": [[1.0, 2.0, far], [5.0, 0.0, z]], "color": [3, 4]},
         [{"pixel_coords": [0.0, 0.0, z]}, {"pixel_coords": [0.0, 0.0, far]}],
     ):
-        assert labels.clevr_distance(value) == number
+        assert stored_set.clevr_distance(value) == number
 
 
 @pytest.mark.parametrize(("z", "number"), KITTI)
@@ -48,33 +48,35 @@ def test_the_closest_vehicle_is_a_car_a_van_or_a_truck(z, number):
             "type": [3, kind, 0],
             "location": [[0.0, 0.0, 1.0], [9.0, 9.0, z], [0.0, 0.0, 1e5]],
         }
-        assert labels.kitti_distance(things) == number
+        assert stored_set.kitti_distance(things) == number
         rows = [
             dict(zip(things, thing, strict=True)) for thing in zip(*things.values(), strict=True)
         ]
-        assert labels.kitti_distance(rows) == number
-    assert labels.kitti_distance({"type": [3, 7], "location": [[0.0, 0.0, z]] * 2}) == 3
-    assert labels.kitti_distance([]) == 3
+        assert stored_set.kitti_distance(rows) == number
+    assert stored_set.kitti_distance({"type": [3, 7], "location": [[0.0, 0.0, z]] * 2}) == 3
+    assert stored_set.kitti_distance([]) == 3
 
 
 def test_depths_are_as_numpy_digitizes_them():
     depths = np.random.default_rng(0).uniform(0, 30, 500).round(1)
     theirs = np.digitize(depths, [8, 8.5, 9, 9.5, 10], right=True)
-    assert [labels.clevr_distance([z]) for z in depths.tolist()] == theirs.tolist()
+    assert [stored_set.clevr_distance([z]) for z in depths.tolist()] == theirs.tolist()
     metres = (depths * 40).tolist()
     theirs = np.digitize(metres, [8, 20, 999], right=True)
-    ours = [labels.kitti_distance([{"type": 0, "location": [0.0, 0.0, z]}]) for z in metres]
+    ours = [stored_set.kitti_distance([{"type": 0, "location": [0.0, 0.0, z]}]) for z in metres]
     assert ours == theirs.tolist()
 
 
 def test_counts_places_and_angles():
-    assert [labels.clevr_count(count) for count in (3, 10)] == [0, 7]
-    assert labels.clevr_count([[0.0, 0.0, 9.0]] * 5) == 2
-    assert labels.clevr_count({"color": [1] * 4, "pixel_coords": [[0, 0, 9]] * 4}) == 1
-    assert [labels.dsprites_position(n) for n in range(32)] == [n for n in range(16) for _ in "12"]
+    assert [stored_set.clevr_count(count) for count in (3, 10)] == [0, 7]
+    assert stored_set.clevr_count([[0.0, 0.0, 9.0]] * 5) == 2
+    assert stored_set.clevr_count({"color": [1] * 4, "pixel_coords": [[0, 0, 9]] * 4}) == 1
+    assert [stored_set.dsprites_position(n) for n in range(32)] == [
+        n for n in range(16) for _ in "12"
+    ]
     sizes = itertools.islice(itertools.cycle((3, 2)), 16)
     angles = [number for number, size in enumerate(sizes) for _ in range(size)]
-    assert [labels.dsprites_orientation(n) for n in range(40)] == angles
+    assert [stored_set.dsprites_orientation(n) for n in range(40)] == angles
     assert angles == np.floor(np.arange(40) / 2.5).tolist()
 
 
@@ -97,9 +99,9 @@ def test_a_value_that_does_not_fit_a_rule_is_named_with_its_row(rule, value):
 
 
 def test_every_rule_has_a_name_among_the_settings():
-    named = [*labels.RULES, *BAD]
+    named = [*stored_set.RULES, *BAD]
     assert all(repr(name) in str(hints(Data)["rule"]) for name in named)
-    assert sorted(labels.RULES) == sorted(BAD)
+    assert sorted(stored_set.RULES) == sorted(BAD)
 
 
 def scenes(file: Path, depths: list[list[float]]) -> None:
@@ -314,18 +316,16 @@ def test_coloured_digits_are_a_set_of_ten_classes_by_their_digit(tmp_path):
     by_caption = describe(classes=100, **common)
     assert by_digit.fingerprint != by_caption.fingerprint
     ours, theirs = (cache.prepare(data, tmp_path) for data in (by_digit, by_caption))
-    assert ours.class_names == list(coloured_digits.NUMBERS)
+    assert ours.class_names == list(bundled_sets.NUMBERS)
     assert (ours.counts["train"], ours.counts["validation"]) == (800, 200)
     shown = load_digits().target
-    places = {
-        split: coloured_digits.rows(split, shown) for split in ("train", "validation", "seen")
-    }
+    places = {split: bundled_sets.rows(split, shown) for split in ("train", "validation", "seen")}
     chosen = source.cut(by_digit, {split: len(rows) for split, rows in places.items()})
     for split, (stored, rows) in chosen.items():
         digits = [shown[places[stored][row][0]] for row in rows]
         assert ours.split(split).labels.tolist() == digits
         captions = [theirs.class_names[number] for number in theirs.split(split).labels.tolist()]
-        assert [coloured_digits.NUMBERS.index(text.split()[-1]) for text in captions] == digits
+        assert [bundled_sets.NUMBERS.index(text.split()[-1]) for text in captions] == digits
         assert (ours.split(split).images == theirs.split(split).images).all()
     with pytest.raises(UserError, match=r"data\.classes: 100, but .* has 10 classes: zero"):
         source.open_source(describe(label="digit", classes=100, **common))
@@ -358,7 +358,7 @@ SETS: dict[str, tuple[int, str, str, str, int]] = {
 
 
 def test_vtab_has_nineteen_sets():
-    shipped = Path(labels.__file__).parents[2] / "conf" / "data"
+    shipped = Path(stored_set.__file__).parents[2] / "conf" / "data"
     assert {path.stem for path in shipped.glob("vtab_*.yaml")} == {f"vtab_{name}" for name in SETS}
 
 
@@ -369,7 +369,7 @@ def test_a_set_of_vtab_plans_offline_and_says_whose_choice_its_images_are(name, 
     data = Data(**tree["data"])
     assert [data.classes, data.train, data.validation, data.test] == [classes, *slices]
     assert (data.size, data.channels, data.cache, data.order) == (224, 3, "encoded", "keyed")
-    assert data.rule in (None, *labels.RULES)
+    assert data.rule in (None, *stored_set.RULES)
     assert cache.count(data, tmp_path) == {"train": 800, "validation": 200, "test": tested}
     said = (
         f"data.order=keyed: which images of vtab_{name} are learnt from and tested on is our "

@@ -18,19 +18,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import ablate
 from ablate.planning import compose, expand
-from ablate.running.costs import shared_weights
+from ablate.running.estimate import shared_weights
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.shared.spec import Run
 from ablate.training import answers
 from ablate.training.calibrate import random_split
-from ablate.training.compiled import repays
 from ablate.training.model import build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments
 from ablate.training.model.whole_model import features
-from ablate.training.numerics import kernel
+from ablate.training.numerics import kernel, repays
 from ablate.training.optim import decay_names
 from ablate.training.starting_weights import begin, check_start
 from ablate.training.training import Training

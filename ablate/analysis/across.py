@@ -14,7 +14,7 @@ from ablate.analysis.scores import Scores, by_replicate
 from ablate.planning.cell import Column, wide_places
 from ablate.planning.changes import with_part
 from ablate.planning.plan import Plan
-from ablate.store.past_looks import PastLooks
+from ablate.store.looks import PastLooks
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ablate.analysis import imports, stats
+from ablate.analysis import stats, trained_on
 from ablate.analysis.across import noisy
 from ablate.analysis.judging import gain_alpha
 from ablate.analysis.scores import Scores
@@ -19,8 +19,7 @@ from ablate.analysis.trained_on import length_of
 from ablate.planning.cell import FIRST_TUNING_SEED, Tune
 from ablate.planning.design import ONE_SEARCH
 from ablate.planning.plan import Plan
-from ablate.store.looks import changes
-from ablate.store.past_looks import PastLooks, SeedCounts
+from ablate.store.looks import PastLooks, SeedCounts, changes
 from ablate.store.store import REMEDY
 
 
@@ -52,7 +51,7 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
     less = ", lower being better" if of.sign < 0 else ""
     less = ", neither direction being better" if of.neutral else less
     blocks = plan.design.blocks
-    methods, usual = (METHODS, plan.spread) if blocks else (imports.METHODS, "one way")
+    methods, usual = (METHODS, plan.spread) if blocks else (trained_on.METHODS, "one way")
     spreads = " or ".join(dict.fromkeys(methods[column.judged_by] for column in columns))
     over, intervals = ("seeds", "training seeds") if blocks else ("runs", "the runs of the sheet")
     how = (
@@ -177,7 +176,7 @@ def warnings(
     for score in cells:
         missing[score.cell.row] += len(score.missing)
     unfinished = [Note("unfinished", _unfinished(plan, missing))] if missing.total() else []
-    found = [*imports.notes(plan)]
+    found = [*trained_on.notes(plan)]
     if plan.skipped:
         without = "The table leaves out these seeds"
         if plan.unevenly_skipped:

@@ -14,24 +14,25 @@ from functools import partial
 from ablate.analysis import stats
 from ablate.analysis.across import noisy
 from ablate.analysis.captions import count
-from ablate.analysis.correct import Correct, Predictions, correct
 from ablate.analysis.effects import judge_changes
 from ablate.analysis.judging import sequential_of
 from ablate.analysis.scores import (
+    Correct,
     Curves,
+    Predictions,
     Probes,
     Results,
     Scores,
     all_scores,
     blocks_of,
     by_replicate,
+    correct,
 )
 from ablate.planning.changes import Changes, with_part
 from ablate.planning.design import Standing
 from ablate.planning.plan import Plan
 from ablate.store import looks
-from ablate.store.looks import InterimLook
-from ablate.store.past_looks import PastLooks
+from ablate.store.looks import InterimLook, PastLooks
 
 GOES_ON = "goes on"
 STOPPED = "no verdict (a run diverged, collapsed or missed the threshold)"  # or the baseline's did

@@ -13,7 +13,7 @@ from ablate.analysis.scores import Scores, sets_of
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.plan import Plan
 from ablate.shared.metrics import Metric
-from ablate.store.past_looks import PastLooks
+from ablate.store.looks import PastLooks
 
 if TYPE_CHECKING:  # numpy and scipy
     from ablate.analysis.course import RowCourse

@@ -441,7 +441,7 @@ class Recipes:
 
     def _of(self, regime: str, arch: str) -> Mapping[str, Any] | None:
         """Compose the settings of a recipe; None for an architecture that it does not know."""
-        from ablate.planning.layers import SettingsLayer
+        from ablate.planning.settings import SettingsLayer
         from ablate.shared import spec
 
         if (regime, arch) not in self.known:

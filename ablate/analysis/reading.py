@@ -20,8 +20,7 @@ from ablate.planning.plan import Plan
 from ablate.store import looks
 from ablate.store.events import Look
 from ablate.store.ledger import Unrecorded
-from ablate.store.looks import InterimLook
-from ablate.store.past_looks import PastLooks
+from ablate.store.looks import InterimLook, PastLooks
 from ablate.store.store import Store
 
 

@@ -13,7 +13,7 @@ from ablate.planning.plan import Plan
 from ablate.planning.search import Grower, Lines, Metrics, Results, Search
 from ablate.store import looks
 from ablate.store.events import Look
-from ablate.store.past_looks import PastLooks
+from ablate.store.looks import PastLooks
 from ablate.store.store import Store
 
 

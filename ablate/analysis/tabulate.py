@@ -20,7 +20,6 @@ from ablate.analysis.across import (
     p_values,
 )
 from ablate.analysis.captions import look_notes
-from ablate.analysis.correct import Predictions, Rights
 from ablate.analysis.course import ColumnCourse, follow, judged_gains, means_alone
 from ablate.analysis.course import notes as course_notes
 from ablate.analysis.effects import change_effects, placement_effects
@@ -36,8 +35,10 @@ from ablate.analysis.judging import (
 from ablate.analysis.paper import WIDE, Beside, paper_notes, recipe_notes
 from ablate.analysis.scores import (
     Curves,
+    Predictions,
     Probes,
     Results,
+    Rights,
     Scores,
     Values,
     all_scores,
@@ -67,7 +68,7 @@ from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure
 from ablate.shared.metrics import Metric
 from ablate.shared.spec import task_of
-from ablate.store.past_looks import PastLooks
+from ablate.store.looks import PastLooks
 
 
 def tabulate(

@@ -13,10 +13,10 @@ from ablate.analysis.reading import read
 from ablate.api import training
 from ablate.audit.bundle import Bundle, open_sweep
 from ablate.planning.design import Design as Design
+from ablate.planning.expand import Recall
 from ablate.planning.expand import plan as declare
-from ablate.planning.overrides import show
 from ablate.planning.plan import Plan
-from ablate.planning.recall import Recall
+from ablate.planning.settings import show
 from ablate.report.formats import render
 from ablate.shared.errors import UserError
 from ablate.store import store as stores
@@ -139,7 +139,7 @@ class Sweep:
         from ablate.planning.logger import aside
         from ablate.report.live import view
         from ablate.running.disk import await_room
-        from ablate.running.observers import Observers
+        from ablate.running.loggers import Observers
 
         if not hasattr(self, "_declare"):
             raise UserError(

@@ -1,26 +1,36 @@
-"""Trains the missing runs of a sweep, from the plan that its words declare to its last run."""
+"""Trains the missing runs of a sweep, from the plan that its words declare to its last run.
+
+Where a drive comes from: its command, folder, host, and what git says of that folder.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import math
+import os
+import platform
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ablate.analysis.captions import count, other_words
+from ablate.planning.expand import Recall
 from ablate.planning.plan import Plan
-from ablate.planning.recall import Recall
 from ablate.planning.search import Grower, Search
 from ablate.planning.sweep_paths import sweep_files
 from ablate.planning.words import alike
 from ablate.report.live import view
 from ablate.report.text import device_time, duration
 from ablate.running.launchers import Launcher, make
+from ablate.shared import system
 from ablate.shared.errors import Failure, UserError, unknown
-from ablate.shared.files import sha256_of
-from ablate.shared.result import FINAL
+from ablate.shared.files import make_folder, sha256_of, write_whole
+from ablate.shared.rundir import FINAL
 from ablate.store.events import HELD, RunState
 from ablate.store.ledger import Ledger
 from ablate.store.progress import BLOCKED, GIVEN_UP, working
@@ -28,8 +38,9 @@ from ablate.store.store import Store
 
 if TYPE_CHECKING:
     from ablate.running.driver import Outcome
-    from ablate.running.observers import Observers
+    from ablate.running.loggers import Observers
     from ablate.running.sharing import Worlds
+
 
 LONG_H = 24.0  # device-hours that are worth a question
 RETRIED = ("failed", "oom", "hung", "damaged")
@@ -79,12 +90,10 @@ class Start:
     ) -> Outcome:
         """Drive the plan of now to its last run. `retry`: states whose runs are trained again."""
         from ablate.analysis.seeding import growing
-        from ablate.running.decisions import settle
         from ablate.running.driver import Drive
         from ablate.running.driver_lock import driving
-        from ablate.running.preflight import check_parents, put_aside
+        from ablate.running.preflight import check_parents, put_aside, settle
         from ablate.running.sharing import narrowed
-        from ablate.store.provenance import origin
 
         store, name = self._store, self.plan.name
         launcher = make({**self.settings, "origin": origin(store.diffs)}, store.cache)
@@ -295,7 +304,7 @@ def _ready(
 
 def forecast(plan: Plan, store: Store, launcher: Launcher) -> SweepCost:
     """Return the warnings of a sweep and, of a long one, its cost at most."""
-    from ablate.planning.plan_merge import unasked
+    from ablate.planning.plan import unasked
     from ablate.running.estimate import costs
     from ablate.running.preflight import in_use
     from ablate.running.rehearse import rehearsed
@@ -322,7 +331,7 @@ def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> Non
     a full disk pauses it."""
     from ablate.planning.cell import spec_parents
     from ablate.running.disk import with_room
-    from ablate.running.launchers.decode import decode
+    from ablate.running.launchers.fork import decode
 
     specs = [tree for cell in plan.cells for tree in (cell.spec, *spec_parents(cell.spec))]
     work = functools.partial(decode, specs, store.root, watching, launcher.ask)
@@ -362,3 +371,45 @@ def check_outcome(outcome: Outcome, store: Store) -> None:
             f"{plan.name}: {stuck} of {progress.total} runs are blocked: what they start from "
             f"has no weights; `{why}` names it"
         )
+
+
+DIFF_BYTES = 1_000_000  # of a diff are kept
+_SECRET = re.compile(r"\+*notify=")  # a word that may hold a token
+
+
+def origin(diffs: Path) -> dict[str, Any]:
+    """What every run of this drive notes of it, as JSON: command, folder, host, git.
+
+    `git` is None outside a repository, or without git; else the commit, whether files that it
+    tracks differ from it (`dirty`), and if so `diff`, the name of the file in the store that says
+    how. Files that git doesn't track are no part of that: plug-ins have digests of their own.
+    """
+    return {
+        "command": [Path(sys.argv[0]).name, *(w for w in sys.argv[1:] if not _SECRET.match(w))],
+        "folder": os.getcwd(),
+        "host": platform.node(),
+        "git": _repository(diffs),
+    }
+
+
+def _repository(diffs: Path) -> dict[str, Any] | None:
+    commit = system.ask("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    diff = system.ask("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
+    return {
+        "commit": commit.decode().strip(),
+        "dirty": None if diff is None else bool(diff),
+        "diff": _keep(diff, diffs) if diff else None,
+    }
+
+
+def _keep(diff: bytes, diffs: Path) -> str:
+    """Write the diff once, named by its content; a long one is cut, as its last line says."""
+    path = diffs / f"{hashlib.sha256(diff).hexdigest()[:16]}.diff"
+    if len(diff) > DIFF_BYTES:
+        diff = diff[:DIFF_BYTES] + f"\n# cut: {DIFF_BYTES:,} of {len(diff):,} bytes\n".encode()
+    if not path.exists():
+        make_folder(diffs)
+        write_whole(path, diff)
+    return f"{diffs.name}/{path.name}"

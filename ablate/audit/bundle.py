@@ -24,8 +24,7 @@ from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError, other_format, unknown
 from ablate.shared.files import MOST_BYTES, is_number, read_file, read_json, to_json
 from ablate.shared.metrics import TaskChoice
-from ablate.shared.result import FINAL
-from ablate.shared.rundir import RunDir
+from ablate.shared.rundir import FINAL, RunDir
 from ablate.shared.schema import fits
 from ablate.store.events import History, Look, detail_of
 from ablate.store.find import computed, driven, instance, sweeps

@@ -18,7 +18,7 @@ from ablate.audit.bundle import Bundle, is_regular, sha256_of
 from ablate.audit.export import RAW, computing_versions, derived_files
 from ablate.audit.lean import note
 from ablate.audit.verify import Verified, remake
-from ablate.planning.own_metric import read
+from ablate.planning.analysis_keys import read
 from ablate.planning.plan import Plan
 from ablate.report.formats import ENDINGS, OURS
 from ablate.shared.errors import Failure

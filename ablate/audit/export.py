@@ -3,6 +3,8 @@
 The raw files are copied, and every other file is made from these copies. The bundle is built beside
 its place and gets its name when it is whole. An anonymous bundle has only fields that are known to
 name nobody.
+
+The weights of a finished run as a file for others.
 """
 
 from __future__ import annotations
@@ -18,11 +20,13 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ablate.analysis.own import functions, measure
 from ablate.analysis.reading import read
 from ablate.analysis.scores import Results
+from ablate.audit.bundle import ANONYMOUS, Bundle, placeless_own
+from ablate.audit.lean import PACKED, excerpt_of, pack, thin
 from ablate.planning.cell import Cell
 from ablate.planning.design import Imported
 from ablate.planning.plan import Plan
@@ -32,9 +36,10 @@ from ablate.report.frames import curves_frame, measured_records, runs_frame
 from ablate.report.page import render_page
 from ablate.report.plot import figures
 from ablate.report.show import provenance
+from ablate.running.launchers import Ask
 from ablate.shared import spec
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import read_json, to_json
+from ablate.shared.files import read_file, read_json, sha256_of, to_json, write_whole
 from ablate.shared.rundir import RunDir
 from ablate.shared.source import file_of, local_files
 from ablate.store.events import History
@@ -44,8 +49,7 @@ from ablate.version import FORMAT, __version__
 
 if TYPE_CHECKING:
     import pandas as pd
-from ablate.audit.bundle import ANONYMOUS, Bundle, placeless_own
-from ablate.audit.lean import PACKED, excerpt_of, pack, thin
+
 
 COMPUTES = ("numpy", "scipy", "pandas", "pyarrow", "matplotlib")  # a table, a curve, a figure
 # What is left of an attempt and of an event in an anonymous bundle.
@@ -366,3 +370,27 @@ def _check_nobody(bundle: Bundle, plan: Plan, store: Store) -> None:
                     f"--anonymous: {name} would name {match[0]!r}; change the title or label that "
                     f"has it, and sweep again"
                 )
+
+
+Names = Literal["ablate", "timm"]
+NAMES: tuple[Names, ...] = get_args(Names)
+
+
+def export_weights(store: Store, run: str, file: Path, names: Names, ask: Ask) -> None:
+    """Write the weights of a run to `file`, in safetensors, its tensors under our names or timm's.
+
+    With timm's its metadata say with which arguments VisionTransformer is the run's model. Raises
+    UserError for a run that has none, or whose model timm has not; Failure for weights that are not
+    what the run left.
+    """
+    folder = store.rundir(run)
+    result = folder.read_result() or {}
+    if result.get("status") != "finished":
+        raise UserError(f"--weights: {run} has not finished, so it has no weights")
+    if not folder.weights.exists() or sha256_of(folder.weights) != result["weights_sha256"]:
+        raise Failure(f"{folder.weights}: missing, or edited since the run ended")
+    if names == "ablate":
+        write_whole(file, read_file(folder.weights))
+        return
+    question = {"spec": folder.read_spec(), "weights": str(folder.weights), "file": str(file)}
+    ask("timm", question)

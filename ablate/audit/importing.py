@@ -44,8 +44,7 @@ from ablate.shared.own import (
     metric_said,
     said_by,
 )
-from ablate.shared.result import FINAL
-from ablate.shared.rundir import RunDir
+from ablate.shared.rundir import FINAL, RunDir
 from ablate.shared.spec import ids_of
 from ablate.store.events import History
 from ablate.store.ledger import Ledger, result_detail

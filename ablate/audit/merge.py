@@ -3,6 +3,8 @@
 Everything is checked before anything is written. Each run is copied beside its place and gets its
 name when it is whole; then the ledger says so, in one transaction, and then plans are written as a
 driver writes them. A kill at any moment leaves a store that opens, and the same command goes on.
+
+What `merge` reads: a store, or a bundle of `export`, as it is at one moment.
 """
 
 from __future__ import annotations
@@ -16,26 +18,91 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ablate.audit.bundle import Bundle
-from ablate.audit.source import MergeSource
+from ablate.audit.bundle import ANONYMOUS, Bundle
 from ablate.audit.verify import faults
 from ablate.planning.cell import PlannedRun
-from ablate.planning.plan import Plan
-from ablate.planning.plan_merge import unasked, unite
+from ablate.planning.plan import Plan, unasked, unite
 from ablate.planning.search import Search
-from ablate.running import decisions
-from ablate.shared.errors import Failure
-from ablate.shared.files import make_folder, open_file, sha256_of, sync_folder
+from ablate.running import preflight
+from ablate.shared.errors import Failure, UserError
+from ablate.shared.files import make_folder, open_file, read_json, sha256_of, sync_folder
 from ablate.shared.own import is_own
-from ablate.shared.result import FINAL
-from ablate.shared.rundir import RunDir, up_to
+from ablate.shared.rundir import FINAL, RunDir, up_to
 from ablate.shared.spec import also_of
-from ablate.store.events import HELD, History, Look, RunState
+from ablate.store.events import BUNDLED, HELD, History, Look, RunState
 from ablate.store.find import computed, driven
 from ablate.store.gc import Rubbish, throw_away
 from ablate.store.ledger import Ledger
+from ablate.store.pilots import beats_elsewhere
 from ablate.store.record import folded
 from ablate.store.store import Store
+
+
+@dataclass(frozen=True)
+class MergeSource:
+    """A store or a bundle, as it was when its ledger was read. `in_use`: a driver may go on with
+    runs that have no result."""
+
+    store: Store
+    plans: Sequence[Plan]
+    driven: Mapping[str, float]  # when, by sweep
+    told: Mapping[str, History]  # by run
+    looks: Sequence[tuple[float, Look]]
+    in_use: bool = False
+
+
+def read_source(root: Path) -> MergeSource:
+    """Read what a store or a bundle has. Raises UserError for any other folder, Failure where its
+    ledger, a plan or the bundle's own files were changed."""
+    bundle, store = Bundle(root), Store(root)
+    if bundle.is_one:
+        return _read_bundle(bundle)
+    if not store.ledger.exists() and not store.plans():
+        raise UserError(f"{root}: is no store, and no bundle of `ablate export`")
+    with Ledger.reading(store) as ledger:
+        if ledger.broken_seals() or ledger.lacks_its_end():
+            raise Failure(
+                f"{store.ledger}: was changed, as `ablate verify` says; `ablate doctor --repair` "
+                f"rebuilds it"
+            )
+        known = ledger.sweeps()
+        plans = [computed(store, driven(store, ledger, known, name)) for name in known]
+        with ledger.still():
+            told = {run.id: ledger.events(run.id) for plan in plans for run in plan.runs()}
+            in_use = store.driver.is_held() or bool(beats_elsewhere(store.root))
+            return MergeSource(store, plans, ledger.driven(), told, ledger.dated_looks(), in_use)
+
+
+def _read_bundle(bundle: Bundle) -> MergeSource:
+    plan, told = bundle.read()
+    if bundle.is_lean:
+        raise UserError(
+            f"{bundle.root}: is lean, so it lacks files of runs; export the sweep without --lean"
+        )
+    for run in plan.runs():
+        content = read_json(bundle.rundir(run.id).env)
+        if isinstance(content, dict) and ANONYMOUS in content:
+            raise UserError(
+                f"{bundle.root}: is anonymous, so it lacks what the hashes of its runs are of; "
+                f"export the sweep without --anonymous"
+            )
+    ends = {
+        run: max((at for at, kind, _ in history if kind in FINAL), default=0.0)
+        for run, history in told.items()
+    }
+    looks, at = [], 0.0  # it tells their order; none was before the last result that it was of
+    for look in bundle.looks_view():
+        rows = (row for column in look["columns"].values() for row in column["rows"].values())
+        at = max(at, *(ends.get(run, 0.0) for row in rows for run in row["runs"].values()), 0.0)
+        looks.append((at, look))
+    marked = {run: [_bundled(*event) for event in history] for run, history in told.items()}
+    last = max((at for history in told.values() for at, _, _ in history), default=0.0)
+    return MergeSource(bundle, [plan], {plan.name: last}, marked, looks)
+
+
+def _bundled(at: float, kind: str, detail: dict[str, Any]) -> tuple[float, str, dict[str, Any]]:
+    return at, kind, {**detail, BUNDLED: True} if kind in FINAL else detail
+
 
 # What two trainings of a run have alike where their bits are the same; times may differ.
 BITS = (
@@ -75,7 +142,7 @@ def merge(store: Store, ledger: Ledger, sources: Sequence[MergeSource]) -> list[
     work.refuse()
     work.copy()
     for source in sources:
-        decisions.bring(store, source.store)
+        preflight.bring(store, source.store)
     work.record()
     return done
 

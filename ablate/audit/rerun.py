@@ -11,11 +11,11 @@ from typing import Any
 
 from ablate.analysis.footnotes import MACHINE
 from ablate.planning.cell import PlannedRun
-from ablate.running.decisions import AUTO
 from ablate.running.launchers import Launcher, Slot
+from ablate.running.preflight import AUTO
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir
-from ablate.shared.signals import ENDING, noted
+from ablate.shared.system import ENDING, noted
 from ablate.store.store import Store
 
 SAME = "the same bits"

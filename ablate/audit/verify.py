@@ -29,8 +29,7 @@ from ablate.shared import decoded, spec
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import is_number, read_json, sha256_of
 from ablate.shared.own import is_own
-from ablate.shared.result import FINAL
-from ablate.shared.rundir import RunDir
+from ablate.shared.rundir import FINAL, RunDir
 from ablate.shared.spec import also_of, classes_of, datasets_of, said_by, task_in
 from ablate.store.events import BUNDLED, HELD, PLANNING, History, RunState
 from ablate.store.ledger import Ledger

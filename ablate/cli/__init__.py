@@ -30,7 +30,7 @@ from ablate.cli import (  # noqa: E402
 )
 from ablate.cli.mistakes import UsageError, in_words  # noqa: E402
 from ablate.cli.options import flat  # noqa: E402
-from ablate.report.gate import gate  # noqa: E402
+from ablate.report.text import gate  # noqa: E402
 from ablate.shared.errors import Failure, UserError, printable  # noqa: E402
 from ablate.version import __version__  # noqa: E402
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ablate.cli import completing
+from ablate.cli import options
 from ablate.cli.options import (
     RUNS,
     Scale,
@@ -19,7 +19,7 @@ from ablate.cli.options import (
 )
 from ablate.cli.printing import print_json
 from ablate.cli.selection import Selection, store_at
-from ablate.report.gate import begin
+from ablate.report.text import begin
 
 
 def list_(
@@ -28,7 +28,7 @@ def list_(
         argument(
             "KIND",
             "Kind to list: sweeps, norms, stems, data, ..., keys (default: all but keys).",
-            completing.kinds,
+            options.kinds,
         ),
     ] = None,
     prefix: Annotated[str, argument("PREFIX", "List only names that begin with PREFIX.")] = "",
@@ -52,7 +52,7 @@ def config(
         argument(
             "[NAME] KEY=VALUE",
             "Settings of a run, or a sweep, of which one cell.",
-            completing.words,
+            options.words,
         ),
     ] = None,
     row: Annotated[str | None, option("LABEL", "Row of the sweep (default: its baseline).")] = None,
@@ -125,8 +125,7 @@ def prepare(
     """Fetch and decode a dataset before a sweep. After a stop the same command goes on."""
     from ablate.planning.compose import resolve_data
     from ablate.report.live import view
-    from ablate.running.launchers.decode import check, remarks
-    from ablate.running.launchers.fork import ForkServer
+    from ablate.running.launchers.fork import ForkServer, check, remarks
 
     place = store_at(store)
     spec, notes = resolve_data(name, words or [], store)

@@ -17,7 +17,7 @@ import typer
 from ablate.cli.options import RUNS, StoreDir, TextFormat, argument, flag, number, option
 from ablate.cli.printing import TableView, ask_for, print_json, print_table
 from ablate.cli.selection import Selection, changing, reading, store_at
-from ablate.report.gate import begin
+from ablate.report.text import begin
 from ablate.shared.errors import Failure, UserError, unknown
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ablate.planning.plan import Plan
     from ablate.report.designs import DesignForecast
     from ablate.running.driver import Outcome
-    from ablate.running.observers import Observers
+    from ablate.running.loggers import Observers
     from ablate.store.store import Store
 
 
@@ -60,8 +60,7 @@ def sweep(
     from ablate.planning.logger import aside
     from ablate.report.live import view
     from ablate.running.disk import await_room
-    from ablate.running.loggers import check_installed
-    from ablate.running.observers import Observers
+    from ablate.running.loggers import Observers, check_installed
 
     again = [status for status in retry.split(",") if status]
     check_retry(again)

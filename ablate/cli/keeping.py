@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ablate.cli import completing
+from ablate.cli import options
 from ablate.cli.options import RUNS, Scale, StoreDir, TextFormat, argument, flag, option
 from ablate.cli.printing import ask_for, print_json
 from ablate.cli.selection import Selection, changing, reading, store_at
-from ablate.report.gate import begin
-from ablate.report.text import counted
+from ablate.report.text import begin, counted
 from ablate.shared.errors import Failure, NotThere, UserError, printable
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def doctor(
         argument(
             "NAME KEY=VALUE",
             "Name of a sweep, or settings of a run (default: quickstart).",
-            completing.words,
+            options.words,
         ),
     ] = None,
     scale: Scale = None,
@@ -134,8 +133,7 @@ def _config(
     """Return (label, the spec to check and the other specs of its sweep, launcher settings)."""
     from ablate.planning.compose import Composer
     from ablate.planning.expand import plan as make_plan
-    from ablate.planning.layers import SettingsLayer
-    from ablate.planning.overrides import once, parse, split_launcher
+    from ablate.planning.settings import SettingsLayer, once, parse, split_launcher
     from ablate.shared.spec import seeded, to_tree
 
     if words and "=" in words[0] and scale is None:
@@ -217,10 +215,10 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
     """
     from ablate.audit.rerun import SAME, RerunStopped, rerun
     from ablate.planning.compose import Composer
-    from ablate.planning.overrides import once, parse, split_launcher
+    from ablate.planning.settings import once, parse, split_launcher
     from ablate.report.live import view
     from ablate.running import launchers
-    from ablate.running.launchers.decode import decode
+    from ablate.running.launchers.fork import decode
     from ablate.shared.own import is_imported, name_of
     from ablate.store.find import driven, find_run, planned_as, sweeps
     from ablate.store.progress import SweepProgress, Worker
@@ -326,7 +324,7 @@ def merge(
     """Bring sweeps and finished runs of other stores and of bundles into this store."""
     from ablate.audit.bundle import Bundle
     from ablate.audit.merge import merge as bring
-    from ablate.audit.source import read_source
+    from ablate.audit.merge import read_source
     from ablate.shared.files import make_folder
 
     if Bundle(store).is_one:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ablate.cli import completing
+from ablate.cli import options
 from ablate.cli.options import (
     RUNS,
     Rows,
@@ -37,7 +37,7 @@ from ablate.cli.printing import (
     write_out,
 )
 from ablate.cli.selection import Selection, planned, reading, store_at
-from ablate.report.gate import begin
+from ablate.report.text import begin
 from ablate.shared.errors import NotThere, UserError, unknown
 
 if TYPE_CHECKING:
@@ -141,8 +141,7 @@ def show(
 ) -> None:
     """Show one run: history, result, curves, provenance and configuration."""
     from ablate.report import trees
-    from ablate.report.logs import follow_log, print_log
-    from ablate.report.show import compare_runs, describe_run
+    from ablate.report.show import compare_runs, describe_run, follow_log, print_log
     from ablate.store.find import find_run
 
     log_option = "--follow" if follow else "--log" if log else ""
@@ -229,7 +228,7 @@ class DrawnSelection(Selection):
         argument(
             "[NAME] [KEY=VALUE ...] KIND",
             "Name of a sweep, settings, and the kind of figure (`ablate list plots`).",
-            completing.words,
+            options.words,
         ),
     ] = field(default_factory=list)
 
@@ -262,7 +261,7 @@ def plot(
     from ablate.analysis.own import with_own
     from ablate.analysis.reading import read
     from ablate.analysis.tabulate import tabulate
-    from ablate.planning.tree import file_name
+    from ablate.planning.settings import file_name
     from ablate.report.plot import FORMATS, KINDS, draw
     from ablate.report.plot.form import Form, read_size
 
@@ -364,8 +363,8 @@ def paired(store: Store, ledger: Ledger, selection: Selection, view: TableView) 
 def print_pair(plans: Sequence[Plan], store: Store, view: TableView, mixed: bool) -> None:
     """Print two sweeps side by side, one below the other where they share no row, of the first what
     `view` shows. `mixed`: one may have been imported."""
-    from ablate.analysis.imports import mixture
     from ablate.analysis.table import Note
+    from ablate.analysis.trained_on import mixture
     from ablate.report.formats import PAIRED, render_pair
     from ablate.report.formats.tidy import tree
     from ablate.report.pair import pair

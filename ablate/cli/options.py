@@ -1,19 +1,82 @@
-"""How the commands' options are declared, and those that several commands take."""
+"""How the commands' options are declared, and those that several commands take.
+
+The names that TAB offers beyond commands and options, which typer knows. The scripts that
+`ablate --install-completion` installs ask for them: nothing is composed, no ledger is opened.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+import json
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from ablate.cli import completing
-from ablate.shared import extensions
-from ablate.shared.errors import expected
+from ablate.shared import parts
+from ablate.shared.errors import UserError, expected
+
+DECLARED = ("sweep", "plan", "config", "doctor")  # of sweep files; others are of driven sweeps
+MORE_KEYS = ("data", "launcher", "logger", "model", "probe", "recipe", "seeds", "trainer")
+
+
+def words(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of sweeps; keys, once a letter is typed; the choices of a key such as `norm=`."""
+    from ablate.planning.sweep_paths import sweep_files
+    from ablate.report.listing import key_lines
+    from ablate.shared.choices import CHOICES
+
+    before = [word for word in ctx.params.get("words") or () if word != "="]
+    key, equals, _ = incomplete.partition("=")
+    if equals:
+        return [f"{key}={name}" for name in CHOICES.get(key, ())]
+    if before and before[-1] in CHOICES:  # bash takes what stands behind `=` for a word of its own
+        return list(CHOICES[before[-1]])
+    section = "" if ctx.info_name in DECLARED else "analysis."  # of what is driven: how it is read
+    keys = dict.fromkeys(line.partition("=")[0] for line, *_ in key_lines({}) if "=" in line)
+    known = (key for key in (*keys, *MORE_KEYS) if key.startswith(section))
+    names = [f"{key}=" for key in known] if incomplete else []
+    if not before:
+        names += sweep_files() if ctx.info_name in DECLARED else _driven(ctx)
+    if ctx.info_name == "plot":
+        from ablate.report.plot import KINDS
+
+        names += KINDS
+    return names
+
+
+def scales(ctx: typer.Context) -> list[str]:
+    """The scales of the sweep file that the words name, which typer leaves in `args` behind
+    `--scale`."""
+    from ablate.planning.sweep_file import load
+    from ablate.planning.sweep_paths import find
+
+    with contextlib.suppress(UserError, KeyError):
+        return [*load(find([*(ctx.params.get("words") or ()), *ctx.args, ""][0]))[1]["scales"]]
+    return []
+
+
+def kinds() -> list[str]:
+    """What `ablate list` lists."""
+    from ablate.report.listing import KINDS
+
+    return ["sweeps", *KINDS, "keys"]
+
+
+def _driven(ctx: typer.Context) -> Iterator[str]:
+    """A name with a space is left out: bash would take it for two words."""
+    from ablate.store.folder import StoreFolder
+
+    store = ctx.params.get("store") or os.environ.get("ABLATE_STORE") or "runs"
+    for path in StoreFolder(Path(store)).plans():
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            name = json.loads(path.read_bytes())["name"]
+            yield from [name] * (" " not in name)
 
 
 def flag(name: str, help: str) -> Any:
@@ -65,7 +128,7 @@ TableFormat = Annotated[
     str | None,
     format_of(
         *("rich", "md", "latex", "html", "csv", "json"),
-        *extensions.names("ablate_formats"),
+        *parts.names("ablate_formats"),
         default=READABLE,
     ),
 ]
@@ -75,7 +138,7 @@ Rows = Annotated[
 RunName = Annotated[str, argument("RUN", "LABEL@COLUMN#SEED, or the beginning of an id.")]
 Scale = Annotated[
     str | None,
-    option(None, "Scale of the sweep file to use.", "--scale", autocompletion=completing.scales),
+    option(None, "Scale of the sweep file to use.", "--scale", autocompletion=scales),
 ]
 StoreDir = Annotated[
     Path, option(None, "Folder of runs and results.", "--store", envvar="ABLATE_STORE")

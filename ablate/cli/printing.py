@@ -129,7 +129,7 @@ def print_set(format: str | None, draw: Callable[..., Any]) -> None:
 
     `format` None is rich on a terminal, Markdown elsewhere.
     """
-    from ablate.report.gate import console
+    from ablate.report.text import console
 
     terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says
     format = format or ("rich" if terminal else "md")

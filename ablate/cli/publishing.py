@@ -8,7 +8,7 @@ from typing import Annotated
 from ablate.cli.options import argument, flag, option
 from ablate.cli.printing import check_out, write_out
 from ablate.cli.selection import Selection, planned, reading
-from ablate.report.gate import begin
+from ablate.report.text import begin
 from ablate.shared.errors import UserError, unknown
 
 
@@ -18,7 +18,7 @@ def report(
 ) -> None:
     """Write a sweep as one HTML file: verdicts, gains, figures, every run and its provenance."""
     from ablate.analysis.reading import read
-    from ablate.planning.tree import file_name
+    from ablate.planning.settings import file_name
     from ablate.report.page import FIGURES, render_page
     from ablate.report.plot import figures
     from ablate.store.record import histories, load_records
@@ -90,7 +90,7 @@ def export(
 
 
 def _export_weights(folder: Path, run: str, names: str, file: Path) -> None:
-    from ablate.audit.weights import NAMES, export_weights
+    from ablate.audit.export import NAMES, export_weights
     from ablate.running.launchers.fork import ForkServer
     from ablate.store.find import find_run
 

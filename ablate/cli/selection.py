@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from ablate.cli import completing
+from ablate.cli import options
 from ablate.cli.options import RUNS, Scale, StoreDir, argument, flag, number, option, whole
-from ablate.report.gate import begin
+from ablate.report.text import begin
 from ablate.shared.errors import UserError
 
 if TYPE_CHECKING:
-    from ablate.planning.overrides import Word
+    from ablate.planning.expand import Recall
     from ablate.planning.plan import Plan
-    from ablate.planning.recall import Recall
+    from ablate.planning.settings import Word
     from ablate.store.ledger import Ledger
     from ablate.store.store import Store
 
@@ -58,7 +58,7 @@ class Selection:
     """
 
     words: Annotated[
-        list[str], argument("NAME KEY=VALUE", "Name of a sweep, and settings.", completing.words)
+        list[str], argument("NAME KEY=VALUE", "Name of a sweep, and settings.", options.words)
     ] = field(default_factory=list)
     scale: Scale = None
     name: Annotated[

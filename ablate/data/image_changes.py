@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ablate.data.augment import colour, crop, erase, layout, mnist, operate, randaugment, warp
+from ablate.data.augment import colour, crop, layout, mix, operate, randaugment, warp
 from ablate.data.draws import Draws, uniform
 from ablate.data.picture_crop import Centre, Style, random_boxes
 from ablate.data.splits import AnySplit, Split
-from ablate.shared.recipe import Augment
+from ablate.shared.sections import Augment
 from ablate.shared.spec import Run
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in [0, 1]
@@ -138,7 +138,7 @@ def changes_of(
         moves = drawn("augment", AUGMENT)
         made.append(lambda images, rows: augment(images, spec, moves[:, rows]))
     if spec.rotate or spec.translate or spec.zoom_out:
-        shakes = drawn("shake", mnist.SHAKE)
+        shakes = drawn("shake", warp.SHAKE)
         made.append(lambda images, rows: shake(images, spec, shakes[:, rows]))
     if spec.jitter:
         jitters = drawn("jitter", colour.JITTER)
@@ -183,21 +183,21 @@ def randaugment_change(
 
 def erasing(batch: int, probability: float, draws: Draws, step: int) -> Change:
     """Random erasing, in place, of normalised images."""
-    numbers = draws.uniform("erase", step, erase.ERASING, batch)
+    numbers = draws.uniform("erase", step, mix.ERASING, batch)
 
     def changed(images: Tensor, rows: slice) -> Tensor:
         def noise(some: range, values: int) -> Tensor:
             there = range(rows.start + some.start, rows.start + some.stop)
             return normal(draws, step, there, values)
 
-        return erase.random_erasing(images, numbers[:, rows], noise, probability)
+        return mix.random_erasing(images, numbers[:, rows], noise, probability)
 
     return changed
 
 
 def shake(images: Tensor, spec: Augment, uniform: Tensor) -> Tensor:
     """Rotated, moved and zoomed out as `spec` says: uint8 (B, H, W, C) to the same."""
-    return mnist.shake(images, uniform, spec.rotate, spec.translate, spec.zoom_out)
+    return warp.shake(images, uniform, spec.rotate, spec.translate, spec.zoom_out)
 
 
 AUGMENT = 3  # uniforms that an image takes
@@ -224,7 +224,7 @@ def shake_once(split: AnySplit, spec: Augment) -> AnySplit:
     if not (spec.rotate or spec.translate or spec.zoom_out):
         return split
     assert isinstance(split, Split)  # `checks` refuses to shake what is not decoded
-    uniform = Draws(0).uniform("evaluation", 0, mnist.SHAKE, len(split))
+    uniform = Draws(0).uniform("evaluation", 0, warp.SHAKE, len(split))
     blocks = zip(split.images.split(BLOCK), uniform.split(BLOCK, 1), strict=True)
     images = torch.cat([shake(images, spec, numbers) for images, numbers in blocks])
     return replace(split, images=images)

@@ -13,15 +13,28 @@ from typing import Any
 
 import numpy as np
 
-from ablate.data.bundled_sets import DIGITS, MNIST5K, open_digits, open_mnist5k
-from ablate.data.captions import open_captions
-from ablate.data.coloured_digits import counts, open_coloured
+from ablate.data.bundled_sets import (
+    DIGITS,
+    MNIST5K,
+    counts,
+    open_coloured,
+    open_digits,
+    open_mnist5k,
+)
 from ablate.data.draws import key
-from ablate.data.labels import by_rule
 from ablate.data.mask import open_masks
 from ablate.data.picture import Example
-from ablate.data.stored_set import Part, Source, few, part_of, path_of, slice_of, wanted_splits
-from ablate.data.tables import open_hub, open_parquet, parquet_file, parquet_files
+from ablate.data.stored_set import (
+    Part,
+    Source,
+    by_rule,
+    few,
+    part_of,
+    path_of,
+    slice_of,
+    wanted_splits,
+)
+from ablate.data.tables import open_captions, open_hub, open_parquet, parquet_file, parquet_files
 from ablate.shared.dataset import BUNDLED, Listing, class_folders, local, local_splits, split_folder
 from ablate.shared.errors import UserError
 from ablate.shared.sections import Data

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from ablate.data import source
 from ablate.data.mask import classes
-from ablate.data.masked_crop import MaskedCrops
 from ablate.data.picture import Example, decode_whole
-from ablate.data.picture_crop import Cut
+from ablate.data.picture_crop import Cut, MaskedCrops
 from ablate.data.storage import array_file
 from ablate.shared import decoded
 from ablate.shared.errors import UserError

@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 from PIL.Image import Image
 
-from ablate.data.decode_pool import Array
 from ablate.data.mask import classes
-from ablate.data.picture import Broken, Example, decode, decode_whole, encoded, squeeze
+from ablate.data.picture import Array, Broken, Example, decode, decode_whole, encoded, squeeze
 from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import UserError
 from ablate.shared.sections import NO_CLASS, Data

@@ -1,14 +1,27 @@
-"""A set as it is stored: its splits, their rows and labels, and which of them `data` names."""
+"""A set as it is stored: its splits, their rows and labels, and which of them `data` names.
+
+Classes that are made of what a label column has: the rules of VTAB's structured tasks.
+
+VTAB: Zhai and others 2019, "A Large-scale Study of Representation Learning with the Visual Task
+Adaptation Benchmark". Its tasks are defined by their code, google-research/task_adaptation,
+data/clevr.py, data/kitti.py and data/dsprites.py; edges of distances belong to the class below.
+"""
 
 from __future__ import annotations
 
+import bisect
+import math
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ablate.data.picture import Example, size_of
+import numpy as np
+
+from ablate.data.picture import Broken, Example, decode_whole, size_of
 from ablate.shared.dataset import Slice, parse_slice, wanted
+from ablate.shared.errors import UserError
 from ablate.shared.sections import Data
 
 
@@ -69,3 +82,121 @@ def path_of(data: Data) -> Path:
 
 def wanted_splits(data: Data, present: list[str]) -> list[str]:
     return wanted(vars(data), present)
+
+
+_CLEVR = (8.0, 8.5, 9.0, 9.5, 10.0)  # depth in the picture, of 6 classes
+_KITTI = (8.0, 20.0, 999.0)  # metres before the car, of 4 classes
+_VEHICLES = (0, 1, 2)  # car, van, truck
+SPRITES = ("dsprites_position", "dsprites_orientation")  # rules of pictures in black and white
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`number` of a value; what it takes, in words. Whatever else it is given, it raises one of
+    ValueError, TypeError, KeyError and IndexError."""
+
+    takes: str
+    number: Callable[[Any], int]
+
+
+def by_rule(data: Data, split: str, where: str, value: Any) -> int:
+    """The class number that `data.rule` makes of a value of the label column. UserError, with the
+    row or file and the value, where it makes none."""
+    assert data.rule is not None
+    rule = RULES[data.rule]
+    try:
+        number = rule.number(value)
+    except (ValueError, TypeError, KeyError, IndexError):
+        number = -1
+    if not 0 <= number < data.classes:
+        raise UserError(
+            f"data.label: {where} (split {split!r}): data.rule={data.rule} makes one of "
+            f"{data.classes} classes of {rule.takes}, got {reprlib.repr(value)}"
+        )
+    return number
+
+
+def check_sprite(data: Data, example: Example) -> None:
+    """Raises UserError for a picture of dSprites whose white is level 1, as TFDS's is: VTAB
+    multiplies it by 255, and shown as it is it would be black."""
+    try:
+        levels = np.asarray(decode_whole(example, 1))
+    except Broken:  # told with all others that can't be read
+        return
+    if levels.max() <= 1:
+        raise UserError(
+            f"data: {example.where}: has levels 0 and 1 alone, of 255: nearly black; store images "
+            f"of data={data.name} with white as 255, and give data.path=FOLDER"
+        )
+
+
+def clevr_count(value: Any) -> int:
+    """Objects in the picture, 3 to 10: their number less 3 (task count_all)."""
+    return (len(_each(value)) if isinstance(value, list | dict) else _whole(value)) - 3
+
+
+def clevr_distance(value: Any) -> int:
+    """By the depth of the nearest object, the last of its three pixel coordinates: up to 8, 8.5, 9,
+    9.5, 10, and more (task closest_object_distance)."""
+    return _interval(_CLEVR, min(_depth(thing, "pixel_coords") for thing in _each(value)))
+
+
+def kitti_distance(value: Any) -> int:
+    """By the depth of the nearest car, van or truck: up to 8, 20 and 999 metres, and none (task
+    closest_vehicle_distance)."""
+    things = _each(value)
+    depths = [_depth(t, "location") for t in things if _whole(t["type"]) in _VEHICLES]
+    return _interval(_KITTI, min(depths, default=math.inf))
+
+
+def dsprites_position(value: Any) -> int:
+    """Of 32 places, two by two (task label_x_position)."""
+    return _whole(value) // 2
+
+
+def dsprites_orientation(value: Any) -> int:
+    """Of 40 angles, three, two, three, ... of them (task label_orientation: 40 / 16 = 2.5)."""
+    return _whole(value) * 2 // 5
+
+
+def _interval(edges: Sequence[float], depth: float) -> int:
+    """In which of the intervals that end with an edge: an edge is the last of its own."""
+    return bisect.bisect_left(edges, depth)
+
+
+def _each(value: Any) -> list[Any]:
+    """The things of a row. `datasets` stores a sequence of structs as a struct of sequences."""
+    if isinstance(value, dict):
+        columns = value.values()
+        return [dict(zip(value, thing, strict=True)) for thing in zip(*columns, strict=True)]
+    if not isinstance(value, list):
+        raise TypeError(value)
+    return value
+
+
+def _depth(thing: Any, field: str) -> float:
+    """The z of a thing: a number, [x, y, z], or a struct that has these in `field`."""
+    place = thing[field] if isinstance(thing, dict) else thing
+    if isinstance(place, list):
+        _, _, place = place
+    if isinstance(place, bool) or not isinstance(place, int | float) or not math.isfinite(place):
+        raise ValueError(place)
+    return place
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(value)
+    return value
+
+
+_OBJECTS = "objects: a list of depths, of [x, y, z], or of structs that have {}"
+RULES = {
+    "clevr_count": Rule("3 to 10 objects: their number, or a list of them", clevr_count),
+    "clevr_distance": Rule(_OBJECTS.format("pixel_coords [x, y, z]"), clevr_distance),
+    "kitti_distance": Rule(
+        "objects: a list of structs that have type and location [x, y, z]", kitti_distance
+    ),
+    "dsprites_position": Rule("a place from 0 to 31", dsprites_position),
+    "dsprites_orientation": Rule("an angle's number from 0 to 39", dsprites_orientation),
+}

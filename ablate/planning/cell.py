@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from ablate.planning.overrides import show
+from ablate.planning.settings import show
 from ablate.shared.build import build_run
 from ablate.shared.schema import Key
 from ablate.shared.spec import Run, ids_of, seeded

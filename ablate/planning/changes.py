@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from ablate.planning.declaration import Item, label_at, mapping_at, settings_at
-from ablate.planning.overrides import parse, show
+from ablate.planning.settings import parse, show
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.schema import Key
 

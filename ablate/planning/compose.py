@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablate.planning import hydra_app, own_metric, parents
+from ablate.planning import analysis_keys, hydra_app, parents
 from ablate.planning.conf import (
     check_resolvers,
     check_yaml,
@@ -27,17 +27,22 @@ from ablate.planning.conf import (
 )
 from ablate.planning.data_section import complete, ours
 from ablate.planning.launcher import launcher_settings
-from ablate.planning.layers import Layers, SettingsLayer, put_whole_model, with_one_model
 from ablate.planning.logger import aside, words_apart
-from ablate.planning.overrides import once, parse, split_launcher
-from ablate.planning.tree import (
+from ablate.planning.settings import (
+    Layers,
+    SettingsLayer,
     by_arch,
     leaves,
     no_key_in_vain,
     no_length_in_vain,
+    once,
+    parse,
     put,
+    put_whole_model,
     same_length,
+    split_launcher,
     value_at,
+    with_one_model,
 )
 from ablate.shared import plugin, spec, trainer
 from ablate.shared.build import build_run, is_whole
@@ -268,7 +273,7 @@ class Composer:
         probes = tree.get("probe")
         if (
             isinstance(probes, list)
-            and (own := own_metric.complete_probes(probes, Path.cwd())) is not None
+            and (own := analysis_keys.complete_probes(probes, Path.cwd())) is not None
         ):
             run["own_probes"] = own
         if "weights" in tree:

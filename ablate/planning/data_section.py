@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.shared import captions, sections
+from ablate.shared import dataset, sections
 from ablate.shared.dataset import (
     BUNDLED,
     MASKS,
@@ -116,9 +116,9 @@ def _read(
     splits = wanted(data, present)
     data = {"classes": None, "test_classes": None, **data}
     if data["classes"] is None:
-        data["classes"] = _counted(data, captions.classes(found, splits, data["text"]))
+        data["classes"] = _counted(data, dataset.classes(found, splits, data["text"]))
     if data["test_classes"] is None:
-        data["test_classes"] = captions.test_classes(found, data)
+        data["test_classes"] = dataset.test_classes(found, data)
     if data["test_classes"] is None:
         _say(
             notes,

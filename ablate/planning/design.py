@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Tune
-from ablate.shared import extensions
+from ablate.shared import parts
 from ablate.shared.errors import UserError
 from ablate.shared.schema import Key, check_keys, read, value_of
 from ablate.shared.spec import ids_of
@@ -422,4 +422,4 @@ def with_seeds(plan: Plan, counts: Mapping[tuple[str, str], int]) -> Plan:
     return replace(plan, cells=tuple(cells), seeds=tuple(range(first, first + most)))
 
 
-extensions.extend(DESIGNS, "ablate_designs", type)
+parts.extend(DESIGNS, "ablate_designs", type)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning.conf import composed, told
-from ablate.planning.tree import leaves
+from ablate.planning.settings import leaves
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.own import TRAINER
 from ablate.shared.program import override

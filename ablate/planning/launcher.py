@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from ablate.shared.choices import Choice
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.packages import installing
 from ablate.shared.schema import Param, check_keys, settings_of
+from ablate.shared.system import installing
 
 World = Literal["auto", 1, 2, 4, 8]  # devices of a run
 GPUS = {  # of launchers that group them
@@ -39,7 +39,7 @@ LAUNCHERS: dict[str, Choice] = {
     "inline": Choice(
         "trains one run at a time, in the command's own process",
         "-",
-        "ablate.running.launchers.inline:Inline",
+        "ablate.running.launchers.local:Inline",
         {"devices": Param(str, "cpu", "cpu, or one GPU by index or UUID")},
     ),
     "slurm": Choice(

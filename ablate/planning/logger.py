@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ablate.planning.launcher import chosen_settings
-from ablate.planning.overrides import once, parse
+from ablate.planning.settings import once, parse
 from ablate.shared.choices import Choice
 from ablate.shared.errors import UserError
-from ablate.shared.packages import installing
 from ablate.shared.schema import Param
+from ablate.shared.system import installing
 
 LOGGERS: dict[str, Choice] = {
     "tensorboard": Choice(

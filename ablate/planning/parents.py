@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ablate.planning.cell import spec_parents
-from ablate.planning.layers import Layers, SettingsLayer
+from ablate.planning.settings import Layers, SettingsLayer
 from ablate.shared.build import is_whole
 from ablate.shared.choices import CHOICES
 from ablate.shared.errors import UserError, unknown

@@ -2,6 +2,8 @@
 
 `sweep` makes a plan, `ledger` keeps it, `drive` trains it, `report` tabulates it. A plan says all
 that a table needs to know of a sweep, so that an edited sweep file leaves old tables as they were.
+
+One plan of two of the same sweep, as two stores drove it: for more seeds, or for fewer rows.
 """
 
 from __future__ import annotations
@@ -9,11 +11,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ablate.planning import own_metric
+from ablate.planning import analysis_keys
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import (
     Cell,
@@ -123,7 +125,7 @@ class Plan:
     def task(self) -> TaskChoice:
         """Of all its runs."""
         task = task_in(self.cells[0].spec) if self.cells else TASKS[DEFAULT]
-        own = {name: own_metric.metric_of(name, said) for name, said in self.own.items()}
+        own = {name: analysis_keys.metric_of(name, said) for name, said in self.own.items()}
         return replace(task, own=own) if own else task
 
     @property
@@ -215,9 +217,9 @@ class Plan:
         }
         for name in [name for name in asked if name.partition(":")[0] in probes]:
             if name not in own:
-                own[name] = own_metric.number_of(name, *probes[name.partition(":")[0]], place)
+                own[name] = analysis_keys.number_of(name, *probes[name.partition(":")[0]], place)
             asked.remove(name)
-        own = own_metric.now(own, asked, place)
+        own = analysis_keys.now(own, asked, place)
         return replace(self, own=own) if own != self.own else self
 
     @property
@@ -384,7 +386,7 @@ class Plan:
     def _of(cls, tree: Mapping[str, Any]) -> Plan:
         names = [part.name for part in fields(cls) if part.name not in ("design", "changes")]
         parts = {name: tree[name] for name in names} | {"changes": tree.get("changes")}
-        own = own_metric.kept(tree["own"])
+        own = analysis_keys.kept(tree["own"])
         plan: Plan = read({**parts, "title": printable(tree["title"]), "own": own}, cls, "")
         return replace(plan, design=design_of(tree))
 
@@ -434,3 +436,109 @@ def _check_ids(cell: Cell) -> None:
     except (LookupError, TypeError, AttributeError, ValueError, RecursionError) as error:
         said = f"was edited: the configuration of {cell.label} is another run's"
         raise ValueError(said) from error
+
+
+def unite(one: Plan, other: Plan) -> Plan:
+    """The plan of both. Of two with the same cells it has the seeds of both; else one of them must
+    have all cells and seeds of the other. Where data lies is no difference.
+
+    What a search has asked so far is that of one of them: see `unasked`. Raises ValueError, which
+    names the parts that differ.
+    """
+    same_columns = [c.label for c in one.columns] == [c.label for c in other.columns]
+    was, is_ = _declared(one, same_columns), _declared(other, same_columns)
+    if one.spread == other.spread:  # one may say it, and `auto` of the other come to it
+        was["analysis"]["spread"] = is_["analysis"]["spread"]
+    differ = [key for key in was if was[key] != is_[key]]
+    if differ:
+        raise ValueError(", ".join(differ))
+    if _has_cells(one, other) and _has_cells(other, one) and _order(one) == _order(other):
+        return _without_a_run(_with_seeds(one, other))
+    for whole, part in ((one, other), (other, one)):
+        if _has_cells(whole, part) and _has_seeds(whole, part):
+            return _without_a_run(whole)
+    rows = [{row.label for row in plan.rows} for plan in (one, other)]
+    signs = [f"-{label}" for label in sorted(rows[0] - rows[1])]
+    signs += [f"+{label}" for label in sorted(rows[1] - rows[0])]
+    raise ValueError(f"rows: {', '.join(signs)}" if signs else "cells")
+
+
+def unasked(plan: Plan) -> Plan:
+    """The plan of a tuned sweep before its searches asked for a trial."""
+    cells = (
+        replace(cell, ids={}, chosen=(), specs=()) if plan.is_tuned(cell) else cell
+        for cell in plan.cells
+    )
+    return replace(plan, trials=(), cells=tuple(cells))
+
+
+def _without_a_run(plan: Plan) -> Plan:
+    """A bundle names skipped runs that it has not; of a run that the other plan has the ledger
+    knows whether it is skipped."""
+    runs = {PlannedRun(run, cell, s).label for cell in plan.cells for s, run in cell.ids.items()}
+    skipped = {label: how for label, how in plan.skipped.items() if label not in runs}
+    return plan if skipped == plan.skipped else replace(plan, skipped=skipped)
+
+
+def _declared(plan: Plan, groups: bool) -> dict[str, Any]:
+    """What makes other plans of the same cells and seeds. `groups`: its groups of columns, too."""
+    own = {
+        name: {k: v for k, v in said.items() if k != "folder"} for name, said in plan.own.items()
+    }
+    return {
+        "title": plan.title,
+        "baseline": plan.baseline,
+        "analysis": asdict(plan.analysis),
+        "paper": plan.paper,
+        "tune": plan.tune and asdict(plan.tune),
+        "own": own,
+        "until": plan.design.of_look(),
+        "groups": plan.groups if groups else (),
+    }
+
+
+def _order(plan: Plan) -> tuple[list[str], list[str]]:
+    """Of rows and columns in the table."""
+    return [row.label for row in plan.rows], [column.label for column in plan.columns]
+
+
+def _has_cells(whole: Plan, part: Plan) -> bool:
+    """Does it train all that the other does, under the same labels?"""
+    return all(_cells(whole).get(place) == found for place, found in _cells(part).items())
+
+
+def _has_seeds(whole: Plan, part: Plan) -> bool:
+    """Has each of its cells all seeds that it has, or will have, in the other?"""
+    has = {(cell.row, cell.column): {*whole.planned(cell)} for cell in whole.cells}
+    return {*whole.seeds} >= {*part.seeds} and all(
+        {*part.planned(cell)} <= has[cell.row, cell.column] for cell in part.cells
+    )
+
+
+def _cells(plan: Plan) -> Mapping[tuple[str, str], tuple[Any, ...]]:
+    """By row and column: what is trained, and what the two declare."""
+    rows = {row.label: row.settings for row in plan.rows}
+    columns = {column.label: column.settings for column in plan.columns}
+    return {
+        (c.row, c.column): (tree_identity(c.spec), rows[c.row], columns[c.column])
+        for c in plan.cells
+    }
+
+
+def _with_seeds(one: Plan, other: Plan) -> Plan:
+    """The first, with the seeds of both."""
+    if _has_seeds(one, other):
+        return one
+    if _has_seeds(other, one):
+        return other
+    seeds = tuple(sorted({*one.seeds, *other.seeds}))
+    others = {(cell.row, cell.column): cell for cell in other.cells}
+
+    def joined(cell: Cell) -> Cell:
+        their = others[cell.row, cell.column]
+        both = {**cell.ids, **their.ids}
+        given = tuple(sorted({*cell.seeds, *their.seeds}))
+        return replace(cell, ids={s: both[s] for s in seeds if s in both}, seeds=given)
+
+    words = one.design.words(one.words, seeds)
+    return replace(one, seeds=seeds, cells=tuple(map(joined, one.cells)), words=words)

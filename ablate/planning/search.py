@@ -26,7 +26,8 @@ from ablate.planning.cell import Cell, Trial, TuningStage, TuningWinner
 from ablate.planning.design import Standing
 from ablate.planning.parents import FROM, is_of_parent, trees_of
 from ablate.planning.plan import Plan
-from ablate.planning.space import (
+from ablate.planning.settings import file_name
+from ablate.planning.tuning import (
     FACTORS,
     SPREAD,
     default_of,
@@ -37,7 +38,6 @@ from ablate.planning.space import (
     make_sampler,
     spread_points,
 )
-from ablate.planning.tree import file_name
 from ablate.shared import spec
 from ablate.shared.errors import UserError
 from ablate.shared.files import make_folder, sync_folder

@@ -16,6 +16,7 @@ from ablate.planning.changes import DEFAULT as DESIGN
 from ablate.planning.changes import changes_at
 from ablate.planning.conf import check_resolvers, check_yaml
 from ablate.planning.declaration import (
+    PAPER_FORM,
     CellRule,
     Item,
     Reader,
@@ -35,17 +36,17 @@ from ablate.planning.declaration import (
     parts_at,
     plain_at,
     products,
+    read_groups,
+    read_paper,
     seeds,
     settings_at,
     show_settings,
     text_at,
 )
 from ablate.planning.design import DESIGNS, Design, Fixed
-from ablate.planning.layers import SettingsLayer
-from ablate.planning.overrides import once, parse, show
 from ablate.planning.parents import check_once
+from ablate.planning.settings import SettingsLayer, once, parse, show
 from ablate.planning.sweep_paths import find, place_of
-from ablate.planning.table_sections import PAPER_FORM, read_groups, read_paper
 from ablate.planning.tuning import tuning
 from ablate.planning.words import DEFAULT_SEEDS, TUNE, CommandLine, cross, section_of, seeds_of
 from ablate.shared.errors import UserError, unknown

@@ -16,7 +16,7 @@ from typing import Any
 
 from ablate.planning.conf import shipped
 from ablate.planning.hydra_app import keys_of
-from ablate.shared import git
+from ablate.shared import system
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import make_folder
 from ablate.shared.program import PLACES, split
@@ -213,7 +213,7 @@ def declare(command: str, folder: Path) -> Declaration:
         groups = {name: each["choices"] for name, each in declares.items() if "choices" in each}
         several = {name: ",".join(options) for name, options in groups.items() if len(options) > 1}
         key, values = next(iter(several.items()), (key, values))
-    known = git.ask("ls-files", cwd=folder) is not None
+    known = system.ask("ls-files", cwd=folder) is not None
     text = YAML.format(
         command=command,
         template=_yaml(" ".join(map(_quoted, template))),

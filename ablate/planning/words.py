@@ -24,8 +24,8 @@ from ablate.planning.declaration import (
     products,
     seeds,
 )
-from ablate.planning.overrides import Word, once, parse, show
 from ablate.planning.parents import bare
+from ablate.planning.settings import Word, once, parse, show
 from ablate.planning.sweep_paths import sweep_files
 from ablate.shared.errors import UserError
 

@@ -14,9 +14,8 @@ from ablate.analysis.captions import part_words
 from ablate.analysis.table import Note, Table, TableColumn, TableRow
 from ablate.planning.cell import Cell
 from ablate.planning.declaration import holds
-from ablate.planning.overrides import parse, show
 from ablate.planning.plan import Plan
-from ablate.planning.tree import value_at
+from ablate.planning.settings import parse, show, value_at
 from ablate.shared.errors import UserError, unknown
 
 SORTS = ("gain",)

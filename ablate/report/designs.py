@@ -13,7 +13,7 @@ from ablate.planning.plan import Plan
 from ablate.report.power import SeedSpread
 from ablate.report.status import show_grid
 from ablate.report.text import device_time
-from ablate.running.costs import Costs
+from ablate.running.estimate import Costs
 from ablate.shared.errors import UserError
 
 

@@ -12,7 +12,7 @@ from ablate.analysis.own import functions, with_own
 from ablate.planning.cell import Cell, Column, PlannedRun, Row
 from ablate.planning.parents import FROM
 from ablate.planning.plan import Plan
-from ablate.planning.tree import value_at
+from ablate.planning.settings import value_at
 from ablate.shared.metrics.probed import numbers
 from ablate.shared.spec import also_of
 from ablate.store.record import RunRecord

@@ -21,10 +21,10 @@ from ablate.shared.choices import CHOICES, Choice
 from ablate.shared.errors import UserError, nearest, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, TaskChoice
 from ablate.shared.metrics.probed import PROBED
-from ablate.shared.packages import installing
 from ablate.shared.schema import Bounds, Param, added, hints, keys
 from ablate.shared.sections import Model, Text, Weights
 from ablate.shared.spec import Run
+from ablate.shared.system import installing
 
 Lines = Iterator[tuple[str, str, str]]
 

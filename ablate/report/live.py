@@ -1,24 +1,190 @@
-"""Shows a running sweep: progress bars on a terminal, plain lines elsewhere."""
+"""Shows a running sweep: progress bars on a terminal, plain lines elsewhere.
+
+Lays out the runs that are trained now: how far each is, its newest loss and metric, and the
+course of its loss, in the width that a terminal has.
+"""
 
 from __future__ import annotations
 
+import functools
+import os
 import sys
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
-from rich.console import Group
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ablate.report.gate import console
-from ablate.report.text import duration
-from ablate.report.workers import standing_line, workers_table
+from ablate.analysis.course import GOES_ON
+from ablate.planning.cell import PlannedRun
+from ablate.planning.design import Standing
+from ablate.report.text import ASCII_BARS, BARS, console, duration, rate, sparkline
+from ablate.shared.files import is_number
+from ablate.shared.metrics import Metric
+from ablate.shared.rundir import RunDir
+from ablate.shared.spec import task_in
 from ablate.store.events import HELD
-from ablate.store.progress import SweepProgress
+from ablate.store.progress import SweepProgress, Worker
+
+WIDE = 110  # characters: from here on there is room for a bar
+NAMED = 3  # rows that a line on looks names
+HEADINGS = ("on", "run", "", "step", "left", "loss", "")  # and the metric
+BAR, SPARK, METRIC = 2, 6, 7  # places of columns
+
+
+def first_metric(run: PlannedRun) -> Metric:
+    """What is shown of its validations."""
+    return task_in(run.cell.spec).metrics[0]
+
+
+def curve(lines: Iterable[Mapping[str, Any]], key: str) -> list[float]:
+    """The values of a key of `metrics.jsonl`, without the lines that lack it."""
+    return [line[key] for line in lines if is_number(line.get(key))]
+
+
+def workers_table(workers: Sequence[Worker], console: Console) -> Table | None:
+    """A line for each worker, in the width of the console; None for no workers."""
+    if not workers:
+        return None
+    width, ascii_only = console.width, console.options.ascii_only
+    bar = 20 if width >= WIDE else 0
+    spark = 8 if width < WIDE else min(40, width // 5)
+    headings, lines = _texts(workers, spark, ASCII_BARS if ascii_only else BARS)
+    widths = [max(len(text) for text in texts) for texts in zip(headings, *lines, strict=True)]
+    widths[BAR] = bar
+    shown = [place for place in range(len(headings)) if widths[place]]
+    gap = 2 if bar else 1
+    edges = None if ascii_only else box.SIMPLE_HEAD  # which leaves a place between columns, too
+    table = Table(box=edges, pad_edge=False, padding=(0, gap - (not ascii_only), 0, 0))
+    room = width - 2 - sum(widths[place] + gap for place in shown if place != 1)
+    for place in shown:
+        justify: Any = "right" if place > 2 and place != SPARK else "left"
+        table.add_column(headings[place], justify=justify, no_wrap=True)
+    for worker, line in zip(workers, lines, strict=True):
+        cells: list[Any] = [Text(text) for text in line]  # labels hold brackets, no markup
+        cells[1] = Text(_shortened(line[1], max(8, room), ".." if ascii_only else "…"))
+        step, total = worker.notes.get("step", 0), worker.notes.get("total")
+        cells[BAR] = ProgressBar(total=total or 1, completed=step, width=bar)
+        table.add_row(*(cells[place] for place in shown))
+    return table
+
+
+def worker_cells(workers: Sequence[Worker]) -> tuple[list[str], list[list[str]]]:
+    """The texts of the same table without what is drawn: headings, and a line for each worker."""
+    headings, lines = _texts(workers)
+    shown = [place for place in range(METRIC + 1) if place not in (BAR, SPARK)]
+    return [headings[at] for at in shown], [[line[at] for at in shown] for line in lines]
+
+
+def _texts(
+    workers: Sequence[Worker], spark: int = 0, bars: str = BARS
+) -> tuple[list[str], list[list[str]]]:
+    """Headings, the last of which is the metric that most workers have, and the texts of each
+    worker, by place."""
+    counts = Counter(first_metric(worker.run).key for worker in workers)
+    common = max(counts, key=counts.__getitem__, default="")
+    lines = []
+    for worker in workers:
+        measured, metric = metrics_lines(worker.folder), first_metric(worker.run)
+        losses, scores = curve(measured, "train_loss"), curve(measured, f"val_{metric.key}")
+        score = metric.told(scores[-1]) if scores else ""
+        lines.append(
+            [
+                *(worker.slot, worker.run.label, "", _step(worker.notes), _left(worker.notes)),
+                f"{losses[-1]:#.4g}" if losses else "",
+                sparkline(losses, spark, bars),
+                score if metric.key == common or not score else f"{metric.key} {score}",
+            ]
+        )
+    return [*HEADINGS, common], lines
+
+
+def _step(notes: Mapping[str, Any]) -> str:
+    """ "124/155", and what else it does than to train."""
+    phase = notes.get("phase", "start")
+    match notes:
+        case {"step": int(step), "total": int(total)}:
+            text = f"{step:,}/{total:,}"
+        case {"step": int(step)}:
+            text = f"{step:,}"
+        case _:
+            return str(phase)
+    return text if phase in ("train", "validation") else f"{phase} {text}"
+
+
+def _left(notes: Mapping[str, Any]) -> str:
+    per_s = rate(notes)
+    match notes:
+        case {"step": int(step), "total": int(total)} if per_s:
+            return duration((total - step) / per_s)
+    return ""
+
+
+def _shortened(text: str, room: int, mark: str) -> str:
+    """Cut out of the middle: a label ends with its seed."""
+    if cell_len(text) <= room:
+        return text
+    end = (room - len(mark)) // 2
+    start = room - len(mark) - end
+    return f"{text[:start]}{mark}{text[-end:]}"
+
+
+# --- Rows that looks give seeds to --------------------------------------------------------------
+
+
+def standing_cell(columns: Mapping[str, tuple[int, str]]) -> str:
+    """ "helps, at 5 seeds" of one column; "2 of 3 columns" that are decided of several."""
+    if len(columns) > 1:
+        done = sum(word != GOES_ON for _, word in columns.values())
+        return f"{done} of {len(columns)} columns"
+    return "; ".join(_told(*look) for look in columns.values())
+
+
+def standing_line(standing: Standing) -> str:
+    """ "decided: 2 of 5 rows: dpn helps, at 5 seeds; ...". "" before the first look."""
+    ended = {
+        f"{row}@{column}" if column else row: look
+        for row, columns in standing.items()
+        for column, look in columns.items()
+        if look[1] != GOES_ON
+    }
+    of = sum(map(len, standing.values()))
+    if not of:
+        return ""
+    newest = sorted(ended.items(), key=lambda item: -item[1][0])
+    named = [f"{row}: {_told(*look)}" for row, look in newest[:NAMED]]
+    more = [f"{len(newest) - NAMED} more"] if len(newest) > NAMED else []
+    return f"decided: {len(ended)} of {of}" + "".join(f"; {text}" for text in (*named, *more))
+
+
+def _told(seeds: int, word: str) -> str:
+    """A word's explanation in brackets stays in the table."""
+    return f"{word.partition(' (')[0]}, at {seeds} seeds"
+
+
+def metrics_lines(folder: RunDir) -> list[dict[str, Any]]:
+    """Every whole line of `metrics.jsonl`, in the order of steps; [] without a file. A file is read
+    again once it has grown, or a worker that resumes has put another one in its place."""
+    try:
+        now = os.stat(folder.metrics)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return _as_it_was(folder.path, now.st_ino, now.st_size)
+
+
+@functools.lru_cache(maxsize=1024)
+def _as_it_was(folder: Path, inode: int, size: int) -> list[dict[str, Any]]:
+    return RunDir(folder).read_metrics()
+
 
 PLAIN_EVERY_S = 30.0
 DRAWN_EVERY_S = 0.5

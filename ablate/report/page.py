@@ -20,13 +20,11 @@ from ablate.analysis.headline import brief, said, summary, told_gain
 from ablate.analysis.table import Entry, Table
 from ablate.planning.cell import Cell, caveats
 from ablate.planning.plan import Plan
-from ablate.report.formats.grid import PrintedTable
-from ablate.report.formats.html import HERE, template
+from ablate.report.formats.grid import HERE, PrintedTable, template
 from ablate.report.formats.layout import sheet
 from ablate.report.formats.parts import DEFAULT
-from ablate.report.logs import tail
 from ablate.report.plot import KINDS
-from ablate.report.show import grouped, leaves, provenance, yaml_lines
+from ablate.report.show import grouped, leaves, provenance, tail, yaml_lines
 from ablate.report.text import counted, duration
 from ablate.shared.metrics import Metric
 from ablate.shared.spec import datasets_of

@@ -14,9 +14,9 @@ from ablate.planning.launcher import launcher_line
 from ablate.planning.plan import Plan
 from ablate.report.status import PARENTS, show_grid, told_counts
 from ablate.report.text import counted, device_time, duration
-from ablate.running.costs import UNKNOWN, Costs
+from ablate.running.estimate import UNKNOWN, Costs
 from ablate.running.rehearse import Rehearsals
-from ablate.shared.result import FINAL
+from ablate.shared.rundir import FINAL
 from ablate.store.events import RunState
 
 ALIKE = 1.05  # the largest of a column over its smallest: up to here rows hardly differ in size

@@ -15,7 +15,7 @@ from ablate.analysis.scores import Curves, Probes, Results, by_replicate, scores
 from ablate.planning.cell import Column
 from ablate.planning.plan import Plan
 from ablate.report.text import device_time, plain
-from ablate.running.costs import Costs
+from ablate.running.estimate import Costs
 
 PAIRED_FROM = 8  # seeds: where they correlate, pairs tell more than one spread of all rows
 ASSUMED = 0.5  # points: where nothing was measured and nothing is given

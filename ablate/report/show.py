@@ -1,28 +1,38 @@
 """Prints `show`: one run, or two runs side by side.
 
 Any file of a run folder may be torn or missing: `show` says so, and shows the rest.
+
+Prints the log of a run: whole, as it grows, or its end.
+
+What a worker prints stands in log.txt, the lines of all attempts one below the other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shlex
+import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from ablate.analysis import imports
+from ablate.analysis import trained_on
 from ablate.analysis.captions import parent_words
 from ablate.planning.cell import PlannedRun
-from ablate.report.text import duration, sparkline, speed
+from ablate.report.text import begin, duration, sparkline, speed
+from ablate.shared.errors import Failure
 from ablate.shared.files import is_number
 from ablate.shared.metrics import DEFAULT, TASKS, TaskChoice
-from ablate.shared.result import FINAL
+from ablate.shared.rundir import FINAL, RunDir
 from ablate.shared.spec import task_in
+from ablate.store.events import RunState
+from ablate.store.find import planned_as
 from ablate.store.ledger import Ledger
-from ablate.store.progress import worker_notes
+from ablate.store.progress import driver_of, turn_of_child, worker_notes
 from ablate.store.record import RunRecord, load_record
 from ablate.store.store import Store
 
@@ -37,7 +47,7 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
     begun, ended = status != "planned", status in FINAL
     withheld = f"withheld: {record.withheld}" if record.withheld else ""
     unsealed = f"withheld: {record.unsealed}" if record.unsealed else _none(folder.env, begun)
-    elsewhere = imports.trained([tree or {}])
+    elsewhere = trained_on.trained([tree or {}])
     metrics = [] if record.withheld else folder.read_metrics()
     curves = _curves(metrics, task_in(tree) if tree else TASKS[DEFAULT])
     notes = worker_notes(store, run)
@@ -189,7 +199,9 @@ def compare_runs(store: Store, ledger: Ledger, one: str, other: str) -> str:
     for title, texts in found.items():
         if title == "data" and not any(texts) and all(map(_spec, runs)):
             continue  # of trainers of the user's own
-        if title != "configuration" and imports.trained(configuration(run) or {} for run in runs):
+        if title != "configuration" and trained_on.trained(
+            configuration(run) or {} for run in runs
+        ):
             continue
         is_spec = title in ("configuration", "data")
         files = [record.folder.run if is_spec else record.folder.env for record in runs]
@@ -308,3 +320,75 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
         "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     ]
+
+
+LINES, BYTES = 40, 8_000  # of the end of a log
+EVERY_S = 0.2
+
+
+def print_log(store: Store, run: str, out: BinaryIO) -> None:
+    """Copy log.txt to `out`. Raises Failure for a run without a log."""
+    _copy(store.rundir(run), out, 0)
+    _check(store.rundir(run))
+
+
+def follow_log(store: Store, ledger: Ledger, run: str, out: BinaryIO) -> None:
+    """Copy log.txt to `out` as it grows, over all attempts, until the run has ended: it has its
+    result or was given up, or nobody trains it and nobody drives a sweep of it.
+
+    Raises Failure for a run that has ended without a log.
+    """
+    folder, place = store.rundir(run), 0
+    sweeps = {sweep for sweep, _ in planned_as(store, ledger, run)}
+    goes_on = True
+    while goes_on:
+        goes_on = _goes_on(store, ledger, run, sweeps)  # its last words are read after it
+        place = _copy(folder, out, place)
+        if goes_on:
+            time.sleep(EVERY_S)
+    _check(folder)
+    if not folder.has_result() and _may_start(ledger, run):
+        begin("it has not ended, and nobody trains it now; the same `ablate sweep` goes on with it")
+
+
+def tail(folder: RunDir) -> str:
+    """The last lines of a run's log."""
+    try:
+        with open(folder.log, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - BYTES))
+            text = file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return "no log"
+    return "\n".join(text.splitlines()[-LINES:]) or "an empty log"
+
+
+def _copy(folder: RunDir, out: BinaryIO, place: int) -> int:
+    """Copy what lies behind `place`, and return the place behind it. An attempt on another host has
+    a log of its own, which begins with a copy of the log before it."""
+    with contextlib.suppress(FileNotFoundError), open(folder.log, "rb") as file:
+        file.seek(min(place, os.fstat(file.fileno()).st_size))
+        shutil.copyfileobj(file, out)
+        out.flush()
+        return file.tell()
+    return place
+
+
+def _goes_on(store: Store, ledger: Ledger, run: str, sweeps: Collection[str]) -> bool:
+    """Is the run trained, or will the driver of one of its sweeps start it?"""
+    folder = store.rundir(run)
+    if store.liveness.alive(folder):
+        return True
+    driver = driver_of(store)
+    if driver is None or driver.sweep not in (None, *sweeps) or folder.has_result():
+        return False
+    return _may_start(ledger, run)
+
+
+def _may_start(ledger: Ledger, run: str) -> bool:
+    return turn_of_child(ledger.states([run]).get(run, RunState())) == "later"
+
+
+def _check(folder: RunDir) -> None:
+    if not folder.log.exists():
+        raise Failure(f"{folder.log}: no log; the run has not begun")

@@ -22,12 +22,10 @@ from ablate.analysis.course import standing, told_by
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.planning.sweep_file import edit_notes
-from ablate.report.gate import console
-from ablate.report.live import Clock, counts_line
-from ablate.report.text import counted, duration, speed
-from ablate.report.workers import standing_cell, workers_table
+from ablate.report.live import Clock, counts_line, standing_cell, workers_table
+from ablate.report.text import console, counted, duration, speed
 from ablate.running import gpus
-from ablate.shared.result import FINAL
+from ablate.shared.rundir import FINAL
 from ablate.store import looks
 from ablate.store.events import HELD, Status
 from ablate.store.find import Followed

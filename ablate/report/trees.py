@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ablate.planning.plan import Plan
 from ablate.report.show import configuration, sides
 from ablate.report.status import SweepView
-from ablate.running.costs import Costs
+from ablate.running.estimate import Costs
 from ablate.running.rehearse import Rehearsals
 from ablate.running.sharing import group_of
 from ablate.store.events import RunState

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ablate.running.work import CellWork
+from ablate.shared.checks import sizes
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.ranks import sizes
 
 ASSUMED_MFU = 0.35  # an assumption: large ViTs reach 0.3 to 0.5 in bf16, small ones less
 EVALUATION = 1.15  # what validation adds to the steps' time

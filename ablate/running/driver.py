@@ -22,18 +22,17 @@ from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.planning.search import Grower
 from ablate.running import View
-from ablate.running.board import ActiveRun, Board, Folders
-from ablate.running.decisions import Decisions, decision_for
+from ablate.running.board import ActiveRun, Board, Folders, Lost, PlaceHealth
 from ablate.running.disk import Disk
 from ablate.running.launchers import Launcher, Slot, usable
 from ablate.running.next_step import is_death, next_step
 from ablate.running.orders import carry_out, decide
-from ablate.running.places import Lost, PlaceHealth
+from ablate.running.preflight import Decisions, decision_for
 from ablate.running.sharing import Worlds, world_of
+from ablate.shared.checks import WORLDS
 from ablate.shared.errors import Failure
 from ablate.shared.files import FULL
 from ablate.shared.metrics import Metric
-from ablate.shared.ranks import WORLDS
 from ablate.shared.rundir import (
     DISK_FULL,
     EXIT_AWAY,
@@ -43,11 +42,11 @@ from ablate.shared.rundir import (
     STOPPED,
     RunDir,
 )
-from ablate.shared.signals import ENDING, noted
+from ablate.shared.system import ENDING, noted
 from ablate.store import attempts
 from ablate.store.events import HELD, RunState
+from ablate.store.folder import Liveness
 from ablate.store.ledger import Ledger, result_detail
-from ablate.store.liveness import Liveness
 from ablate.store.progress import Driver, SweepProgress, Worker, blocked, with_blocked
 from ablate.store.store import Store
 

@@ -17,8 +17,8 @@ from ablate.running import View
 from ablate.shared.errors import Failure, UserError, cut, unknown
 from ablate.shared.files import make_folder
 from ablate.shared.rundir import RunDir
+from ablate.store.folder import HostLock
 from ablate.store.ledger import Ledger
-from ablate.store.liveness import HostLock
 from ablate.store.progress import driver_of, observe
 from ablate.store.store import Store
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ablate.shared.result import FINAL
-from ablate.shared.rundir import DISK_FULL, EXIT_AWAY, FAILED, NO_DEVICE, OOM, STOPPED
+from ablate.shared.rundir import DISK_FULL, EXIT_AWAY, FAILED, FINAL, NO_DEVICE, OOM, STOPPED
 from ablate.store.events import RunState
 
 Then = Literal["start", "adopt", "wait", "leave", "again"]

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from ablate.running.driver_lock import Waiting
 from ablate.shared.errors import UserError
-from ablate.shared.result import FINAL
+from ablate.shared.rundir import FINAL
 from ablate.store.events import HELD, RunState
 from ablate.store.find import plans
 from ablate.store.ledger import Ledger

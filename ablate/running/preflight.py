@@ -1,18 +1,33 @@
 """The checks before the first run: devices that compute nothing are not used, and runs with
-damaged files are put aside, so that they are trained again."""
+damaged files are put aside, so that they are trained again.
+
+Decisions that are made once for a column: they hang on the machine, and yet change bits.
+
+`train.micro_batch=auto` and `train.deterministic=auto` come to the same for all runs of a column,
+in whatever order they run and however often the sweep is stopped. A decision is kept in the store's
+cache by the shape of the column's baseline and by the device.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
+import json
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
-from ablate.planning.cell import PlannedRun
+from ablate.planning.cell import Cell, PlannedRun
+from ablate.planning.plan import Plan
+from ablate.running import AnswerCache
 from ablate.running.gpus import NoAnswer, busy
 from ablate.running.launchers import Launcher, usable
+from ablate.shared.checks import LEAST
 from ablate.shared.errors import Failure
-from ablate.shared.files import make_folder, sync_folder
+from ablate.shared.files import is_number, make_folder, sync_folder
+from ablate.shared.own import is_own
+from ablate.shared.spec import LENGTHS, seeded
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.progress import working
@@ -83,3 +98,112 @@ def put_aside(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) -> Itera
         if run in ledger.states([run]):
             ledger.record(run, "interrupted", reason=why)
         yield f"put aside: {why}; its folder is {place} now"
+
+
+AUTO = ("micro_batch", "deterministic")
+Decisions = Mapping[tuple[str, str], Mapping[str, Any]]  # by row and column
+
+
+def settle(plan: Plan, store: Store, launcher: Launcher) -> dict[tuple[str, str], dict[str, Any]]:
+    """Map (row, column) to {"micro_batch": images at once, "deterministic"}, as far as the runs
+    leave it open. Of parents the row is that of `Plan.parents`.
+
+    Asks the launcher about shapes that nothing was decided for, on its first slot. Raises as `ask`.
+    Off this host there is no device to ask before the first run: each has the micro-batch that fits
+    where it runs, and determinism is on.
+    """
+    if launcher.remote:
+        return {}
+    slot = launcher.slots[0]
+    share = sum((s.place, s.ranks) == (slot.place, slot.ranks) for s in launcher.slots)
+    gpus = launcher.devices.gpus
+    where = f"{slot.device} {gpus[0].model if gpus else ''} {share}"
+    cache = _cache(store)
+    known = cache.read()
+    decisions: dict[tuple[str, str], dict[str, Any]] = {}
+    for cells in _columns(plan):
+        open_ = [key for key in AUTO if any(cell.spec["train"][key] == "auto" for cell in cells)]
+        if slot.device == "cpu":
+            open_ = [key for key in open_ if key != "deterministic"]  # it costs nothing there
+        if not open_:
+            continue
+        baseline = next((cell for cell in cells if cell.row == plan.baseline), cells[0])
+        name = _hash(f"{where} {shape(baseline.spec)}")
+        decision = known.get(name, {"shapes": []})
+        new = {
+            key: cell.spec
+            for cell in (baseline, *cells)
+            if (key := shape(cell.spec)) not in decision["shapes"]
+        }
+        if new or any(key not in decision for key in open_):
+            question = {
+                "specs": [seeded(spec, 0) for spec in (new or {"": baseline.spec}).values()],
+                "wants": open_,
+                "known": {key: decision[key] for key in open_ if key in decision},
+                "cache": str(store.cache),
+                "device": slot.device,
+                "share": 1 / share,
+                "parts": LEAST if max(launcher.worlds) > 1 else 1,
+            }
+            decision = {**decision, **launcher.ask("settle", question)}
+            decision["shapes"] = [*dict.fromkeys([*decision["shapes"], *new])]
+            known = cache.add({name: decision})
+        answer = {key: decision[key] for key in open_ if key in decision}
+        decisions |= {(cell.row, cell.column): answer for cell in cells}
+    return decisions
+
+
+def bring(store: Store, source: Store) -> None:
+    """Take the decisions of another store that this one has not made: runs that follow on the same
+    device are then like the other's."""
+    mine, theirs = _cache(store), _cache(source).read()
+    if new := {name: theirs[name] for name in theirs.keys() - mine.read().keys()}:
+        mine.add(new)
+
+
+def decision_for(decisions: Decisions, run: PlannedRun) -> Mapping[str, Any]:
+    """Return what was decided for a run; {}: nothing."""
+    return decisions.get((run.cell.row + ".from" * run.above, run.cell.column), {})
+
+
+def shape(tree: Mapping[str, Any]) -> str:
+    """Hash what memory and speed of a run hang on; its length, rates and seed are not."""
+    data, lengths = tree["data"], {key for keys in LENGTHS for key in keys}
+    parts = [
+        *(tree.get(key) for key in ("model", "norm", "stem", "block", "augment", "probe", "task")),
+        *(data.get(key) for key in ("fingerprint", "size", "channels", "classes")),
+        {key: value for key, value in tree["train"].items() if f"train.{key}" not in lengths},
+        tree["optim"].get("name"),
+    ]
+    # Added later: without a second tower, and what is frozen, decisions stand as they were made.
+    others = {"text": tree.get("text"), "lr_mult": tree["optim"].get("lr_mult")}
+    parts += [others] if any(others.values()) else []
+    return _hash(json.dumps(parts, sort_keys=True))
+
+
+def _columns(plan: Plan) -> Iterable[list[Cell]]:
+    """List the cells whose runs should be alike: those of a column; those that they start from."""
+    columns: dict[tuple[str, bool], list[Cell]] = {}
+    for cell in plan.cells:
+        if not is_own(cell.spec):  # which leaves nothing open
+            columns.setdefault((cell.column, False), []).append(cell)
+    for parent in plan.parents():
+        columns.setdefault((parent.column, True), []).append(parent)
+    return columns.values()
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _cache(store: Store) -> AnswerCache:
+    return AnswerCache(store.cache / "settled.json", _is_decision)
+
+
+def _is_decision(tree: Any) -> bool:
+    return (
+        isinstance(tree, dict)
+        and isinstance(tree.get("shapes"), list)
+        and is_number(tree.get("micro_batch", 1))
+        and isinstance(tree.get("deterministic", True), bool)
+    )

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.planning.cell import Cell
-from ablate.planning.overrides import show
 from ablate.planning.plan import Plan
-from ablate.running.answers import AnswerCache
+from ablate.planning.settings import show
+from ablate.running import AnswerCache
 from ablate.running.launchers import Launcher
 from ablate.shared import spec
 from ablate.shared.files import is_number

@@ -12,9 +12,9 @@ from ablate.planning.cell import Cell, PlannedRun
 from ablate.running.launchers import Launcher
 from ablate.running.work import CellWork
 from ablate.shared.build import build_run
+from ablate.shared.checks import LEAST, check_ranks, divisors
 from ablate.shared.errors import UserError
 from ablate.shared.own import is_own
-from ablate.shared.ranks import LEAST, check_ranks, divisors
 from ablate.shared.spec import seeded
 
 NEAR = 1.1  # of the earliest end: up to here fewer devices a run are as good
@@ -25,7 +25,7 @@ EXCHANGED = {"cpu": 1e9, "cuda": 1e11}
 
 Group = tuple[str, bool]  # a column; True: what its runs start from
 Worlds = Mapping[Group, int]  # how many devices a run has
-Settled = Mapping[tuple[str, str], Mapping[str, Any]]  # see `ablate.running.decisions`
+Settled = Mapping[tuple[str, str], Mapping[str, Any]]  # see `ablate.running.preflight`
 
 
 def group_of(cell: Cell) -> Group:

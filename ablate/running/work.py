@@ -13,7 +13,7 @@ from ablate.planning.cell import Cell, Tune
 from ablate.planning.plan import Plan
 from ablate.planning.search import applied
 from ablate.shared import spec
-from ablate.shared.result import FINAL
+from ablate.shared.rundir import FINAL
 from ablate.store.events import HELD, RunState
 
 

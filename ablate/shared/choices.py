@@ -214,7 +214,7 @@ STEMS: dict[str, Choice] = {
     "conv": Choice(
         "3x3 convolutions with BatchNorm and ReLU, then dense; one block fewer",
         "Xiao et al. 2021 (arXiv 2106.14881), pycls/models/vit.py",
-        "ablate.training.model.conv:ConvStem",
+        "ablate.training.model.stem:ConvStem",
     ),
     "whiten": Choice(
         "patches decorrelated by a map fitted on the training images -> dense",

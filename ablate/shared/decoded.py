@@ -26,8 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.files import read_json, to_json, write_whole
-from ablate.shared.lock import Lock
+from ablate.shared.files import Lock, read_json, to_json, write_whole
 from ablate.shared.rundir import RunDir
 
 BLOCK = 64 << 20  # bytes: a large file is read by all cores at once

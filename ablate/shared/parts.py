@@ -2,14 +2,23 @@
 
 A norm, stem, block or whole model is a section, which says its settings, version and folder itself.
 Of others the value of a key is the import path, and these three stand in fields beside it.
+
+Tasks, designs and formats from outside this package: `ablate_tasks/NAME.py`, in any folder of
+Python's path, brings the task NAME. Such a folder is a namespace package, so several may be.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
+import pkgutil
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeGuard
+
+from ablate.shared.errors import UserError
 
 _IMPORT_PATH = r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*"
 
@@ -114,3 +123,40 @@ TIMM = "timm:"  # how whole models of timm's begin, which are no import paths
 def by_path(tree: Mapping[str, Any]) -> list[Used]:
     """All that the completed plain tree of a run has by import path, models of timm, too."""
     return [used for kind in KINDS for used in kind.used(tree)]
+
+
+# What a module of such a folder says, by the folder.
+SAYS = {"ablate_tasks": "TASK", "ablate_designs": "DESIGN", "ablate_formats": "FORMAT"}
+
+
+def names(folder: str) -> list[str]:
+    """The modules of the namespace package; `_NAME` is for others to import."""
+    modules = (module.name for module in pkgutil.iter_modules(_places(folder)))
+    return sorted(name for name in modules if not name.startswith("_"))
+
+
+def extend(table: dict[str, Any], folder: str, kind: Any) -> None:
+    """Add to the table what each module of the namespace package says, a `kind`, by the module's
+    name. Raises UserError for a module that can't be imported, says none, or has a name of ours."""
+    for name in names(folder):
+        place = f"{folder}/{name}.py"
+        if name in table:
+            raise UserError(f"{place}: ablate has a {name} of its own; rename the file")
+        try:
+            brought = getattr(importlib.import_module(f"{folder}.{name}"), SAYS[folder])
+        except Exception as error:
+            raise UserError(f"{place}: {type(error).__name__}: {error}") from error
+        if not isinstance(brought, kind):
+            raise UserError(f"{place}: {SAYS[folder]}: expected {kind.__name__}, got {brought!r}")
+        table[name] = brought
+
+
+def files(folder: str) -> Iterator[Path]:
+    """Every file of Python of the namespace package, by name."""
+    found = (file for place in _places(folder) for file in Path(place).rglob("*.py"))
+    yield from sorted(found, key=lambda file: file.name)
+
+
+def _places(folder: str) -> list[str]:
+    spec = importlib.util.find_spec(folder)
+    return [*(spec.submodule_search_locations or ())] if spec else []

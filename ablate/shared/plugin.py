@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from ablate.shared.build import PLUGIN_KEYS
 from ablate.shared.errors import UserError
-from ablate.shared.packages import installing
 from ablate.shared.parts import KINDS, MODEL, OPTIMIZER, TIMM, PartKind, by_path, called, is_plugin
 from ablate.shared.schema import Param, check_keys, same_keys, settings_of
 from ablate.shared.source import (
@@ -32,6 +31,7 @@ from ablate.shared.source import (
     parsed,
     plain,
 )
+from ablate.shared.system import installing
 
 _TYPES = {"float": float, "int": int, "bool": bool, "str": str, "None": None}
 # What the constructor of a model of timm's is given by the run, and by `from.weights`.

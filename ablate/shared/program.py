@@ -23,7 +23,7 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
-from ablate.shared import git
+from ablate.shared import system
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import read_file
 from ablate.shared.own import TRAINER, hashed, name_of
@@ -282,7 +282,7 @@ def _matching(patterns: Iterable[str], key: str, folder: Path) -> set[str]:
 def _by_git(folder: Path) -> Iterator[str]:
     """The files that git tracks, and those that it would add, logs aside."""
     for options in (("--cached",), ("--others", "--exclude-standard")):
-        listed = git.ask("ls-files", "-z", *options, cwd=folder)
+        listed = system.ask("ls-files", "-z", *options, cwd=folder)
         if listed is None:
             raise UserError(
                 f"{TRAINER}.code: missing, and git knows nothing of {folder}; write "

@@ -16,9 +16,20 @@ from typing import Annotated, Any, cast
 from ablate.shared import metrics, own
 from ablate.shared.choices import CHOICES, OPTIMIZERS
 from ablate.shared.parts import KINDS, PROBE
-from ablate.shared.recipe import Augment, Optim, Train
 from ablate.shared.schema import Key, added, hints
-from ablate.shared.sections import Chosen, Data, Eval, Model, OwnProbes, Text, Weights, Whole
+from ablate.shared.sections import (
+    Augment,
+    Chosen,
+    Data,
+    Eval,
+    Model,
+    Optim,
+    OwnProbes,
+    Text,
+    Train,
+    Weights,
+    Whole,
+)
 
 
 @dataclass(frozen=True)

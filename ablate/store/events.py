@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from ablate.shared.files import is_number
-from ablate.shared.result import FINAL
+from ablate.shared.rundir import FINAL
 from ablate.store.looks import LOOK, is_look
 
 Status = Literal[

@@ -24,8 +24,7 @@ from typing import Any, Literal
 from ablate.planning.cell import spec_parents
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError, unknown
-from ablate.shared.files import make_folder, read_json, sync_folder
-from ablate.shared.lock import Lock
+from ablate.shared.files import Lock, make_folder, read_json, sync_folder
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import datasets_of
 from ablate.store.events import HELD, RunState

@@ -10,8 +10,7 @@ from typing import Any, Literal
 from ablate.planning.cell import PlannedRun
 from ablate.planning.design import Standing
 from ablate.planning.plan import Plan
-from ablate.shared.result import FINAL
-from ablate.shared.rundir import RunDir
+from ablate.shared.rundir import FINAL, RunDir
 from ablate.store.events import HELD, RunState
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import beats_elsewhere

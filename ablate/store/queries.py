@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure
-from ablate.shared.result import FINAL
+from ablate.shared.rundir import FINAL
 from ablate.store.events import (
     FORGOTTEN,
     PLAN,

@@ -11,8 +11,7 @@ from typing import Any
 
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
-from ablate.shared.result import FINAL
-from ablate.shared.rundir import RunDir
+from ablate.shared.rundir import FINAL, RunDir
 from ablate.store.events import History, RunState, fold
 from ablate.store.find import planned_as
 from ablate.store.ledger import Ledger

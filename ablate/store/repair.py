@@ -19,7 +19,6 @@ from pathlib import Path
 
 from ablate.shared.errors import Failure
 from ablate.shared.files import sync_folder, write_whole
-from ablate.store.connection import connect, other_ledger
 from ablate.store.events import (
     PLAN,
     PLAN_OF,
@@ -31,7 +30,7 @@ from ablate.store.events import (
     holds,
     plan_detail,
 )
-from ablate.store.ledger import Ledger, Remains
+from ablate.store.ledger import Ledger, Remains, connect, other_ledger
 from ablate.store.looks import LOOK, is_look
 from ablate.store.store import Store
 from ablate.version import FORMAT

@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 from ablate.planning.cell import PlannedRun
 from ablate.shared.errors import Failure
-from ablate.store.connection import connect
 from ablate.store.events import Look
 from ablate.store.folder import StoreFolder
-from ablate.store.ledger import Ledger, Unrecorded
+from ablate.store.ledger import Ledger, Unrecorded, connect
 from ablate.store.pilots import beats_elsewhere
 
 REMEDY = "`ablate sweep ... --retry damaged` trains it again"  # what was edited

@@ -24,8 +24,15 @@ import torch
 from safetensors.torch import load_file, save
 
 from ablate.data.building import size_text
-from ablate.data.cache import class_names, count, look, prepare
-from ablate.data.other_sets import check_names, match_classes, shared_images
+from ablate.data.cache import (
+    check_names,
+    class_names,
+    count,
+    look,
+    match_classes,
+    prepare,
+    shared_images,
+)
 from ablate.shared import choices, spec
 from ablate.shared.build import build_run
 from ablate.shared.checks import check_images
@@ -33,22 +40,21 @@ from ablate.shared.errors import Failure, NoRoom, UserError
 from ablate.shared.files import FULL, write_whole
 from ablate.shared.schema import section
 from ablate.shared.sections import Data
-from ablate.training import faults, memory, numerics, plugin, resume_check
+from ablate.training import calibrate, faults, numerics, plugin, resume_check
 from ablate.training.calibrate import times
 from ablate.training.column_decision import settle
-from ablate.training.compiled import check_compile
 from ablate.training.model import Host, build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments, to_timm
 from ablate.training.model.init import overruled
 from ablate.training.model.whole_model import initial
-from ablate.training.optim import check_optimizer, factors
-from ablate.training.own.state import compare
+from ablate.training.numerics import check_compile
+from ablate.training.optim import check_optimizer, check_schedule, factors, lengths
+from ablate.training.own.handle import compare
 from ablate.training.own_augment import check_extra
 from ablate.training.plugin import blame, by_path
 from ablate.training.probes import class_of
 from ablate.training.rehearsal import Rehearsal, compare_rows, rehearse
-from ablate.training.schedule import check_schedule, lengths
 from ablate.training.starting_weights import check_start
 from ablate.training.task.classify import check_loss
 
@@ -238,7 +244,7 @@ def answer_settle(question: dict[str, Any], progress: Progress) -> dict[str, Any
     "device", "share": of its memory, "parts": micro-batches of a step at least} -> the decision:
     see `settle`."""
     device = resume_check.set_up(question["device"])
-    memory.limit(device, question["share"])
+    calibrate.limit(device, question["share"])
     runs = [build_run(tree) for tree in question["specs"]]
     known, cache, parts = question["known"], Path(question["cache"]), question["parts"]
     return settle(runs, question["wants"], known, cache, device, parts)

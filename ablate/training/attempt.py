@@ -15,9 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ablate.shared import extensions
+from ablate.shared import parts
 from ablate.shared.files import FULL, to_json, write_whole
-from ablate.shared.result import parse_result
 from ablate.shared.rundir import (
     DISK_FULL,
     EXIT_DISK_FULL,
@@ -30,8 +29,9 @@ from ablate.shared.rundir import (
     ROTTEN,
     STOPPED,
     RunDir,
+    parse_result,
 )
-from ablate.shared.signals import noted
+from ablate.shared.system import noted
 from ablate.training import faults
 
 EXIT_STOPPED, EXIT_FAILED, EXIT_ROTTEN = 76, 1, 73
@@ -223,7 +223,7 @@ def code_digest(package: Path) -> str:
     for folder in ("data", "shared", "training"):
         for file in sorted((package / folder).rglob("*.py")):
             text.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())
-    for file in extensions.files("ablate_tasks"):
+    for file in parts.files("ablate_tasks"):
         text.update(file.name.encode() + b"\0" + file.read_bytes())
     return text.hexdigest()[:16]
 

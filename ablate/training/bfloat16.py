@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ablate.training.model.conv import Conv
 from ablate.training.model.dense import Dense
+from ablate.training.model.stem import Conv
 
 
 class RoundWeights(torch.autograd.Function):

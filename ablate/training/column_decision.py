@@ -14,7 +14,7 @@ import torch
 from ablate.data.batches import resident
 from ablate.data.cache import prepare
 from ablate.shared.spec import Run
-from ablate.training import memory
+from ablate.training import calibrate
 from ablate.training.calibrate import random_split, smaller
 from ablate.training.numerics import choose
 from ablate.training.resume_check import deterministic_ratio
@@ -78,7 +78,7 @@ def _kept(run: Run, device: torch.device, found: Mapping[str, Any]) -> float:
     (training,) = _small(run, device, found)
     images, target = training.inputs()
     rows = slice(0, FEW)
-    return memory.kept_bytes(
+    return calibrate.kept_bytes(
         images[rows].clone(), training.model, lambda some: training.part(some, target, rows)
     )
 
@@ -97,4 +97,4 @@ def _images(
     choose(run, device, found).use()
     cached = prepare(run.data, cache)
     splits = [resident(cached.split(name), device) for name in ("train", "validation", "test")]
-    return memory.micro_batch(Training(run, splits[0], device), at_most)
+    return calibrate.micro_batch(Training(run, splits[0], device), at_most)

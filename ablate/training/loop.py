@@ -10,25 +10,22 @@ from typing import Any
 import torch
 
 from ablate.data.batches import resident
-from ablate.data.cache import prepare
+from ablate.data.cache import check_names, match_classes, prepare, relabel, shared_images
 from ablate.data.image_changes import ImageView, shake_once
-from ablate.data.other_sets import check_names, match_classes, relabel, shared_images
 from ablate.data.source import share
 from ablate.data.splits import AnySplit, Cached
 from ablate.shared import decoded
+from ablate.shared.checks import LEAST, check_ranks
 from ablate.shared.files import read_json
-from ablate.shared.ranks import LEAST, check_ranks
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run
 from ablate.training.attempt import TrainingStopped
-from ablate.training.checkpoint import load_checkpoint
-from ablate.training.compiled import compile_step
-from ablate.training.journal import Journal
-from ablate.training.memory import micro_batch, part
+from ablate.training.calibrate import micro_batch, part
+from ablate.training.journal import Journal, load_checkpoint
 from ablate.training.model.count import describe
-from ablate.training.model.norm.running import has_statistics
-from ablate.training.numerics import choose
+from ablate.training.model.norm.mixing import has_statistics
+from ablate.training.numerics import choose, compile_step
 from ablate.training.ranks import ALONE, Ranks
 from ablate.training.starting_weights import start_of
 from ablate.training.training import Training

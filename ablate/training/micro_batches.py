@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as _TorchBatchNorm
 
+from ablate.shared.checks import IN_ORDER
 from ablate.shared.errors import UserError
-from ablate.shared.ranks import IN_ORDER
 from ablate.training.model.norm import SwitchNorm
-from ablate.training.model.norm.running import running
+from ablate.training.model.norm.mixing import running
 from ablate.training.ranks import Ranks
 
 Gradients = list[Tensor | None]

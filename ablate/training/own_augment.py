@@ -17,7 +17,7 @@ from ablate.data.augment import layout
 from ablate.data.draws import Draws, uniform
 from ablate.shared.errors import UserError
 from ablate.shared.parts import EXTRA, Used, called
-from ablate.shared.recipe import Augment
+from ablate.shared.sections import Augment
 from ablate.shared.spec import Run
 from ablate.training.plugin import blame, make_part
 

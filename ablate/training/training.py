@@ -30,11 +30,19 @@ from ablate.training.micro_batches import MicroBatches
 from ablate.training.model import Host, build
 from ablate.training.model.drop import StepKey
 from ablate.training.model.whole_model import seeded
-from ablate.training.optim import Average, make_optimizer, restore, tensors_of
+from ablate.training.optim import (
+    Average,
+    Lengths,
+    learning_rate,
+    lengths,
+    make_optimizer,
+    own_factor,
+    restore,
+    tensors_of,
+)
 from ablate.training.own_augment import Augmentations
 from ablate.training.probes import Probes
 from ablate.training.ranks import ALONE, Ranks, unequal
-from ablate.training.schedule import Lengths, learning_rate, lengths, own_factor
 from ablate.training.starting_weights import begin
 from ablate.training.task import Evaluation, Predictor, make_task
 

@@ -24,7 +24,7 @@ from ablate.shared.build import build_run
 from ablate.shared.files import read_json
 from ablate.shared.rundir import CHECK, RANK, RunDir
 from ablate.shared.spec import Run
-from ablate.training import faults, memory
+from ablate.training import calibrate, faults
 from ablate.training.answers import answer as answer
 from ablate.training.attempt import (
     EXITS,
@@ -87,7 +87,7 @@ def _train(
 
     def follow(ranks: Ranks) -> None:
         device = _device(options, ranks.rank)
-        memory.limit(device, options.get("share", 1.0))
+        calibrate.limit(device, options.get("share", 1.0))
         train(run, rundir, machine.follower(ranks, device))
 
     def explain(error: Exception) -> Loss:
@@ -128,7 +128,7 @@ def _lead(
     device, settled, world = machine.device, machine.settled, machine.ranks.world
     if rundir.distrust.exists():
         rundir.drop_checkpoints()
-    memory.limit(device, options.get("share", 1.0))
+    calibrate.limit(device, options.get("share", 1.0))
     numerics = asdict(choose(run, device, settled))
     attempt.begin(
         options,

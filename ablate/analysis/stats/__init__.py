@@ -14,13 +14,11 @@ a slower import, is the oracle in the tests.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-MODULES = ("across", "effects", "estimate", "exact", "gains", "power", "spread", "until")
+MODULES = ("effects", "estimate", "gains", "power", "spread", "until")
 
 if TYPE_CHECKING:
-    from ablate.analysis.stats.across import *
     from ablate.analysis.stats.effects import *
     from ablate.analysis.stats.estimate import *
-    from ablate.analysis.stats.exact import *
     from ablate.analysis.stats.gains import *
     from ablate.analysis.stats.power import *
     from ablate.analysis.stats.spread import *

@@ -12,8 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from ablate.analysis.stats.estimate import Bools, Estimate, Floats
-from ablate.analysis.stats.exact import Exact, holm, sign_flip
+from ablate.analysis.stats.estimate import Bools, Estimate, Exact, Floats, holm, sign_flip
 from ablate.analysis.stats.spread import (
     PERCENT,
     Flips,

@@ -10,11 +10,10 @@ from itertools import chain
 from typing import Any
 
 from ablate.audit.doctor import machine, resume_check, stored
-from ablate.audit.doctor.finding import Finding, Findings
-from ablate.audit.doctor.machine import Unfit
+from ablate.audit.doctor.machine import Finding, Findings, Unfit
 from ablate.audit.doctor.null_tables import JudgedColumn, null_tables
 from ablate.planning.cell import spec_parents
-from ablate.report.gate import console
+from ablate.report.text import console
 from ablate.running.launchers import Ask, Slot
 from ablate.shared.errors import Failure, UserError
 from ablate.store.store import Store

@@ -1,4 +1,7 @@
-"""Checks the machine: versions, devices, memory. Reads files and nvidia-smi, never loads torch."""
+"""Checks the machine: versions, devices, memory. Reads files and nvidia-smi, never loads torch.
+
+One finding of `ablate doctor`, and the texts that its checks share.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,46 @@ import platform
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from ablate.audit.doctor.finding import Finding, Findings, size
+from ablate.report.text import counted
 from ablate.running import gpus
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import environment
 from ablate.shared.files import write_whole
-from ablate.shared.packages import EXTRAS, installing, installing_package
+from ablate.shared.system import EXTRAS, installing, installing_package
+
+Level = Literal["ok", "warning", "problem", "..."]  # ...: a check has begun
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. `what`: the name of the check; `text`: the fact, and the remedy of a
+    warning or a problem."""
+
+    level: Level
+    what: str
+    text: str
+
+
+Findings = Iterator[Finding]
+
+
+def size(number: float) -> str:
+    """A number of bytes as text: "1.5 GB"."""
+    from rich.filesize import decimal
+
+    return decimal(int(number))
+
+
+def some(names: Sequence[str], noun: str, shown: int = 3) -> str:
+    """ "5 runs (a, b, c, ...)"."""
+    more = ", ..." if len(names) > shown else ""
+    return f"{counted(len(names), noun)} ({', '.join(names[:shown])}{more})"
+
 
 DISTRIBUTION = "ablate-sweep"
 

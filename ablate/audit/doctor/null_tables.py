@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.analysis.captions import seeds_command
-from ablate.analysis.correct import correct
 from ablate.analysis.judging import method_of
 from ablate.analysis.own import with_own
-from ablate.analysis.scores import Results, Scores, all_scores, by_replicate
-from ablate.audit.doctor.finding import Finding, Findings
+from ablate.analysis.scores import Results, Scores, all_scores, by_replicate, correct
+from ablate.audit.doctor.machine import Finding, Findings
 from ablate.planning.cell import Column
 from ablate.planning.plan import Plan
 from ablate.report.text import counted

@@ -14,17 +14,15 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 
-from ablate.audit.doctor.finding import Finding, Findings, size, some
+from ablate.audit.doctor.machine import Finding, Findings, size, some
 from ablate.planning.plan import Plan
 from ablate.report.text import counted
 from ablate.shared import decoded
 from ablate.shared.errors import Failure
-from ablate.shared.files import read_json, write_whole
-from ablate.shared.lock import Lock
-from ablate.shared.result import FINAL
-from ablate.store.connection import connect, journal_mode, other_ledger
+from ablate.shared.files import Lock, read_json, write_whole
+from ablate.shared.rundir import FINAL
 from ablate.store.events import RunState
-from ablate.store.ledger import Ledger
+from ablate.store.ledger import Ledger, connect, journal_mode, other_ledger
 from ablate.store.progress import Driver, driver_of
 from ablate.store.store import Store
 from ablate.version import FORMAT

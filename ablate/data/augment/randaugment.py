@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ablate.data.augment import colour, colour_tf, layout
 from ablate.data.augment.colour import invert, posterize, smooth, solarize, solarize_add
-from ablate.data.augment.erase import cutout
+from ablate.data.augment.mix import cutout
 from ablate.data.augment.operate import (
     Blended,
     Counted,

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from ablate.analysis.table import Table
-from ablate.report.formats import html, latex, markdown, terminal, tidy
+from ablate.report.formats import grid, latex, tidy
 from ablate.report.formats.grid import WIDTH, PrintedTable, TableFormat, split
 from ablate.report.formats.latex import LatexFloat as LatexFloat
 from ablate.report.formats.layout import UNFINISHED, beside, sheet
@@ -23,7 +23,7 @@ from ablate.report.formats.parts import SHOW as SHOW
 from ablate.report.formats.parts import check_show as check_show
 from ablate.report.formats.tidy import CSV_FIELDS as CSV_FIELDS
 from ablate.report.pair import SweepPair
-from ablate.shared import extensions
+from ablate.shared import parts
 from ablate.shared.errors import printable, unknown
 
 FLOAT = LatexFloat()
@@ -31,14 +31,14 @@ PAIRED = ("gain", "ci", "n", "verdict")  # of two sweeps side by side
 
 TEX = "latex"
 SET = {
-    "rich": TableFormat(terminal.rich, ending=""),
-    "md": TableFormat(markdown.markdown, "md"),
+    "rich": TableFormat(grid.rich, ending=""),
+    "md": TableFormat(grid.markdown, "md"),
     TEX: TableFormat(partial(latex.latex, floated=FLOAT), "tex", width=80),
-    "html": TableFormat(html.html, "html"),
+    "html": TableFormat(grid.html, "html"),
 }
 WHOLE: dict[str, Callable[[Table], str]] = {"csv": tidy.csv, "json": tidy.json}
 OURS = (*SET, *WHOLE)
-extensions.extend(SET, "ablate_formats", TableFormat)
+parts.extend(SET, "ablate_formats", TableFormat)
 FORMATS = (*SET, *WHOLE)
 # Of the files that a table is kept in: the format of each ending.
 ENDINGS = {of.ending: name for name, of in SET.items() if of.ending} | {n: n for n in WHOLE}

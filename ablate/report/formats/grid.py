@@ -1,13 +1,31 @@
-"""Grids of cells with footnote marks, the input of every format for readers."""
+"""Grids of cells with footnote marks, the input of every format for readers.
+
+Sets a table as an HTML fragment: headings with a scope, no scripts, no links. Template:
+table.html.
+
+Sets a table in Markdown for GitHub.
+
+Sets a table for a terminal, with rich.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import html as escapes
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.table import headed
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
 
 WIDTH = 100  # characters that side-by-side columns may take
 
@@ -145,3 +163,176 @@ class TableFormat:
     text: Callable[[PrintedTable], Any]
     ending: str
     width: int = WIDTH
+
+
+HERE = Path(__file__).parents[1]
+
+
+@functools.cache
+def template(name: str) -> Any:
+    """One of the templates of reports, by its path in their folder."""
+    import jinja2
+    import markupsafe
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["prose"] = lambda text: markupsafe.Markup(prose(text))
+    environment.filters["text"] = lambda text: markupsafe.Markup(_escape_html(text))
+    return environment.get_template(name)
+
+
+def html(sheet: PrintedTable) -> str:
+    return str(template("formats/table.html").render(sheet=sheet))
+
+
+def prose(text: str) -> str:
+    """Escape a sentence; commands in `backticks` are code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", _escape_html(text))
+
+
+def _escape_html(text: str) -> str:
+    return escapes.escape(text, quote=False)
+
+
+def markdown(sheet: PrintedTable) -> str:
+    lines = [f"**{_escape_markdown(sheet.heading)}**", ""]
+    lines += [_escape_markdown(sheet.headline), ""] if sheet.headline else []
+    for grid in sheet.grids:
+        lines += [*_grid(grid), ""]
+    lines += [f"- {_prose(line)}" for line in below(sheet)]
+    return "\n".join(lines) + "\n"
+
+
+def below(sheet: PrintedTable) -> list[str]:
+    """List notes, caption and footnotes: the lines under the grids of a plain text."""
+    numbered = [f"{marks((i,))} {text}" for i, text in enumerate(sheet.footnotes, start=1)]
+    return [*sheet.notes, *sheet.caption, *numbered]
+
+
+def marks(footnotes: Sequence[int]) -> str:
+    """Write footnote numbers as superscripts, which nobody reads as part of a number."""
+    raised = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+    return "˒".join(str(footnote).translate(raised) for footnote in footnotes)
+
+
+def _grid(grid: Grid) -> Iterator[str]:
+    if grid.title:
+        note = f" ({_escape_markdown(grid.note)})" if grid.note else ""
+        yield from (f"**{_escape_markdown(grid.title)}**{note}", "")
+    # Markdown has one line of headings: each says whose it is.
+    heads = [text for text, size in grid.spans for _ in range(size)] or [""] * len(grid.headings)
+    headings = [
+        f"{_escape_markdown(head)}: {_cell(cell)}" if head else _cell(cell)
+        for head, cell in zip(heads, grid.headings, strict=True)
+    ]
+    yield _piped(headings)
+    yield f"|{'|'.join('---:' if cell.number else '---' for cell in grid.headings)}|"
+    for line in grid.lines:
+        yield _piped(_cells(line))
+
+
+def _cells(line: GridLine) -> list[str]:
+    if line.heading:
+        first, *others = line.cells
+        return [f"*{_escape_markdown(first.text)}*{marks(first.notes)}", *("" for _ in others)]
+    return [_cell(cell) for cell in line.cells]
+
+
+def _cell(cell: GridCell) -> str:
+    text = _escape_markdown(cell.text)
+    return (f"**{text}**" if cell.bold else text) + marks(cell.notes)
+
+
+def _piped(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _prose(text: str) -> str:
+    """Escape a sentence, but for commands in `backticks`, which are copied as written."""
+    parts = re.split(r"(`[^`]+`)", text)
+    return "".join(
+        part if i % 2 else _escape_markdown(part, ends=True) for i, part in enumerate(parts)
+    )
+
+
+def _escape_markdown(text: str, ends: bool = False) -> str:
+    """Escape a text so that GitHub shows it as written, on one line. `ends`: keep outer spaces.
+
+    No link, no image, no mention: nothing in a label is to be followed, or fetched by whoever
+    looks, nor calls somebody. GitHub takes an escaped or encoded `@` for one all the same.
+    """
+    for character in "\\|*_`~":
+        text = text.replace(character, "\\" + character)
+    text = re.sub(r"\](?=[(\[:])|(?<=:)/(?=/)|(?<=www)\.|!(?=\[)", r"\\\g<0>", text)
+    text = re.sub(r"\s+", " ", text.replace("&", "&amp;").replace("<", "&lt;"))
+    text = re.sub(r"(?<![\w`])@(?=\w)", "@<!-- -->", text)
+    return text if ends else text.strip()
+
+
+def rich(sheet: PrintedTable) -> RenderableType:
+    # Text everywhere: a console would read the brackets of an interval as markup.
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(sheet.heading, style="bold")]
+    parts += [Text(sheet.headline)] if sheet.headline else []
+    parts += [_rich_table(grid) for grid in sheet.grids]
+    parts += [Text(line) for line in sheet.notes]
+    parts += [Text(line, style="dim") for line in below(sheet)[len(sheet.notes) :]]
+    return Group(*parts)
+
+
+def _rich_table(grid: Grid) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    title = Text(grid.title, "bold")
+    if grid.note:
+        title.append(f"\n({grid.note})", "not bold dim")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=title if grid.title else None,
+        title_justify="left",
+        pad_edge=False,
+        collapse_padding=True,
+    )
+    heads = [""] * len(grid.headings)
+    at = 0
+    for text, size in grid.spans:  # above the first of its columns
+        heads[at] = text
+        at += size
+    for head, cell in zip(heads, grid.headings, strict=True):
+        heading = Text(f"{head}\n") if grid.spans else Text()
+        heading.append(_text(cell))
+        if cell.number:
+            # Where it does not fit it goes on in the next line: no number is ever cut.
+            table.add_column(heading, justify="right", no_wrap=not grid.narrow, overflow="fold")
+        else:
+            table.add_column(heading, overflow="fold")
+    for line in grid.lines:
+        if line.heading:
+            table.add_section()
+            heading = Text(style="italic")
+            table.add_row(heading.append(_text(line.cells[0])))
+        else:
+            table.add_row(*map(_text, line.cells), style="dim" if line.grey else None)
+    return table
+
+
+COLOURS = {"helps": "green", "hurts": "red", "unstable": "yellow", "can't tell": "yellow"}
+
+
+def _text(cell: GridCell) -> Text:
+    from rich.text import Text
+
+    colour = next((c for word, c in COLOURS.items() if cell.text.startswith(word)), "")
+    style = colour if cell.verdict else "bold" if cell.bold else ""
+    text = Text(cell.text, style=style)
+    text.append(marks(cell.notes), "not bold")
+    return text

@@ -10,8 +10,8 @@ from matplotlib.transforms import ScaledTranslation
 
 from ablate.analysis.captions import level
 from ablate.analysis.table import Table
-from ablate.planning.overrides import show
 from ablate.planning.plan import Plan
+from ablate.planning.settings import show
 from ablate.report.plot.form import Form, Nothing, RunDirs, ink_of, inks, named
 from ablate.report.plot.style import Drawing
 

@@ -17,14 +17,13 @@ from typing import Any
 from ablate.analysis.reading import glance
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
-from ablate.report.formats.html import template
-from ablate.report.live import Clock, counts_line
-from ablate.report.logs import tail
+from ablate.report.formats.grid import template
+from ablate.report.live import Clock, counts_line, curve, first_metric, metrics_lines, worker_cells
 from ablate.report.page import gains_html
 from ablate.report.plot.form import inks
+from ablate.report.show import tail
 from ablate.report.status import SweepView
 from ablate.report.text import duration
-from ablate.report.workers import curve, first_metric, metrics_lines, worker_cells
 from ablate.store.find import Followed, driven
 from ablate.store.ledger import Ledger
 from ablate.store.progress import SweepProgress, driver_of

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from ablate.report.formats.html import HERE
+from ablate.report.formats.grid import HERE
 from ablate.report.watch.answers import StoreAnswers, SweepAnswers, UnknownRun, UnknownSweep
 from ablate.shared.errors import Failure, UserError
 

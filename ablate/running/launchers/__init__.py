@@ -17,7 +17,7 @@ from ablate.planning.launcher import LAUNCHERS
 from ablate.running.gpus import GpuSet
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.rundir import RunDir
-from ablate.store.liveness import Liveness
+from ablate.store.folder import Liveness
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Launcher(Liveness, Protocol):
 
     def start(self, run: RunDir, slot: Slot, settled: Tree | None = None) -> None:
         """Start a worker on a folder with a run.json; return at once, or when the worker ends.
-        `settled`: what was decided for the run, see `ablate.running.decisions`."""
+        `settled`: what was decided for the run, see `ablate.running.preflight`."""
 
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
         """Return {run id: exit code} of own workers that ended since the last poll.
@@ -122,7 +122,7 @@ class Launcher(Liveness, Protocol):
 def make(settings: Tree, cache: Path) -> Launcher:
     """Make the launcher that `settings` names (the `launcher` group). `cache`: of decoded data.
 
-    `settings` may have an `origin`, which workers note in their runs: see ablate.store.provenance.
+    `settings` may have an `origin`, which workers note in their runs: see ablate.api.training.
     """
     name = settings["name"]
     if name not in LAUNCHERS:

@@ -24,11 +24,10 @@ from ablate.running.launchers import Slot
 from ablate.running.launchers.local import Local
 from ablate.shared import decoded
 from ablate.shared.errors import UserError
-from ablate.shared.files import FULL, make_folder
-from ablate.shared.lock import Lock
+from ablate.shared.files import FULL, Lock, make_folder
 from ablate.shared.rundir import ATTEMPTS, EXIT_AWAY, EXIT_TAKEN, RunDir
-from ablate.shared.signals import noted
 from ablate.shared.spec import datasets_of
+from ablate.shared.system import noted
 from ablate.store.pilots import BEAT_S, STALE_S, PilotDir, prove, read_object
 
 IDLE_S = 30.0  # without a run, while none waits, before its devices are handed back

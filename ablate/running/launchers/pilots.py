@@ -20,11 +20,11 @@ from ablate.running.gpus import GpuSet
 from ablate.running.launchers import Progress, Slot, Tree, silent, usable
 from ablate.running.launchers.fork import ForkServer
 from ablate.running.launchers.local import CPU, check_groups
+from ablate.shared.checks import sizes
 from ablate.shared.errors import Failure
 from ablate.shared.files import FULL, make_folder
-from ablate.shared.ranks import sizes
 from ablate.shared.rundir import EXIT_AWAY, RunDir
-from ablate.store.liveness import HostLock
+from ablate.store.folder import HostLock
 from ablate.store.pilots import (
     BEAT_S,
     LOOK_S,

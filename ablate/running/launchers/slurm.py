@@ -15,7 +15,7 @@ from typing import Any
 from ablate.running.launchers.pilot import fly
 from ablate.running.launchers.pilots import PilotLauncher
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.packages import installing
+from ablate.shared.system import installing
 
 PATIENCE_S = 20.0  # for an answer; a controller that is down gives none
 PLACE, LIMITS = ("partition", "account", "qos", "constraint"), ("time", "mem")

@@ -20,8 +20,7 @@ from typing import Any
 from ablate.planning.cell import PlannedRun
 from ablate.planning.logger import LOGGERS
 from ablate.running.loggers.pages import Logger, page_of, seal_of
-from ablate.shared.files import make_folder
-from ablate.shared.lock import Lock
+from ablate.shared.files import Lock, make_folder
 from ablate.store.folder import StoreFolder
 
 EVERY_S = 2.0  # between two looks

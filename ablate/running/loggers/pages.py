@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ablate.planning.cell import PlannedRun
-from ablate.planning.tree import file_name
+from ablate.planning.settings import file_name
 from ablate.shared.files import is_number, make_folder, read_file, write_whole
 from ablate.shared.rundir import RunDir, parse_lines
 

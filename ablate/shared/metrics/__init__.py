@@ -7,7 +7,7 @@ metric by its name.
 
 from __future__ import annotations
 
-from ablate.shared import extensions
+from ablate.shared import parts
 from ablate.shared.metrics.classify import CLASSIFY
 from ablate.shared.metrics.contrastive import CONTRASTIVE
 from ablate.shared.metrics.fewshot import FEWSHOT
@@ -23,7 +23,7 @@ TASKS: dict[str, TaskChoice] = {
     "segment": SEGMENT,
     "contrastive": CONTRASTIVE,
 }
-extensions.extend(TASKS, "ablate_tasks", TaskChoice)
+parts.extend(TASKS, "ablate_tasks", TaskChoice)
 
 
 def learn_from(labels: str) -> list[str]:

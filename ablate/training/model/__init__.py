@@ -16,11 +16,10 @@ from ablate.shared import choices, sections, spec
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
 from ablate.shared.parts import Used
-from ablate.training.model.constructor_values import remember
 from ablate.training.model.host import Host
-from ablate.training.model.init import initialise
-from ablate.training.model.mlp import Perceptron
+from ablate.training.model.init import initialise, remember
 from ablate.training.model.stem import Patches
+from ablate.training.model.sublayers import Perceptron
 from ablate.training.model.towers import Towers
 from ablate.training.model.traits import Traits, traits
 from ablate.training.model.vit import Segmenter, ViT

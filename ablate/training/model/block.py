@@ -12,11 +12,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Generator, Tensor, nn
 
-from ablate.training.model.act import MakeActivation, activation
-from ablate.training.model.attention import Attention, HeadScale
 from ablate.training.model.drop import Drop, DropPath
-from ablate.training.model.mlp import MLP
 from ablate.training.model.norm import BatchNorm, LayerNorm, MakeNorm, OneChannelBatchNorm, Shape
+from ablate.training.model.sublayers import MLP, Attention, HeadScale, MakeActivation, activation
 
 
 class Places(NamedTuple):

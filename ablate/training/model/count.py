@@ -17,7 +17,7 @@ from ablate.shared.metrics import TASKS
 from ablate.shared.sections import Whole
 from ablate.shared.spec import ShippedRun
 from ablate.training.model import build
-from ablate.training.model.norm.running import has_statistics
+from ablate.training.model.norm.mixing import has_statistics
 from ablate.training.model.stem import Patches
 from ablate.training.model.traits import StemTraits, Traits, traits
 from ablate.training.model.vit import ViT

@@ -14,7 +14,7 @@ from torch import Tensor
 from ablate.shared import sections, spec
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
-from ablate.training.model.act import ACTS, Gated, activation
+from ablate.training.model.sublayers import ACTS, Gated, activation
 
 # Ours -> timm's, of each block.
 BLOCK = {

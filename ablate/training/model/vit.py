@@ -13,15 +13,13 @@ from torch import Tensor, nn
 
 from ablate.shared import sections
 from ablate.shared.errors import UserError
-from ablate.training.model.act import activations
-from ablate.training.model.attention import attend
 from ablate.training.model.block import Layer
 from ablate.training.model.dense import Dense, Representation
 from ablate.training.model.drop import Drop
 from ablate.training.model.host import Host
-from ablate.training.model.mlp import MLP
 from ablate.training.model.norm import ExcludeCls, LayerNorm, MakeNorm, Shape
 from ablate.training.model.stem import Patches
+from ablate.training.model.sublayers import MLP, activations, attend
 from ablate.training.model.traits import BlockTraits, NormTraits, StemTraits, traits
 
 

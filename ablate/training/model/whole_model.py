@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from ablate.data.draws import key
 from ablate.shared.errors import UserError, nearest, unknown
-from ablate.shared.packages import installing
 from ablate.shared.parts import TIMM, Used
 from ablate.shared.sections import Data, Whole
+from ablate.shared.system import installing
 from ablate.training.model.host import Host
 from ablate.training.plugin import load
 

@@ -2,11 +2,18 @@
 
 What counts is what this attempt wrote, with exit code 0. So the result of an earlier attempt is
 moved aside before, and no process of an earlier attempt lives on beside this one.
+
+The processes of a program: those that it started, wherever they went, end with its run.
+
+Each has the run's folder in its environment, by which it is found even when the worker that began
+it is dead, and when it has left its parent, its group and its session.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import ctypes
 import json
 import math
 import os
@@ -31,8 +38,76 @@ from ablate.shared.rundir import RunDir
 from ablate.shared.source import imported
 from ablate.shared.trainer import data_hashes
 from ablate.training.attempt import Attempt, TrainingStopped
-from ablate.training.own import processes
 from ablate.training.own.handle import Handle
+
+TAG = "ABLATE_RUN"  # in the environment of all of them
+DEATH_S = 30.0  # for what was killed to be gone
+TICKS = os.sysconf("SC_CLK_TCK")
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of what its children leave behind (prctl(2))."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def machine() -> str:
+    """Equal where processes see one another: one boot of one kernel, one namespace of them."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+
+
+def of_run(folder: str) -> list[int]:
+    """The processes of that run that live, but for this one: those that have its tag, and all that
+    descend from them or from this one."""
+    tag = f"{TAG}={folder}".encode()
+    parents: dict[int, int] = {}
+    members: set[int] = set()
+    for each in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            pid = int(each.name)
+            state, parent = (each / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+            if state in b"ZX":
+                continue
+            parents[pid] = int(parent)
+            if tag in (each / "environ").read_bytes().split(b"\0"):
+                members.add(pid)
+    while more := {pid for pid, parent in parents.items() if parent in members} - members:
+        members |= more
+    return sorted(members - {os.getpid()})
+
+
+def send(folder: str, number: int) -> None:
+    """Send a signal to all of them."""
+    for pid in of_run(folder):
+        with contextlib.suppress(OSError):
+            os.kill(pid, number)
+
+
+def end(folder: str) -> None:
+    """Kill all of them, until none lives. Raises TimeoutError where some don't die."""
+    until = time.monotonic() + DEATH_S
+    while alive := of_run(folder):
+        for pid in alive:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > until:
+            raise TimeoutError(
+                f"process {', '.join(map(str, alive))} of an attempt at this run was killed and "
+                f"does not end"
+            )
+        time.sleep(0.01)
+
+
+def cpu_seconds(folder: str) -> float:
+    """What they have computed so far, those that ended not counted."""
+    total = 0.0
+    for pid in of_run(folder):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            parts = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            total += sum(map(int, parts[11:13])) / TICKS  # utime, stime: proc_pid_stat(5)
+    return total
+
 
 POLL_S, LOOK_S, NOTE_S = 0.05, 1.0, 10.0  # between questions: has it ended, what is new, notes
 TAIL = 64 << 20  # bytes of the output that are searched for a result
@@ -59,7 +134,7 @@ class Command:
         goes on in another attempt.
         """
         program = of_tree({"trainer": self.run.trainer, "code": self.run.code})
-        processes.end(self.home)
+        end(self.home)
         folder = self._folder()
         check_code(self.run, Path(self.options["cache"]))
         place = {
@@ -78,7 +153,7 @@ class Command:
             program=words,
             resumed=bool(resumed),
             folder=folder.name,
-            machine=processes.machine(),
+            machine=machine(),
             interpreter=interpreter(words[0], self.run),
             from_step=before.get("from_step", -1) + 1,
             before_s=before.get("before_s", 0.0) + before.get("alive_s", 0.0),
@@ -120,7 +195,7 @@ class Command:
         first, before = self.rundir.scratch, self.attempt.before
         last = before[-1] if before else {}
         folder = self.rundir.path / last.get("folder", first.name)
-        if "exit" not in last and last.get("machine") not in (None, processes.machine()):
+        if "exit" not in last and last.get("machine") not in (None, machine()):
             copy = self.rundir.path / f"{first.name}.{len(before)}"
             self.rundir.say(
                 f"goes on in {copy.name}, a copy of {folder.name}: processes of the last attempt "
@@ -145,7 +220,7 @@ class Command:
                 now = time.monotonic()
                 if self.stopping() and deadline == math.inf:
                     deadline = now + program.grace_s
-                    processes.send(self.home, signal.SIGTERM)
+                    send(self.home, signal.SIGTERM)
                 if now > deadline:
                     self.rundir.say(f"killed: SIGTERM did not end it within {program.grace_s:g} s")
                     raise TrainingStopped
@@ -157,14 +232,14 @@ class Command:
                         note_at = now + NOTE_S
                         self.attempt.note(alive_s=round(now - began, 1))
                         self.rundir.lock.note()  # its age says that the worker lives
-                        computed = processes.cpu_seconds(self.home)
+                        computed = cpu_seconds(self.home)
                     before, signs = signs, (size, computed)
                     if signs != before:  # of life of the program
                         self.handle.should_stop()
                 time.sleep(POLL_S)
             return code
         finally:
-            processes.end(self.home)
+            end(self.home)
             self.attempt.note(alive_s=round(time.monotonic() - began, 1))
 
     def _start(self, words: list[str]) -> subprocess.Popen[bytes]:
@@ -172,13 +247,13 @@ class Command:
         environment = {"OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
         forked = bool(self.options.get("forked"))
         if forked:
-            processes.adopt_orphans()
+            adopt_orphans()
         with open(self.rundir.log, "ab") as log:
             try:
                 return subprocess.Popen(
                     words,
                     cwd=self.run.code["folder"],
-                    env={**os.environ, **environment, processes.TAG: self.home},
+                    env={**os.environ, **environment, TAG: self.home},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 from ablate.shared.errors import UserError
 from ablate.shared.spec import Run, shipped
 from ablate.training.model import Host
-from ablate.training.model.attention import Attention
+from ablate.training.model.sublayers import Attention
 from ablate.training.probes.probe import Probe, grid_of
 
 AT_ONCE = 32  # images whose attention is in memory: (images, H, N, N)

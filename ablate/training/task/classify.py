@@ -19,7 +19,7 @@ from ablate.data.splits import AnySplit
 from ablate.shared.errors import UserError
 from ablate.shared.metrics.classify import score
 from ablate.shared.parts import LOSS
-from ablate.shared.recipe import Train
+from ablate.shared.sections import Train
 from ablate.shared.spec import Run
 from ablate.training.plugin import blame, make_part
 from ablate.training.ranks import ALONE, Ranks

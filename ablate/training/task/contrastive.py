@@ -24,9 +24,9 @@ from ablate.data.batches import Batches
 from ablate.data.splits import AnySplit
 from ablate.shared.errors import UserError
 from ablate.shared.metrics.contrastive import score
-from ablate.shared.packages import installing
 from ablate.shared.sections import Text
 from ablate.shared.spec import Run
+from ablate.shared.system import installing
 from ablate.training.model.towers import Towers, normalised, similarities
 from ablate.training.task import Predictor, Task
 

@@ -1,0 +1,282 @@
+"""A word of the command line, `key=value`, as Hydra's grammar reads it.
+
+Settings with the place where each was written; and which of them are about the model.
+
+`model=NAME`: NAME is a size of the shipped model, and then `model.arch` by another word, or a whole
+model. A whole model replaces what lower layers say of the model; what is said beside it or above it
+is its own: its settings, and no norm, stem or block.
+
+The plain tree of a run: dotted keys in it, what two of them may not say; and a name as a file
+name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import urllib.parse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ablate.planning.conf import MOST, first_line
+from ablate.shared import spec
+from ablate.shared.build import none_chosen
+from ablate.shared.choices import ARCHS, CHOICES
+from ablate.shared.errors import UserError, unknown
+from ablate.shared.plugin import is_whole_name
+
+
+@dataclass(frozen=True)
+class Word:
+    """`key=value` as Hydra's grammar reads it; several values where it is a sweep (`a,b`)."""
+
+    text: str
+    key: str
+    values: tuple[Any, ...]
+    swept: bool = False
+    glob: bool = False
+
+    @property
+    def value(self) -> Any:
+        """The one value. Raises UserError where there are several."""
+        if self.swept:
+            raise UserError(
+                f"{self.key}: expected one value, got {self.text.partition('=')[2]!r}; "
+                f"a list is bracketed: {self.key}=[{','.join(map(show, self.values))}]"
+            )
+        return self.values[0]
+
+
+def parse(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
+    """One word. `groups`: what `glob` expands to. Raises UserError where it can't be read."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.override_parser.types import Glob
+    from hydra.errors import HydraException
+
+    key, equals, value = text.partition("=")
+    if text.startswith("~"):
+        raise UserError(f"{text}: a key cannot be removed; give {key[1:]}=VALUE")
+    if not equals or not key.strip("+ "):
+        raise UserError(f"{text}: expected KEY=VALUE")
+    try:
+        override = OverridesParser.create().parse_override(text)
+        parsed = override.value()
+    except HydraException as error:
+        if key == "data.path":  # a path that the grammar can't read is meant as it stands
+            return Word(text, key, (value,))
+        raise UserError(
+            f"{key}: cannot read {value!r}: {first_line(error)}; "
+            f"quote a text with special characters: {key}='...'"
+        ) from error
+    key = override.key_or_group
+    if override.package is not None:
+        raise UserError(f"{text}: expected KEY=VALUE, got a package ({override.package})")
+    if not override.is_sweep_override():
+        return Word(text, key, (plain(parsed, key),))
+    if isinstance(parsed, Glob):
+        if key not in groups:
+            raise UserError(
+                f"{key}: glob() lists the choices of a group, one of {', '.join(groups)}"
+            )
+        return Word(text, key, tuple(parsed.filter(list(groups[key]))), swept=True, glob=True)
+    if override.is_interval_sweep():
+        raise UserError(f"{key}: interval() has no values; list values with commas, or use range()")
+    if getattr(parsed, "shuffle", False):
+        raise UserError(f"{key}: shuffle() would change the sweep each time; leave shuffle() out")
+    values = [plain(v, key) for v in itertools.islice(override.sweep_iterator(), MOST + 1)]
+    if len(values) > MOST:
+        raise UserError(f"{key}: {value} has more than {MOST:,} values")
+    return Word(text, key, tuple(values), swept=True)
+
+
+def plain(value: Any, key: str) -> Any:
+    """A value as JSON has it. Raises UserError for settings where a value belongs."""
+    if isinstance(value, Mapping):
+        dotted = ", ".join(f"{key}.{name}" for name in value) or f"{key}.KEY"
+        raise UserError(f"{key}: expected a value, got settings; write each key in full: {dotted}")
+    if isinstance(value, list | tuple):
+        return [plain(item, key) for item in value]
+    value = getattr(value, "text", value)  # Hydra's quoted strings
+    return "pre+post" if value == "pre_post" else value  # a shell-friendly spelling
+
+
+def show(value: Any) -> str:
+    """A value as it is written in labels and on command lines."""
+    if isinstance(value, list):
+        return f"[{','.join(map(show, value))}]"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+LISTS = ("launcher.devices", "logger")  # several values of these are one list, brackets or not
+
+
+def once(words: Iterable[Word]) -> dict[str, Any]:
+    """key -> value of words of one value. Raises UserError for a key that is given twice."""
+    settings: dict[str, Any] = {}
+    for word in words:
+        if word.key in settings:
+            raise UserError(f"{word.key}: given twice")
+        settings[word.key] = list(word.values) if word.key in LISTS and word.swept else word.value
+    return settings
+
+
+def split_launcher(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(the launcher's settings, all others): where a run is trained is not what it is."""
+    ours = {k: v for k, v in settings.items() if k.partition(".")[0] == "launcher"}
+    return ours, {k: v for k, v in settings.items() if k not in ours}
+
+
+class SettingsLayer(NamedTuple):
+    """Settings (`recipe: quick, optim.lr: 0.1`) and where they were written ("": command line)."""
+
+    place: str
+    settings: Mapping[str, Any]
+
+
+Layers = Sequence[SettingsLayer]  # the later over the earlier
+
+
+INPUT = "model.input"  # how images are shown: a key of every model
+
+
+def with_one_model(layers: Layers) -> Layers:
+    """The layers with one model: `model` is in them for a whole model alone. Raises UserError for
+    what is said beside a whole model and is not its own."""
+    named = [n for n, layer in enumerate(layers) if "model" in layer.settings]
+    if not named:
+        return layers
+    last = named[-1]
+    name = layers[last].settings["model"]
+    if not is_whole_name(name):
+        return [_of_shipped(layer) for layer in layers]
+    none_chosen((key for layer in layers[last:] for key in layer.settings), name)
+    below = [SettingsLayer(place, _without_model(said)) for place, said in layers[:last]]
+    return [*below, *layers[last:]]
+
+
+def _of_shipped(layer: SettingsLayer) -> SettingsLayer:
+    """`model=S/16` as `model.arch=S/16`; a whole model of a lower layer, and its settings, fall."""
+    said = dict(layer.settings)
+    if "model" not in said:
+        return layer
+    name = said.pop("model")
+    if is_whole_name(name):
+        kept = {k: v for k, v in said.items() if not k.startswith("model.") or k == INPUT}
+        return SettingsLayer(layer.place, kept)
+    if not isinstance(name, str) or ("/" not in name and name not in ARCHS):
+        raise UserError(
+            f"model: expected a size such as S/16, timm:NAME or module:Class, got {name!r}"
+        )
+    if "model.arch" in said:
+        raise UserError(f"model.arch: is said by model={name}; leave it out")
+    return SettingsLayer(layer.place, {**said, "model.arch": name})
+
+
+def _without_model(said: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: value
+        for key, value in said.items()
+        if key == INPUT or key.partition(".")[0] not in ("model", *CHOICES)
+    }
+
+
+def put_whole_model(tree: dict[str, Any], name: str) -> None:
+    """Put the whole model `name` into a composed tree, in the place of the shipped one. Raises
+    UserError where the recipe hangs on the size of that."""
+    if "by_arch" in tree:
+        raise unknown("model", name, tree["by_arch"], "for this recipe one of")
+    tree["model"] = {"name": name, "input": tree["model"].get("input") or "range"}
+    for kind in CHOICES:
+        tree.pop(kind, None)
+
+
+def by_arch(tree: dict[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings that a recipe has for one architecture, taken out of the tree.
+
+    Raises UserError where it has none for this one.
+    """
+    rows = tree.pop("by_arch")
+    arch = str(values.get("model.arch", tree["model"]["arch"]))
+    if not isinstance(rows, Mapping) or not all(isinstance(r, Mapping) for r in rows.values()):
+        raise UserError("by_arch: expected SIZE/PATCH: {key: value, ...}, one per line")
+    if arch not in rows:
+        raise unknown("model.arch", arch, rows, "for this recipe one of")
+    settings: Mapping[str, Any] = rows[arch]
+    return settings
+
+
+def same_length(key: str) -> tuple[str, ...]:
+    """The keys that say the same length as `key` does, in another unit."""
+    return next((keys for keys in spec.LENGTHS if key in keys), ())
+
+
+def no_length_in_vain(tree: Mapping[str, Any], height: Mapping[str, int]) -> None:
+    """Raises UserError for a length that has no effect beside another, unless that one was given
+    over it: in a higher layer (`height`)."""
+    for keys in spec.LENGTHS:
+        given = [key for key in keys if value_at(tree, key) is not None]
+        for key in given[1:]:
+            first = given[0]
+            if key in height and height[key] >= height.get(first, -1):
+                both = height[key] == height.get(first)
+                remedy = "give one of them" if both else f"leave it out, or add {first}=null"
+                raise UserError(
+                    f"{key}: {show(value_at(tree, key))} has no effect beside "
+                    f"{first}={show(value_at(tree, first))}; {remedy}"
+                )
+
+
+def no_key_in_vain(tree: Mapping[str, Any], height: Mapping[str, int]) -> None:
+    """Raises UserError for a key that the optimiser doesn't read, unless the optimiser was given
+    over it."""
+    if not isinstance(tree.get("optim"), Mapping):
+        return
+    for key in (f"optim.{key}" for key in spec.unread(tree)):
+        if height.get(key, -1) >= height.get("optim.name", 0):
+            raise UserError(
+                f"{key}: {show(value_at(tree, key))} has no effect with "
+                f"optim.name={value_at(tree, 'optim.name')}; leave it out"
+            )
+
+
+def value_at(tree: Mapping[str, Any], key: str) -> Any:
+    """The value of a dotted key; None where there is none. The last part may have dots in it: a
+    path of `optim.lr_mult`."""
+    part, _, rest = key.partition(".")
+    if key in tree or not isinstance(below := tree.get(part), Mapping):
+        return tree.get(key)
+    return value_at(below, rest)
+
+
+def put(tree: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key; what lies on the way is copied, since composed trees are shared."""
+    *parents, last = key.split(".")
+    section = tree
+    for n, parent in enumerate(parents):
+        below = section.get(parent, {})
+        if not isinstance(below, dict):
+            raise UserError(f"{key}: {'.'.join(parents[: n + 1])} is a value, not a section")
+        section[parent] = dict(below)
+        section = section[parent]
+    section[last] = value
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of all that is no section, or an empty one."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def file_name(name: str) -> str:
+    """A sweep's name as a file name: it can't leave its folder, nor be too long for one."""
+    quoted = urllib.parse.quote(name, safe="+=@, ")
+    if quoted in (".", "..", ""):
+        quoted = quoted.replace(".", "%2E") or "%"
+    if len(quoted) > 200:
+        quoted = f"{quoted[:180]}-{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    return quoted

@@ -1,0 +1,74 @@
+"""Packages that only one feature needs, and the command that installs one beside what is there:
+without constraints pip may replace the torch that all else was tried with.
+
+Questions to git about the folder that we are in.
+
+Signals that end a command, noted for whoever looks.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+EXTRAS = {  # of pyproject.toml, but for `dev`: what needs it, and the packages
+    "slurm": ("launcher=slurm", "submitit>=1.5.4"),
+    "timm": ("model=timm:NAME", "timm>=1.0"),
+    "text": ("texts by byte-pair encoding", "tokenizers>=0.20"),
+    "tensorboard": ("logger=tensorboard", "tensorboard>=2.18"),
+    "wandb": ("logger=wandb", "wandb>=0.22"),
+    "mlflow": ("logger=mlflow", "mlflow-skinny>=3.9"),
+}
+
+
+def installing(extra: str) -> str:
+    """Return the shell command that installs the packages of an extra."""
+    return installing_package(EXTRAS[extra][1])
+
+
+def installing_package(need: str) -> str:
+    """Return the shell command that installs a package; `need`: as pip takes it."""
+    return f"pip install -c \"$(ablate doctor --constraints)\" '{need}'"
+
+
+LIMIT_S = 10.0  # a question that takes longer is given up
+
+
+def ask(*words: str, cwd: str | os.PathLike[str] | None = None) -> bytes | None:
+    """Return git's answer; None outside a repository, without git, or past the limit."""
+    try:
+        done = subprocess.run(
+            ["git", *words],
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LIMIT_S,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # we only look
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def noted(*numbers: signal.Signals) -> Iterator[list[int]]:
+    """Those of the signals that came meanwhile; the handlers before are put back.
+
+    What this process was started to ignore stays ignored: SIGHUP under `nohup`, SIGINT in the
+    background of a script.
+    """
+    heard: list[int] = []
+    listening = [s for s in numbers if signal.getsignal(s) is not signal.SIG_IGN]
+    before = {s: signal.signal(s, lambda s, _: heard.append(s)) for s in listening}
+    try:
+        yield heard
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)

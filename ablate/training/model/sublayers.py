@@ -1,0 +1,270 @@
+"""Multi-head self-attention (Vaswani et al. 2017), its kernel chosen by device and dtype.
+
+Activations of the MLP: `model.act`, by name or import path, and of its GELU `model.gelu`.
+
+The MLP of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ablate.shared import sections
+from ablate.shared.parts import ACT
+from ablate.training.model.dense import Dense
+from ablate.training.model.drop import Drop
+from ablate.training.model.host import Host
+from ablate.training.model.init import remember
+from ablate.training.model.norm import MakeNorm, Shape
+from ablate.training.plugin import blame, load, settings_of
+
+
+def explicit(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """softmax(q k^T / sqrt(d)) v, all (B, H, N, d).
+
+    The softmax is in float32, as in flax: torch computes one of bfloat16 so, and rounds at the end.
+    """
+    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (B, H, N, N)
+    return scores.softmax(-1) @ v
+
+
+KERNELS: dict[str, Callable[..., Tensor]] = {
+    "explicit": explicit,
+    "sdpa": F.scaled_dot_product_attention,
+}
+
+
+def kernel(device: torch.device, dtype: torch.dtype) -> str:
+    """The kernel that attention computed in `dtype` uses on `device`: "explicit" or "sdpa".
+
+    Under bfloat16 on a CPU torch's fused kernel makes training slower than float32 does.
+    """
+    return "explicit" if (device.type, dtype) == ("cpu", torch.bfloat16) else "sdpa"
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """(B, H, N, d) each, where q may have another N -> the heads' contexts, (B, N, H*d)."""
+    context: Tensor = KERNELS[kernel(q.device, q.dtype)](q, k, v)
+    return context.transpose(1, 2).flatten(2)
+
+
+class HeadScale(nn.Module):
+    """Each head's context times a learned number of its own."""
+
+    roles: ClassVar[dict[str, str]] = {"scale": "scale"}
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.empty(heads))
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, N, H*d) -> (B, N, H*d)
+        return (x.unflatten(-1, (len(self.scale), -1)) * self.scale[:, None]).flatten(-2)
+
+
+class Attention(nn.Module):
+    """Every token looks at all. heads * head_dim may differ from width.
+
+    `q_norm` and `k_norm` normalise the channels of every head's queries and keys, all heads by the
+    same scales and offsets: Dehghani et al. 2023 (ViT-22B, arXiv 2302.05442, 2.1), whose norms have
+    no offsets; timm's `qk_norm` has them, as here.
+
+    `inner` stands between the heads' contexts and the output projection; `gain`: see Dense, of v
+    and of the projection.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        head_dim: int,
+        *,
+        qkv_bias: bool = True,
+        q_norm: nn.Module | None = None,
+        k_norm: nn.Module | None = None,
+        inner: nn.Module | None = None,
+        gain: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.heads = heads
+        wide = heads * head_dim
+        # Rows: q, k, v; in each, head by head.
+        self.qkv = Dense(width, 3 * wide, role="qkv", bias=qkv_bias, gains=(1.0, 1.0, gain))
+        self.q_norm = q_norm or nn.Identity()
+        self.k_norm = k_norm or nn.Identity()
+        self.inner = inner or nn.Identity()
+        self.out = Dense(wide, width, role="out", gains=(gain,))
+
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, N, D) -> q, k, v, each (B, H, N, d)."""
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, N, 3, H, d)
+        # Parted first: so a kernel joins their gradients where they lie.
+        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
+        # On a GPU autocast normalises in float32; a kernel takes all three in one type.
+        return self.q_norm(q).to(v.dtype), self.k_norm(k).to(v.dtype), v
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, D)
+        q, k, v = self.parts(x)
+        return self.out(self.inner(attend(q, k, v)))
+
+
+class Activation(nn.Module):
+    """(..., inputs * M) -> (..., M)."""
+
+    inputs = 1  # dense layers side by side that it takes
+    role = "mlp"  # of the layer in front of it: its initial values
+
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__()
+        self.act = act
+
+    def hidden(self, width: int) -> int:
+        """M, of an MLP whose inner width is said to be `width`."""
+        return width
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.act(x)
+        return y
+
+
+class Gated(Activation):
+    """act(gate) * value, x = [gate, value]: Shazeer 2020 (arXiv 2002.05202), Eq. 6.
+
+    Three matrices take the place of two, so M is 2/3 of the MLP's width, as there: the nearest
+    multiple of 8 (at least 8), on which GPUs' matrix products rely. For the published sizes the
+    MLP's parameters are so equal to within 0.2 %.
+    """
+
+    inputs = 2
+    role = "glu"
+
+    def hidden(self, width: int) -> int:
+        return max(8, 8 * round(width / 12))
+
+    def forward(self, x: Tensor) -> Tensor:  # (..., 2M) -> (..., M)
+        gate, value = x.chunk(2, -1)
+        return super().forward(gate) * value
+
+
+class SquaredReLU(nn.Module):
+    """max(x, 0)^2: Primer (So et al. 2021, arXiv 2109.08668)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        positive = x.relu()
+        return positive * positive
+
+
+# flax's default, so big_vision's, is the tanh approximation; torch's is exact, so DeiT's.
+GELU = {"tanh": "tanh", "erf": "none"}
+
+
+def _gelu(form: str) -> nn.Module:
+    return nn.GELU(approximate=GELU[form])
+
+
+# By name, each made given the form of GELU. silu: Hendrycks, Gimpel 2016 (arXiv 1606.08415).
+ACTS: dict[str, Callable[[str], Activation]] = {
+    "gelu": lambda form: Activation(_gelu(form)),
+    "relu": lambda form: Activation(nn.ReLU()),
+    "relu2": lambda form: Activation(SquaredReLU()),
+    "silu": lambda form: Activation(nn.SiLU()),
+    "swiglu": lambda form: Gated(nn.SiLU()),
+    "geglu": lambda form: Gated(_gelu(form)),
+}
+
+
+def activation(name: str = "gelu", gelu: str = "tanh") -> Activation:
+    """The activation of that name; `gelu`: the form of its GELU, where it has one."""
+    return ACTS[name](gelu)
+
+
+MakeActivation = Callable[[], Activation]
+
+
+def activations(model: sections.Model) -> MakeActivation:
+    """Makes the activation of each MLP. One by import path is a class or a function of a tensor,
+    (..., M) -> (..., M); with `gated = True` it is of the gate. Raises UserError where it can't be
+    imported or made."""
+    if (used := ACT.one(model)) is None:
+        return partial(activation, model.act, model.gelu)
+    part, settings = load(used), settings_of(used)
+    frame = Gated if getattr(part, "gated", False) else Activation
+
+    def make() -> Activation:
+        with blame(used):
+            is_class = isinstance(part, type)
+            made = remember(part, settings) if is_class else partial(part, **settings)
+            return frame(made if isinstance(made, nn.Module) else Function(made))
+
+    return make
+
+
+class Function(nn.Module):
+    """A function of a tensor."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class MLP(nn.Module):
+    """dense -> pre_act -> act -> dropout -> post_act -> dense, for each token by itself.
+
+    `pre_act` and `post_act` are inner norms, or nothing (post_act after the dropout, as in
+    fairseq's transformer_layer.py and torchscale's feedforward_network.py). A gated `act`
+    (`model.act=swiglu`) takes 2M values from the first dense, and pre_act is of all of them.
+    `gain`: see Dense.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        dropout: float,
+        *,
+        act: Activation | None = None,
+        pre_act: nn.Module | None = None,
+        post_act: nn.Module | None = None,
+        gain: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.act = act or activation()
+        self.fc1 = Dense(width, self.act.inputs * hidden, role=self.act.role, gains=(gain,))
+        self.pre_act = pre_act or nn.Identity()
+        self.dropout = Drop(dropout)
+        self.post_act = post_act or nn.Identity()
+        self.fc2 = Dense(hidden, width, role="mlp", gains=(gain,))
+
+    def forward(self, x: Tensor) -> Tensor:  # (B, N, D) -> (B, N, M) -> (B, N, D)
+        x = self.act(self.pre_act(self.fc1(x)))
+        return self.fc2(self.post_act(self.dropout(x)))
+
+
+class Perceptron(Host):
+    """sigmoid(norm(dense(x))) some times, then dense: an image is one token of all its values.
+
+    BatchNorm_in_Transformers_CV, model/dnn.py: DNN with norm=identity, DNNBN with norm=batchnorm.
+    """
+
+    def __init__(self, model: sections.Model, values: int, classes: int, *, norm: MakeNorm) -> None:
+        super().__init__(model)
+        inputs = [values, *[model.width] * (model.depth - 1)]
+        shape = Shape(model.width, heads=1, grid=(1, 1), cls=0)
+        self.layers = nn.Sequential(
+            *(
+                nn.Sequential(Dense(size, model.width, role="mlp"), norm(shape), nn.Sigmoid())
+                for size in inputs
+            )
+        )
+        self.head = Dense(model.width, classes, role="head")
+
+    def features(self, images: Tensor) -> Tensor:
+        return self.layers(images.flatten(1)[:, None])[:, 0]
