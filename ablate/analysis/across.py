@@ -91,7 +91,7 @@ class Arrays:
     unstable: stats.Bools  # (C, R)
     omitted: stats.Bools  # (C, R): has a diverged run that is left out, or one that never got there
     judge: bool  # whether verdicts are given at all
-    right: Sequence[stats.Bools] | None  # of each column (R, replicates, N): see `analysis.correct`
+    right: Sequence[stats.Bools] | None  # of each column (R, replicates, N): see `scores.correct`
     read: int = 0  # variants that were read over the baseline's runs, where its own are fewer
     looks_judge: bool = False  # whether verdicts of looks are given
 

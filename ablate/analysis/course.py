@@ -405,7 +405,7 @@ def judged_gains(
     course: ColumnCourse | None,
 ) -> stats.ColumnGains:
     """Compute the gains of a column with their intervals: of a sweep with looks as these judged
-    them, and without intervals on other sets. `right`: see `analysis.correct`."""
+    them, and without intervals on other sets. `right`: see `scores.correct`."""
 
     if not plan.design.at:
         return _gains_of(plan, block, method, right)

@@ -8,14 +8,7 @@ from dataclasses import replace
 from ablate.analysis import stats
 from ablate.analysis.captions import names
 from ablate.analysis.judging import verdict_of
-from ablate.analysis.paper import (
-    PaperTable,
-    Printed,
-    as_printed,
-    find,
-    printed_numbers,
-    varying,
-)
+from ablate.analysis.paper import PaperTable, Printed, as_printed, find, printed_numbers, varying
 from ablate.analysis.table import Against, Entry, Note, Table, TableColumn, TableRow, notes
 from ablate.shared.metrics import DEFAULT, TASKS
 

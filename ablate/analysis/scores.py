@@ -1,6 +1,6 @@
 """Collects the results of a cell: metrics by seed; missing, diverged and collapsed runs.
 
-Which images of a test set each run got right, from the predictions that it left.
+So are the images of a test set that each run got right, from its predictions.
 """
 
 from __future__ import annotations

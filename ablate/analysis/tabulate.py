@@ -12,13 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ablate.analysis import captions, stats
-from ablate.analysis.across import (
-    Arrays,
-    Summary,
-    averages,
-    blocks,
-    p_values,
-)
+from ablate.analysis.across import Arrays, Summary, averages, blocks, p_values
 from ablate.analysis.captions import look_notes
 from ablate.analysis.course import ColumnCourse, follow, judged_gains, means_alone
 from ablate.analysis.course import notes as course_notes

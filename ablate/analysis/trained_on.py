@@ -1,7 +1,5 @@
 """Says what runs were trained on, from the runs themselves: a title only says what somebody wrote
-into a sweep file.
-
-What tables say of runs that were trained elsewhere. Computes nothing.
+into a sweep file. And what tables say of runs that were trained elsewhere. Computes nothing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Trains the missing runs of a sweep, from the plan that its words declare to its last run.
 
-Where a drive comes from: its command, folder, host, and what git says of that folder.
+The ledger keeps where a drive comes from: its command, folder, host, and what git says of the
+folder.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The raw files are copied, and every other file is made from these copies. The bu
 its place and gets its name when it is whole. An anonymous bundle has only fields that are known to
 name nobody.
 
-The weights of a finished run as a file for others.
+`--weights` writes the weights of one finished run instead.
 """
 
 from __future__ import annotations

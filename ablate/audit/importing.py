@@ -19,15 +19,7 @@ from typing import Any
 from ablate.analysis.captions import count
 from ablate.audit.bundle import Bundle
 from ablate.audit.merge import whole_folder
-from ablate.audit.sheet import (
-    FRAME,
-    Sheet,
-    SheetKeys,
-    SheetRun,
-    equal_lines,
-    hidden,
-    runs_of,
-)
+from ablate.audit.sheet import FRAME, Sheet, SheetKeys, SheetRun, equal_lines, hidden, runs_of
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, PlannedRun, Row
 from ablate.planning.design import Imported, SheetSource

@@ -21,13 +21,7 @@ from typing import Annotated  # noqa: E402
 
 import typer  # noqa: E402
 
-from ablate.cli import (  # noqa: E402
-    choosing,
-    driving,
-    keeping,
-    looking,
-    publishing,
-)
+from ablate.cli import choosing, driving, keeping, looking, publishing  # noqa: E402
 from ablate.cli.mistakes import UsageError, in_words  # noqa: E402
 from ablate.cli.options import flat  # noqa: E402
 from ablate.report.text import gate  # noqa: E402

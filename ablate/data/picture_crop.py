@@ -3,8 +3,7 @@
 big_vision's laws (`tf`) and timm's (`timm`), in whole pixels of the picture, as theirs. What is
 drawn comes in the arguments, so nothing here hangs on who decodes or when.
 
-What of images and masks a training is shown: resized, cut and mirrored, both alike, on the host.
-
+Of images with masks both are resized, cut and mirrored alike:
 mmsegmentation's Resize, RandomCrop and RandomFlip (mmseg/datasets/pipelines/transforms.py), by
 draws in the arguments.
 """

@@ -1,6 +1,5 @@
-"""Sets in Arrow tables: parquet files, and those of the hub, by `datasets`.
-
-Image-text sets: see `ablate.shared.dataset`. A label is the number of a text.
+"""Sets in tables: parquet files and those of the hub, by `datasets`; images with captions, where a
+label is the number of a text (see `ablate.shared.dataset`).
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
 """`analysis:` of a sweep file: how its table is computed.
 
-Metrics and probes of the user's own, read as text: nothing of them runs here.
-
-The function of a metric, `module:function`, is looked for in a file of the folder that the user
-works in, then among installed packages. What it says of itself stands in its file as
-`function.attribute = value`; the plan keeps that, so a table has names and units where the file is
-not there. The class of a probe, `module:Class`, says `version = 1`, and the numbers that it keeps
-as arrays without a shape in `numbers = {"distance": {"unit": ...}}`, with the attributes of a
-metric.
+Metrics and probes of the user's own are read as text: nothing of them runs here. The function of a
+metric, `module:function`, is looked for in a file of the folder that the user works in, then among
+installed packages. What it says of itself stands in its file as `function.attribute = value`; the
+plan keeps that, so a table has names and units where the file is not there. The class of a probe,
+`module:Class`, says `version = 1`, and the numbers that it keeps as arrays without a shape in
+`numbers = {"distance": {"unit": ...}}`, with the attributes of a metric.
 """
 
 from __future__ import annotations

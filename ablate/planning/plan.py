@@ -3,7 +3,7 @@
 `sweep` makes a plan, `ledger` keeps it, `drive` trains it, `report` tabulates it. A plan says all
 that a table needs to know of a sweep, so that an edited sweep file leaves old tables as they were.
 
-One plan of two of the same sweep, as two stores drove it: for more seeds, or for fewer rows.
+One plan is made of two of the same sweep, as two stores drove it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Plan:
     notes: tuple[str, ...] = ()  # what `plan` says beside the table: aliases, ignored excludes
     tune: Tune | None = None
     trials: tuple[Trial, ...] = ()  # asked so far
-    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # see `own_metric.read`
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # see `analysis_keys.read`
     groups: tuple[ColumnGroup, ...] = ()  # of the columns, in their order
     design: Design = field(default_factory=Fixed)  # by which a cell may get more than `seeds`
     # Hashes of the sweep file, of a plan of words {}: see `planning.sweep_file`.
@@ -392,7 +392,7 @@ class Plan:
 
 
 def _unknown(name: Any, of: str) -> str:
-    """What there is not, and how it would come from outside: see `shared.extensions`."""
+    """What there is not, and how it would come from outside: see `shared.parts`."""
     said = printable(str(name))
     return f"{said}, which is unknown here: ablate_{of}/{said}.py is not on Python's path"
 

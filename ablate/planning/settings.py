@@ -1,13 +1,9 @@
-"""A word of the command line, `key=value`, as Hydra's grammar reads it.
-
-Settings with the place where each was written; and which of them are about the model.
+"""Settings by dotted key: a word of the command line, as Hydra's grammar reads it; layers of them,
+each with the place where it was written; and the plain tree of a run, with its dotted keys.
 
 `model=NAME`: NAME is a size of the shipped model, and then `model.arch` by another word, or a whole
 model. A whole model replaces what lower layers say of the model; what is said beside it or above it
 is its own: its settings, and no norm, stem or block.
-
-The plain tree of a run: dotted keys in it, what two of them may not say; and a name as a file
-name.
 """
 
 from __future__ import annotations

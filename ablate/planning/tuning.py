@@ -1,7 +1,5 @@
 """`tune:` of a sweep file, or `from.tune` of the parents, read: what is searched, how often, how
-long, and by which sampler.
-
-What a search may choose from: its ranges, and the points in them.
+long, by which sampler; and what a search may choose from: its ranges, and the points in them.
 """
 
 from __future__ import annotations

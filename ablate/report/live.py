@@ -1,7 +1,7 @@
 """Shows a running sweep: progress bars on a terminal, plain lines elsewhere.
 
-Lays out the runs that are trained now: how far each is, its newest loss and metric, and the
-course of its loss, in the width that a terminal has.
+Below them stand the runs that are trained now: how far each is, its newest loss and metric, and the
+course of its loss, in the width of the terminal.
 """
 
 from __future__ import annotations

@@ -2,9 +2,8 @@
 
 Any file of a run folder may be torn or missing: `show` says so, and shows the rest.
 
-Prints the log of a run: whole, as it grows, or its end.
-
-What a worker prints stands in log.txt, the lines of all attempts one below the other.
+The log of a run is printed whole, as it grows, or its end. What a worker prints stands in log.txt,
+the lines of all attempts one below the other.
 """
 
 from __future__ import annotations

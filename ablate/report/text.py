@@ -1,6 +1,5 @@
-"""Writes values as short texts that several views share.
-
-The gate that every printed line passes: nothing of strangers' reaches a terminal as a command.
+"""Writes values as short texts that several views share, and holds the gate that every printed line
+passes: nothing of strangers' reaches a terminal as a command.
 
 Keys, and what programs read, stay as they are; JSON writes such characters as escapes itself.
 """

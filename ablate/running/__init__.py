@@ -1,6 +1,5 @@
-"""From a plan to finished runs: the driver, its launchers and its loggers.
-
-Answers of the training half that are kept in a file of the store's cache.
+"""From a plan to finished runs: the driver, its launchers and its loggers. Here are what these
+share: the view of a drive, and answers of the training half, kept in the store's cache.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Outcome:
 @dataclass
 class Drive:
     """One drive of a plan. `settings`: the launcher group. `search` may add runs after every
-    result. `decisions`: from `decisions.settle`. `worlds`: devices of a run, where that is open."""
+    result. `decisions`: from `preflight.settle`. `worlds`: devices of a run, where that is open."""
 
     plan: Plan
     store: Store

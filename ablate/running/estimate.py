@@ -1,6 +1,6 @@
 """Estimates the cost of a plan: size of each variant, device-seconds of the missing runs.
 
-What a plan costs, and how little is known of it before a trainer of the user's own has run.
+Little is known of it before a trainer of the user's own has run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The checks before the first run: devices that compute nothing are not used, and runs with
-damaged files are put aside, so that they are trained again.
-
-Decisions that are made once for a column: they hang on the machine, and yet change bits.
+"""What is done before the first run. Devices that compute nothing are not used, and runs with
+damaged files are put aside, so that they are trained again. And decisions are made once for a
+column that hang on the machine, and yet change bits.
 
 `train.micro_batch=auto` and `train.deterministic=auto` come to the same for all runs of a column,
 in whatever order they run and however often the sweep is stopped. A decision is kept in the store's

@@ -66,7 +66,7 @@ def rehearsed(
     *,
     own_only: bool = False,
 ) -> Rehearsals:
-    """Ask what the first steps of the plan's rows tell; `described`: of each cell, see `costs`.
+    """Ask what the first steps of the plan's rows tell; `described`: of each cell, see `estimate`.
 
     Asks the launcher about rows that nobody has tried yet; with `own_only` about those alone that
     have a class of the user's own. Raises UserError for such a class that can't take a step.

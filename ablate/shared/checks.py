@@ -3,7 +3,7 @@
 Each raises UserError: one line with the dotted key, its value, what it does not go with, and the
 remedy.
 
-Which runs can be shared among several ranks to the same bits.
+Here is, too, which runs can be shared among several ranks to the same bits.
 """
 
 from __future__ import annotations

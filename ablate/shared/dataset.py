@@ -1,6 +1,6 @@
 """The files and splits of a set, by their names alone: nothing is read of an image.
 
-An image-text set as it lies in a folder: tables of images and texts, and the images beside them.
+An image-text set lies in a folder as tables of images and texts, the images beside them:
 
 FOLDER/train*.csv, test*.csv, ...    a column of paths below FOLDER, and one of texts
 FOLDER/train*.parquet, ...           so, or a column of the images themselves

@@ -1,6 +1,5 @@
-"""Files, written whole or not at all, and the JSON in them.
-
-Who holds a folder: a lock that dies with its holder, and the holder's notes in it.
+"""Files, written whole or not at all, and the JSON in them; and who holds a folder: a lock that
+dies with its holder, and the holder's notes in it.
 """
 
 from __future__ import annotations

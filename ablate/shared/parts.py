@@ -3,8 +3,9 @@
 A norm, stem, block or whole model is a section, which says its settings, version and folder itself.
 Of others the value of a key is the import path, and these three stand in fields beside it.
 
-Tasks, designs and formats from outside this package: `ablate_tasks/NAME.py`, in any folder of
-Python's path, brings the task NAME. Such a folder is a namespace package, so several may be.
+Tasks, designs and formats come from outside this package, too: `ablate_tasks/NAME.py`, in any
+folder of Python's path, brings the task NAME. Such a folder is a namespace package, so several may
+be.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Who writes what: `run.json` the driver, before it starts the worker; everything else the worker. Off
 the driver's host each attempt has a folder of its own: see `ablate.store.attempts`.
 
-What a result is: the keys that a worker writes into result.json, and of what type each is.
+The types of a result: the keys that a worker writes into result.json, each with its type.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The sections of a run: data, model, choices, evaluation; `recipe` has how it is trained.
-
-The sections of a run that are its recipe: optimiser, training, augmentation.
+"""The sections of a run: data, model, choices, evaluation; and its recipe: optimiser, training,
+augmentation.
 """
 
 from __future__ import annotations

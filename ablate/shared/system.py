@@ -1,9 +1,8 @@
-"""Packages that only one feature needs, and the command that installs one beside what is there:
-without constraints pip may replace the torch that all else was tried with.
+"""What is asked of the system around us: packages, git, signals.
 
-Questions to git about the folder that we are in.
-
-Signals that end a command, noted for whoever looks.
+Of packages that only one feature needs, the command that installs one beside what is there: without
+constraints pip may replace the torch that all else was tried with. Of git, the folder that we are
+in. Of signals, those that end a command, noted for whoever looks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The folder of a store: runs, plans, the ledger's file, looks, caches.
 
-The one door to workers: is a run's worker alive, what does it say, and stopping it.
-
+`Liveness` is the one door to workers: is a run's worker alive, what does it say, and stopping it.
 Whoever can know answers: for a worker on this host the lock of its folder, which the kernel frees
 when it dies; for an attempt elsewhere, which the `started` event and the link to its folder name,
 the pilot that holds it. A launcher answers for the workers of its own, `Store.liveness` for all

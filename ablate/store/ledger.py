@@ -5,8 +5,6 @@ is their fold, kept beside them in the same transaction. Two write: the driver, 
 whoever prints a verdict, who appends a look in a transaction of its own, also beside a driver;
 everybody may read. The ledger is no truth about files: a lost one is made again from the sweeps'
 plans, the run folders, which say what is finished, and `looks.jsonl`, which is a view of its looks.
-
-The ledger's file: opened, its version, and a transaction.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""How long a training takes on this machine: a few steps and evaluations, measured.
-
-How many images fit into memory at once: `train.micro_batch=auto`.
+"""What is measured of a training on this machine: how long it takes, by a few steps and
+evaluations; and how many images fit into memory at once (`train.micro_batch=auto`).
 """
 
 from __future__ import annotations

@@ -2,11 +2,9 @@
 
 Each is chosen here and set, so that nothing hangs on a default of torch, and noted with the result.
 
-Whether a run's step is compiled, by torch.compile, and where that code is kept.
-
-Compiled are a micro-batch's forward pass and loss in one graph and its backward pass in another,
-without a break. The update is not: it is ten fused kernels, which a compiler leaves as they are and
-copies the weights for.
+A step may be compiled by torch.compile. Compiled are a micro-batch's forward pass and loss in one
+graph and its backward pass in another, without a break. The update is not: it is ten fused kernels,
+which a compiler leaves as they are and copies the weights for.
 """
 
 from __future__ import annotations

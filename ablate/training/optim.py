@@ -1,6 +1,5 @@
-"""How weights move: the optimisers, and the average of the weights.
-
-The rate over a run, and the run's lengths in steps.
+"""How weights move: the optimisers, the rate over a run, its lengths in steps, and the average of
+the weights.
 """
 
 from __future__ import annotations

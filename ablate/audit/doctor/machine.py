@@ -1,6 +1,6 @@
 """Checks the machine: versions, devices, memory. Reads files and nvidia-smi, never loads torch.
 
-One finding of `ablate doctor`, and the texts that its checks share.
+Here, too, is what all checks of `ablate doctor` share: a finding, and its texts.
 """
 
 from __future__ import annotations

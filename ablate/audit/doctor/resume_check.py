@@ -3,8 +3,8 @@
 Workers answer: the data is decoded and the model is trained. The training half's part is
 `ablate.training.resume_check`.
 
-Checks a trainer of the user's own: killed after its first saved state and resumed, does it end
-with the bits of one that was not killed?
+A trainer of the user's own is killed after its first saved state and resumed: does it end with the
+bits of one that was not killed?
 """
 
 from __future__ import annotations

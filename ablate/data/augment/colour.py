@@ -1,10 +1,10 @@
-"""PIL's operators on levels, each image with its own parameter: uint8 (B, H, W, C) to the same.
+"""Changes of levels and colours, each image by numbers of its own.
 
-Parameters are (B,). Their arithmetic is PIL's (ImageOps, ImageEnhance), so timm's; `colour_tf` has
-the operators that TensorFlow executes otherwise.
+PIL's operators are uint8 (B, H, W, C) to the same. Parameters are (B,). Their arithmetic is PIL's
+(ImageOps, ImageEnhance), so timm's; `colour_tf` has the operators that TensorFlow executes
+otherwise.
 
-Photometric distortion, as mmsegmentation has it: each image by numbers of its own.
-
+Photometric distortion is mmsegmentation's:
 mmseg/datasets/pipelines/transforms.py PhotoMetricDistortion, which swaps no channels. What takes
 part there by chance takes part here with a factor of 1 or a shift of 0 otherwise, so that a GPU
 need not be asked how many do. Hues and saturations are those of OpenCV on 8 bits: degrees / 2, and

@@ -1,10 +1,9 @@
-"""Images and their targets mixed with their neighbours': mixup, and cutmix.
+"""Rectangles taken out of images: Cutout, and random erasing. Images and their targets mixed with
+their neighbours': mixup, and cutmix.
 
 One share a step for the whole global batch; the partner of image b is image b - 1 (`roll(+1)`,
 big_vision/utils.py). What is kept of each pixel is a map (H, W): mixup's is constant, cutmix's 0
 or 1, and its mean is what is kept of the target.
-
-Rectangles taken out of images: Cutout, and random erasing.
 """
 
 from __future__ import annotations

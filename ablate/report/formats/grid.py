@@ -1,11 +1,6 @@
-"""Grids of cells with footnote marks, the input of every format for readers.
-
-Sets a table as an HTML fragment: headings with a scope, no scripts, no links. Template:
-table.html.
-
-Sets a table in Markdown for GitHub.
-
-Sets a table for a terminal, with rich.
+"""Grids of cells with footnote marks, which every format for readers sets: a terminal by rich,
+Markdown for GitHub, an HTML fragment (table.html: headings with a scope, no scripts, no links).
+LaTeX has a module of its own.
 """
 
 from __future__ import annotations

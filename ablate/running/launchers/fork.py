@@ -5,7 +5,7 @@ takes over a second, forking one takes milliseconds. The server is ours and not 
 that one makes every child import the command's main module again, and joins children at exit,
 whereas our workers shall outlive their driver.
 
-Decodes and checks datasets before anything trains.
+By it datasets are decoded and checked before anything trains.
 """
 
 from __future__ import annotations

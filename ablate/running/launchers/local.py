@@ -1,6 +1,6 @@
 """Trains on this machine: one new process a run, forked from a server that has torch loaded.
 
-Trains one run at a time in the driver's own process: for debuggers and tests.
+`inline` trains one run at a time in the driver's own process, for debuggers and tests.
 """
 
 from __future__ import annotations

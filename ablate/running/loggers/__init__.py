@@ -3,10 +3,9 @@
 Each is a process of its own, which reads the folders of runs as any reader may (`feed`). The driver
 starts it and looks whether it lives, no more: a service that is slow or dead costs a sweep nothing.
 
-What observes a sweep while it is driven: loggers, and a shell command that tells somebody.
-
-They look on through the view of the drive, and through the folders of runs: the drive knows nothing
-of them, waits for nothing of them, and ends as it would without.
+They, and the shell command of `notify`, observe a sweep while it is driven. They look on through
+the view of the drive, and through the folders of runs: the drive knows nothing of them, waits for
+nothing of them, and ends as it would without.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Stems: from images to tokens. Each is built as `Stem(patches, width, **settings)`.
 
-What one may say of itself is `traits.StemTraits`.
-
-The convolutional stem of Xiao et al. 2021 (arXiv 2106.14881), pycls/models/vit.py.
+What one may say of itself is `traits.StemTraits`. The convolutional stem is that of Xiao et al.
+2021 (arXiv 2106.14881), pycls/models/vit.py.
 """
 
 from __future__ import annotations

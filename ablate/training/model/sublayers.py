@@ -1,8 +1,6 @@
-"""Multi-head self-attention (Vaswani et al. 2017), its kernel chosen by device and dtype.
-
-Activations of the MLP: `model.act`, by name or import path, and of its GELU `model.gelu`.
-
-The MLP of a block.
+"""The sublayers of a block: multi-head self-attention (Vaswani et al. 2017), its kernel chosen by
+device and dtype; and the MLP with its activation (`model.act`, by name or import path, and of its
+GELU `model.gelu`).
 """
 
 from __future__ import annotations

@@ -3,10 +3,9 @@
 What counts is what this attempt wrote, with exit code 0. So the result of an earlier attempt is
 moved aside before, and no process of an earlier attempt lives on beside this one.
 
-The processes of a program: those that it started, wherever they went, end with its run.
-
-Each has the run's folder in its environment, by which it is found even when the worker that began
-it is dead, and when it has left its parent, its group and its session.
+The processes that a program started, wherever they went, end with its run: each has the run's
+folder in its environment, by which it is found even when the worker that began it is dead, and when
+it has left its parent, its group and its session.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""What a trainer is given as `run`.
-
-What a trainer saves, as bytes and back: nested dicts, lists and tuples of tensors, arrays,
-numbers, texts, bytes and None; and what two folders of a run have in common. Nothing is pickled.
+"""What a trainer is given as `run`; and what it saves, as bytes and back: nested dicts, lists and
+tuples of tensors, arrays, numbers, texts, bytes and None. Nothing is pickled.
 
 A state is a tree of JSON, whose leaves name arrays of bytes beside it. So neither torch nor a type
 of numpy's is needed to write a file, and bits come back as they were.

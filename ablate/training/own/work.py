@@ -1,6 +1,6 @@
 """One run of a trainer of the user's own, from its run.json to its result.
 
-The user's own files, imported as they were when the run was planned, or not at all.
+The user's own files are imported as they were when the run was planned, or not at all.
 """
 
 from __future__ import annotations
