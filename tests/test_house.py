@@ -14,7 +14,7 @@ from ablate.training import worker
 
 PACKAGE = REPOSITORY / "ablate"
 LONGEST_FILE, LONGEST_FUNCTION = 600, 100
-MOST_NOUNS, MOST_LINES = 25, 42_000  # of code: what grows beyond has to shrink elsewhere
+MOST_NOUNS, MOST_LINES = 25, 41_200  # of code: what grows beyond has to shrink elsewhere
 TABLES = {"shared/choices.py"}  # of data
 
 
