@@ -51,7 +51,7 @@ def test_on_a_cpu_what_fits_is_computed(monkeypatch):
     assert chosen(10 * spare + 3 * gradients + 1) == 10  # three levels of a tree of ten
     assert chosen(10 * spare + 2 * gradients) < 10
     assert chosen(1) == 1
-    monkeypatch.setattr(calibrate, "ENOUGH", 24 * each)  # however much is free
+    monkeypatch.setattr(calibrate, "SAVED", 24 * each)  # however much is free
     assert chosen(1e12) == 10  # 25 don't
     after, state = training.state()
     assert state.step == 0
