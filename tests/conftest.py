@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,8 +126,7 @@ import contextlib, io, json, sys, traceback
 from ablate import cli
 
 done = []
-for words in json.load(sys.stdin):
-    sys.argv[1:] = words
+for sys.argv[1:] in json.load(sys.stdin):
     code, out, err = 0, io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -155,18 +154,15 @@ class Shell:
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen:
         with self._files() as (out, err):
-            return subprocess.Popen(
-                [ABLATE, *map(str, words)],
-                cwd=self.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env={**os.environ, **environment},
-            )
+            line, there = [ABLATE, *map(str, words)], {**os.environ, **environment}
+            files = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+            return subprocess.Popen(line, cwd=self.folder, env=there, **files)
 
     def end(self, process: subprocess.Popen, timeout: float = 240) -> Done:
         number = self.number
-        code = process.wait(timeout)
+        return self._done(number, process.wait(timeout))
+
+    def _done(self, number: int, code: int) -> Done:
         texts = [(self.folder / f"{number}.{kind}").read_text() for kind in ("out", "err")]
         return Done(code, *texts)
 
@@ -192,8 +188,7 @@ class Shell:
         """Run to the end; the exit code must be `code`."""
         with self._files() as files, _as_started(self.folder, files, environment):
             ended = _main(list(map(str, words)))
-        texts = [(self.folder / f"{self.number}.{kind}").read_text() for kind in ("out", "err")]
-        return _expected(code, Done(ended, *texts))
+        return _expected(code, self._done(self.number, ended))
 
     def facts(self, *words: str) -> list[dict[str, str]]:
         """The lines of `ablate table WORDS --format csv`."""
@@ -229,6 +224,13 @@ def wait_for(condition: Callable[[], Any], seconds: float = 180.0) -> Any:
     return value
 
 
+def forget(folder: Path, names: Iterable[str] | None = None) -> None:
+    """The modules that were loaded from a folder."""
+    for name in [*(sys.modules if names is None else names)]:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(f"{folder}/"):
+            del sys.modules[name]
+
+
 def _expected(code: int, done: Done) -> Done:
     assert done.code == code, f"exit code {done.code}\n{done.out}\n{done.err}"
     return done
@@ -237,6 +239,7 @@ def _expected(code: int, done: Done) -> Done:
 def _main(words: list[str]) -> int:
     """`ablate WORDS` as the interpreter runs it: the exit code."""
     sys.argv[1:] = words
+    code = 0
     try:
         cli.main()
     except SystemExit as end:
@@ -244,8 +247,6 @@ def _main(words: list[str]) -> int:
     except BaseException:
         traceback.print_exc()
         code = 1
-    else:
-        code = 0
     sys.stdout.flush()
     sys.stderr.flush()
     return code
@@ -272,9 +273,8 @@ def _as_started(folder: Path, files: list, environment: Mapping[str, str]) -> It
         null = stack.enter_context(open(os.devnull, "rb"))
         sys.stdout.flush()
         sys.stderr.flush()
-        for number, (name, file, mode) in enumerate(
-            (("stdin", null, "r"), ("stdout", files[0], "w"), ("stderr", files[1], "w"))
-        ):
+        streams = (("stdin", null, "r"), ("stdout", files[0], "w"), ("stderr", files[1], "w"))
+        for number, (name, file, mode) in enumerate(streams):
             kept = os.dup(number)
             stack.callback(os.close, kept)
             stack.callback(os.dup2, kept, number)
@@ -288,9 +288,7 @@ def _as_started(folder: Path, files: list, environment: Mapping[str, str]) -> It
                 signal.signal(number, handler)
             torch.set_num_threads(threads)
             torch.use_deterministic_algorithms(False)
-            for name in set(sys.modules) - loaded:  # classes of the user's own
-                if str(getattr(sys.modules[name], "__file__", "")).startswith(f"{folder}/"):
-                    del sys.modules[name]
+            forget(folder, set(sys.modules) - loaded)  # classes of the user's own
 
 
 @pytest.fixture
@@ -312,9 +310,7 @@ def users(tmp_path, monkeypatch):
         return tmp_path
 
     yield write
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", "")).startswith(f"{tmp_path}/"):
-            del sys.modules[name]
+    forget(tmp_path)
 
 
 @pytest.fixture

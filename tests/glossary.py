@@ -3,8 +3,6 @@
 `python tests/glossary.py` writes it; tests/test_docs.py compares.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Writes docs/options.md, the commands and options as `--help` has them:
 `python tests/options_page.py`, with `.` and `tests` on the path."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import typer
@@ -17,11 +15,8 @@ VALUES = {"scale": "NAME", "across": "KEY", "store": "DIR", "retry": "STATES", "
 def commands() -> Iterator[tuple[str, typer.core.TyperCommand]]:
     """Every command, subcommands in their place."""
     for name, command in typer.main.get_command(cli.app).commands.items():
-        inner = getattr(command, "commands", None)
-        if inner is None:
-            yield name, command
-        else:
-            yield from ((f"{name} {sub}", one) for sub, one in inner.items())
+        inner = getattr(command, "commands", {})
+        yield from {f"{name} {sub}": one for sub, one in inner.items()}.items() or [(name, command)]
 
 
 def options(command: typer.core.TyperCommand) -> dict[str, str]:
@@ -29,15 +24,11 @@ def options(command: typer.core.TyperCommand) -> dict[str, str]:
     found = {}
     for param in command.params:
         names = [n for n in (*param.opts, *param.secondary_opts) if n.startswith("-")]
-        if not names or param.name == "help":
-            continue
-        value = (
-            ""
-            if param.is_flag
-            else f" {param.metavar or VALUES.get(param.name, param.name.upper())}"
-        )
-        typed = f"`{', '.join(names)}{value}`".replace("|", "\\|")
-        found[typed] = " ".join((param.help or "").split()).replace("|", "\\|")
+        if names and param.name != "help":
+            value = param.metavar or VALUES.get(param.name, param.name.upper())
+            typed = f"`{', '.join(names)}{'' if param.is_flag else f' {value}'}`"
+            text = " ".join((param.help or "").split())
+            found[typed.replace("|", "\\|")] = text.replace("|", "\\|")
     return found
 
 

@@ -1,7 +1,5 @@
 """`import ablate`: a sweep, its runs and its table from Python, beside what the commands say."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -10,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Shell, records
 from pages import PAGES
 
 import ablate
@@ -21,16 +18,15 @@ WORDS = ("recipe=quick", "data=digits", "stem=none,dpn", "model.depth=1")
 SHORT = {"train": {"epochs": 2}, "launcher": "inline"}
 
 
-def test_a_sweep_is_trained_read_and_resumed_as_by_the_commands(here, shell: Shell, capsys):
+def test_a_sweep_is_trained_read_and_resumed_as_by_the_commands(here, shell, capsys):
     sweep = ablate.Sweep(*WORDS, seeds=3, **SHORT)
     assert isinstance(sweep.design, Fixed)
     assert {run.status for run in sweep.train().runs()} == {"finished"}
     capsys.readouterr()
 
-    told = shell("table", "--format", "csv", "--store", str(here / "runs")).out
     facts = {
         (fact["row"], fact["quantity"]): float(fact["value"])
-        for fact in records(told)
+        for fact in shell.facts()
         if fact["row"] and fact["value"] and not fact["seed"]
     }
     frame = sweep.table().to_pandas().set_index("row")
@@ -39,24 +35,31 @@ def test_a_sweep_is_trained_read_and_resumed_as_by_the_commands(here, shell: She
         assert frame.loc[row, column] == pytest.approx(facts[row, quantity])
         assert frame.loc[row, f"{column}_low"] == pytest.approx(facts[row, f"{quantity}.low"])
     assert sweep.table().verdicts.keys() == {("dpn", "")}
-    text = shell("table", "--format", "md", "--store", str(here / "runs")).out
-    assert str(sweep.table()) == text
+    assert str(sweep.table()) == shell("table", "--format", "md").out
 
-    before = [path.stat().st_mtime_ns for path in sorted(here.rglob("result.json"))]
+    def written() -> list[int]:
+        return [path.stat().st_mtime_ns for path in sorted(here.rglob("result.json"))]
+
+    before = written()
     again = ablate.Sweep(*WORDS, seeds=3, **SHORT).train()
-    assert [path.stat().st_mtime_ns for path in sorted(here.rglob("result.json"))] == before
+    assert written() == before
     runs = {run.id: run for run in again.runs()}
     plan = json.loads((here / "runs" / "sweeps" / f"{sweep.name}.json").read_bytes())
     assert {run for cell in plan["cells"] for run in cell["ids"].values()} == runs.keys()
     for run in runs.values():
-        result = json.loads((run.folder / "result.json").read_bytes())
-        assert run.metrics == result["test"]
+        assert run.metrics == json.loads((run.folder / "result.json").read_bytes())["test"]
         assert run.config["stem"]["name"] == run.row
         assert run.label == f"{run.row}#{run.seed}"
 
     store = ablate.Store(here / "runs")
     assert store.sweeps == [sweep.name]
-    assert list(store.sweep(sweep.name).to_pandas().id) == [run.id for run in again.runs()]
+    assert list(store.sweep(sweep.name).to_pandas().id) == [*runs]
+    shell("export", "out")
+    bundle = ablate.Store(here / "out")
+    assert len(bundle.sweeps) == 1
+    assert bundle.sweep().table().to_pandas().equals(sweep.table().to_pandas())
+    with pytest.raises(UserError, match="give Sweep the words"):  # opened by its name alone
+        store.sweep().train()
 
 
 def test_the_page_is_right(here):
@@ -88,28 +91,16 @@ def test_words_are_those_of_the_command_and_so_are_their_mistakes(here):
     assert not (here / "runs" / "ledger.db").exists()
 
 
-def test_a_sweep_that_was_opened_by_its_name_is_not_trained(here):
-    ablate.Sweep(*WORDS, seeds=1, **SHORT).train()
-    with pytest.raises(UserError, match="give Sweep the words"):
-        ablate.Store().sweep().train()
-
-
-def test_runs_that_fail_are_a_failure(here):
-    (here / "conf" / "trainer").mkdir(parents=True)
-    (here / "conf" / "trainer" / "bad.yaml").write_text(
-        "name: bad:main\nkeys: {lr: 0.1}\nmetrics: {accuracy: {direction: more}}\n"
+def test_runs_that_fail_are_a_failure(users):
+    users(
+        {
+            "conf/trainer/bad.yaml": "name: bad:main\nkeys: {lr: 0.1}\n"
+            "metrics: {accuracy: {direction: more}}\n",
+            "bad.py": "def main(settings, run):\n    raise RuntimeError('no')\n",
+        }
     )
-    (here / "bad.py").write_text("def main(settings, run):\n    raise RuntimeError('no')\n")
     with pytest.raises(Failure, match="failed of 2 runs"):
         ablate.Sweep("trainer=bad", "trainer.lr=0.1,0.2", seeds=1, launcher="inline").train()
-
-
-def test_a_bundle_is_a_store_of_one_sweep(here, shell: Shell):
-    table = ablate.Sweep(*WORDS, seeds=3, **SHORT).train().table()
-    shell("export", str(here / "out"), "--store", str(here / "runs"))
-    bundle = ablate.Store(here / "out")
-    assert len(bundle.sweeps) == 1
-    assert bundle.sweep().table().to_pandas().equals(table.to_pandas())
 
 
 def test_import_ablate_takes_nothing_along():

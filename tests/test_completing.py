@@ -23,16 +23,14 @@ BASH = shutil.which("bash") or ""
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
+def folder(here):
     """With a golden store, a plan that is torn, and a sweep file."""
-    monkeypatch.chdir(tmp_path)
     shutil.copytree(GOLDEN, "runs")
     Path("runs/sweeps/torn.json").write_text('{"name": "torn", "rows"')
-    Path("sweeps").mkdir()
-    Path("sweeps/mine.yaml").write_text(
+    Path("mine.yaml").write_text(
         "variants: [a: {}, b: {stem: dpn}]\nscales: {small: {seeds: 3}, large: {seeds: 5}}\n"
     )
-    return tmp_path
+    return here
 
 
 class Terminal:
@@ -75,8 +73,7 @@ class Terminal:
 
 @pytest.mark.skipif(not BASH, reason="needs bash")
 def test_a_tab_in_bash(folder):
-    terminal = Terminal(folder)
-    try:
+    with contextlib.closing(Terminal(folder)) as terminal:
         for keys, words in (
             ("ablate swe\tmi\t", ["sweep", "mine"]),
             ("ablate sweep norm=lay\t", ["sweep", "norm=layernorm"]),
@@ -85,8 +82,6 @@ def test_a_tab_in_bash(folder):
             ("ablate table fix\t --format la\t", ["table", "fixture", "--format", "latex"]),
         ):
             assert terminal.line(keys) == words
-    finally:
-        terminal.close()
 
 
 # --- What is offered ----------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Composition: words and groups to the plain tree of a run."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re
@@ -11,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from ablate.planning.compose import Composer, resolve
 from ablate.planning.conf import compose_config, shipped
@@ -27,58 +26,25 @@ OPTIONS = sorted((path.parent.name, path.stem) for path in shipped("conf").glob(
 # A run as `run.json` keeps it. What stands here has been trained somewhere: it never changes.
 GOLDEN: dict[str, Any] = {
     "data": {
-        "name": "digits",
-        "source": "sklearn",
-        "path": None,
-        "hub": None,
-        "revision": None,
-        "image": None,
-        "label": None,
-        "size": 8,
-        "channels": 1,
-        "classes": 10,
-        "train": "train",
-        "validation": 300,
-        "test": 300,
-        "fingerprint": "0123456789abcdef",
+        **{"name": "digits", "source": "sklearn", "path": None, "hub": None, "revision": None},
+        **{"image": None, "label": None, "size": 8, "channels": 1, "classes": 10},
+        **{"train": "train", "validation": 300, "test": 300, "fingerprint": "0123456789abcdef"},
     },
     "model": {
-        "arch": "mu/4",
-        "patch": 4,
-        "width": 48,
-        "depth": 4,
-        "heads": 2,
-        "head_dim": 24,
-        "mlp_ratio": 4.0,
-        "pool": "tok",
-        "rep": False,
-        "posemb": "learn",
-        "final_norm": "keep",
-        "dropout": 0.0,
-        "drop_path": 0.0,
-        "head_bias": 0.0,
+        **{"arch": "mu/4", "patch": 4, "width": 48, "depth": 4, "heads": 2, "head_dim": 24},
+        **{"mlp_ratio": 4.0, "pool": "tok", "rep": False, "posemb": "learn"},
+        **{"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0, "head_bias": 0.0},
     },
     "norm": {"name": "layernorm", "eps": 1e-6, "affine": True},
     "stem": {"name": "none"},
     "block": {"name": "vit", "attn": "pre", "mlp": "pre", "post": "residual"},
     "optim": {
-        "lr": 0.003,
-        "wd": 0.05,
-        "b1": 0.9,
-        "b2": 0.99,
-        "eps": 1e-8,
-        "clip": 1.0,
-        "warmup_epochs": 4.0,
-        "schedule": "cosine",
+        **{"lr": 0.003, "wd": 0.05, "b1": 0.9, "b2": 0.99, "eps": 1e-8, "clip": 1.0},
+        **{"warmup_epochs": 4.0, "schedule": "cosine"},
     },
     "train": {
-        "epochs": 40.0,
-        "steps": None,
-        "batch": 96,
-        "micro_batch": None,
-        "precision": "fp32",
-        "deterministic": False,
-        "label_smoothing": 0.1,
+        **{"epochs": 40.0, "steps": None, "batch": 96, "micro_batch": None, "precision": "fp32"},
+        **{"deterministic": False, "label_smoothing": 0.1},
     },
     "augment": {"flip": False, "crop_pad": 0},
     "eval": {"every": 1, "batch": 500},
@@ -86,14 +52,23 @@ GOLDEN: dict[str, Any] = {
 }
 
 
-def images(*folders: str) -> None:
+def images(*folders: str):
     for name in folders:
-        path = Path("images", name)
-        path.mkdir(parents=True)
-        (path / "1.png").write_bytes(b"any")
+        Path("images", name).mkdir(parents=True)
+        Path("images", name, "1.png").touch()
+
+
+def conf(name: str, text: str):
+    """An option of the user's own."""
+    file = Path("conf", f"{name}.yaml")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
 
 
 # --- Identity -----------------------------------------------------------------------------------
+
+
+PLACED = {"name": "vit", "attn": "post", "mlp": "pre+post", "post": "branch"}
 
 
 @pytest.mark.parametrize(
@@ -101,83 +76,74 @@ def images(*folders: str) -> None:
     [
         ({}, "3bed346958f78218"),
         ({"seed": 7}, "055c0bfa34dc624c"),
-        (
-            {"block": {"name": "vit", "attn": "post", "mlp": "pre+post", "post": "branch"}},
-            "8b1e00d0e552e69c",
-        ),
+        ({"block": PLACED}, "8b1e00d0e552e69c"),
         ({"stem": {"name": "dpn", "eps": 1e-6}}, "e4137c77caf0fbac"),
     ],
 )
-def test_golden_ids(changes: dict[str, Any], identity: str) -> None:
+def test_golden_ids(changes, identity):
     assert build_run({**copy.deepcopy(GOLDEN), **changes}).id == identity
 
 
-def test_what_is_no_part_of_a_run_is_no_part_of_its_id() -> None:
-    plain = build_run(GOLDEN)
-    elsewhere = {**GOLDEN, "data": {**GOLDEN["data"], "path": "/elsewhere"}}
-    assert build_run(elsewhere).id == plain.id
-    spelled = {**GOLDEN["model"], "arch": "Ti/4"}  # every field is given, so arch says nothing
-    assert build_run({**GOLDEN, "model": spelled}).id == plain.id
-    whole = {**GOLDEN, "optim": {**GOLDEN["optim"], "clip": 1, "warmup_epochs": 4}}
-    assert build_run(whole).id == plain.id
+@pytest.mark.parametrize(
+    ("section", "keys"),
+    [
+        ("data", {"path": "/elsewhere"}),
+        ("model", {"arch": "Ti/4"}),  # every field is given, so arch says nothing
+        ("optim", {"clip": 1, "warmup_epochs": 4}),
+    ],
+)
+def test_what_is_no_part_of_a_run_is_no_part_of_its_id(section, keys):
+    assert build_run({**GOLDEN, section: GOLDEN[section] | keys}).id == build_run(GOLDEN).id
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist5k"])
-def test_a_bundled_set_takes_no_path(name: str) -> None:
+def test_a_bundled_set_takes_no_path(name: str):
     with pytest.raises(UserError, match=f"data.path: data={name} is bundled and takes no path"):
         resolve([f"data={name}", "data.path=."], STORE)
 
 
-def test_the_id_does_not_depend_on_how_the_data_path_is_spelled(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_id_does_not_depend_on_how_the_data_path_is_spelled(here, monkeypatch):
     images("train/cat", "train/dog")
     shutil.copytree("images", "copy")
     (here / "link").symlink_to("images")
     monkeypatch.setenv("HOME", str(here))
-    spellings = ["images", "./images/", "copy", "link", str(here / "images"), "~/images"]
-    found = {
-        resolve(["data=imagefolder", "data.size=8", f"data.path={path}"], STORE)[1]
-        for path in spellings
-    }
-    assert len(found) == 1
-    tree, _ = resolve(["data=imagefolder", "data.size=8", "data.path=images"], STORE)
+    ids = set()
+    for path in ("copy", "link", str(here / "images"), "~/images", "./images/", "images"):
+        tree, identity = resolve(["data=imagefolder", "data.size=8", f"data.path={path}"], STORE)
+        ids.add(identity)
+    assert len(ids) == 1
     assert tree["data"]["path"] == str(here / "images")
 
 
 # --- Every option -------------------------------------------------------------------------------
 
 
+FOLDER = ("data.path=images", "data.classes=2")
+NEEDS = {  # words that an option takes beside it
+    **dict.fromkeys(("imagefolder", "imagenet21k", "parquet"), FOLDER),
+    "camvid": (FOLDER[0], "data.train=train", "data.validation=1", "data.test=1", "task=segment"),
+    "ade20k": ("task=segment",),
+    "segment": ("model.arch=B/16", "data=ade20k"),
+    "imagetext": ("data.path=pairs",),
+    "lit": ("task=contrastive",),
+    "mnist_bn": ("data.cache=decoded",),  # it changes the whole test set once
+}
+IMAGENET = ("model.arch=B/16", "data=imagenet1k")  # for whose models and colours recipes speak
+
+
 @pytest.mark.parametrize(("group", "name"), OPTIONS)
-def test_every_option_of_conf_composes_and_builds(group: str, name: str) -> None:
-    words = [f"{group}={name}"]
-    if name in ("imagefolder", "imagenet21k", "parquet"):
-        images("train/cat", "train/dog")
-        words += ["data.path=images", "data.classes=2"]
-    if name == "camvid":
-        images("train/cat", "train/dog")
-        words += ["data.path=images", "data.train=train", "data.validation=1", "data.test=1"]
-    if group == "data" and name in ("ade20k", "camvid"):
-        words += ["task=segment"]
-    if name == "segment":
-        words += ["model.arch=B/16", "data=ade20k"]
-    elif group == "recipe":  # those for ImageNet say something for its models and colours alone
-        words += ["model.arch=B/16", "data=imagenet1k"]
-    if name == "imagetext":
-        Path("pairs").mkdir()
-        Path("pairs/train.csv").write_text("path,text\na.png,one\nb.png,two\n")
-        words += ["data.path=pairs"]
-    if name == "lit":
-        words += ["task=contrastive"]
-    if name == "mnist_bn":  # which changes the whole test set once
-        words += ["data.cache=decoded"]
-    tree, identity = resolve(words, STORE)
+def test_every_option_of_conf_composes_and_builds(group, name):
+    images("train/cat", "train/dog")
+    Path("pairs").mkdir()
+    Path("pairs/train.csv").write_text("path,text\na.png,one\nb.png,two\n")
+    recipe = IMAGENET if group == "recipe" and name != "segment" else ()
+    tree, identity = resolve([f"{group}={name}", *recipe, *NEEDS.get(name, ())], STORE)
     assert build_run(tree).id == identity
     if group == "data":
         assert tree["data"]["name"] == name
 
 
-def test_every_choice_of_spec_is_a_group_option_as_hydra_would_compose_it() -> None:
+def test_every_choice_of_spec_is_a_group_option_as_hydra_would_compose_it():
     composer = Composer(STORE)
     for kind, table in choices.CHOICES.items():
         assert composer.groups[kind] == sorted(table)
@@ -188,7 +154,7 @@ def test_every_choice_of_spec_is_a_group_option_as_hydra_would_compose_it() -> N
             assert composer.tree(layers) == composed
 
 
-def test_a_new_choice_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_choice_needs_no_file(monkeypatch: pytest.MonkeyPatch):
     param = choices.Param(float, 0.5, "a setting")
     with monkeypatch.context() as patch:
         patch.setitem(choices.NORMS, "mine", choices.Choice("-", "-", "a:b", {"alpha": param}))
@@ -198,77 +164,62 @@ def test_a_new_choice_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
         Composer(STORE).merge([SettingsLayer("", {"norm": "mine"})])
 
 
-def test_the_launcher_is_no_part_of_a_run() -> None:
+def test_the_launcher_is_no_part_of_a_run():
     plain, identity = resolve([], STORE)
     assert resolve(["launcher=inline", "launcher.attempts=1"], STORE) == (plain, identity)
     assert "launcher" not in plain
     assert Composer(STORE).launcher({})["name"] == "local"
 
 
-def test_a_launcher_has_settings_of_its_own_beside_the_drivers() -> None:
-    composer = Composer(STORE)
+def test_a_launcher_has_settings_of_its_own_beside_the_drivers():
     common = {"attempts": 3, "hang_s": 1800.0, "checkpoint_s": 60.0}
-    assert composer.launcher({}) == {
-        "name": "local",
-        **common,
-        "devices": "auto",
-        "runs_per_gpu": 1,
-        "gpus_per_run": 1,
-        "cores_per_run": 1,
-    }
-    inline = composer.launcher({"launcher": "inline"})
-    assert inline == {"name": "inline", **common, "devices": "cpu"}
-    Path("conf", "launcher").mkdir(parents=True)
-    Path("conf", "launcher", "two.yaml").write_text(
-        "name: local\nruns_per_gpu: 2\ndevices: [0, 2]\n"
-    )
-    mine = Composer(STORE).launcher({"launcher": "two", "launcher.attempts": 9})
     ranks = {"gpus_per_run": 1, "cores_per_run": 1}
-    own = {"attempts": 9, "runs_per_gpu": 2, "devices": "0,2", **ranks}
-    assert mine == {"name": "local", **common, **own}
+    local = {"name": "local", **common, "devices": "auto", "runs_per_gpu": 1, **ranks}
+    assert Composer(STORE).launcher({}) == local
+    inline = Composer(STORE).launcher({"launcher": "inline"})
+    assert inline == {"name": "inline", **common, "devices": "cpu"}
+    conf("launcher/two", "name: local\nruns_per_gpu: 2\ndevices: [0, 2]\n")
+    mine = Composer(STORE).launcher({"launcher": "two", "launcher.attempts": 9})
+    assert mine == {**local, "attempts": 9, "runs_per_gpu": 2, "devices": "0,2"}
 
 
 # --- The user's own conf ------------------------------------------------------------------------
 
 
-def test_the_users_conf_comes_first() -> None:
-    ours, _ = resolve([], STORE)
-    Path("conf/recipe").mkdir(parents=True)
-    Path("conf/stem").mkdir()
+def test_the_users_conf_comes_first():
+    def rate(*words: str) -> float:
+        return resolve(words, STORE)[0]["optim"]["lr"]
+
+    assert rate() == 0.003
     text = (shipped("conf") / "recipe" / "quick.yaml").read_text()
-    Path("conf/recipe/quick.yaml").write_text(text.replace("lr: 3e-3", "lr: 7e-3"))
-    Path("conf/recipe/mine.yaml").write_text(text.replace("lr: 3e-3", "lr: 9e-3"))
-    Path("conf/stem/dpn.yaml").write_text("{name: dpn, eps: 0.25}")
-    assert ours["optim"]["lr"] == 0.003
-    assert resolve([], STORE)[0]["optim"]["lr"] == 0.007
-    assert resolve(["recipe=mine"], STORE)[0]["optim"]["lr"] == 0.009
+    conf("recipe/quick", text.replace("lr: 3e-3", "lr: 7e-3"))
+    conf("recipe/mine", text.replace("lr: 3e-3", "lr: 9e-3"))
+    conf("stem/dpn", "{name: dpn, eps: 0.25}")
+    assert [rate(), rate("recipe=mine"), rate("recipe=cifar")] == [0.007, 0.009, 0.001]
     assert resolve(["stem=dpn"], STORE)[0]["stem"] == {"name": "dpn", "eps": 0.25}
-    assert resolve(["recipe=cifar"], STORE)[0]["optim"]["lr"] == 0.001
 
 
-def test_a_group_of_the_users_own() -> None:
-    Path("conf/optim").mkdir(parents=True)
-    Path("conf/optim/slow.yaml").write_text("lr: 1e-5")
-    tree, _ = resolve(["optim=slow", "optim.wd=0"], STORE)
-    assert (tree["optim"]["lr"], tree["optim"]["wd"], tree["optim"]["b1"]) == (1e-5, 0.0, 0.9)
+def test_a_group_of_the_users_own():
+    conf("optim/slow", "lr: 1e-5")
+    optim = resolve(["optim=slow", "optim.wd=0"], STORE)[0]["optim"]
+    assert (optim["lr"], optim["wd"], optim["b1"]) == (1e-5, 0.0, 0.9)
+
+
+MINE = "conf: config recipe=mine: "
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("optim: [", "conf: config recipe=mine: while parsing a flow node"),
-        (
-            "defaults: [nothing]",
-            "conf: config recipe=mine: In 'recipe/mine': Could not load 'recipe/nothing'",
-        ),
-        ("defaults: [mine]", "conf: config recipe=mine: its `defaults` include themselves"),
+        ("optim: [", f"{MINE}while parsing a flow node"),
+        ("defaults: [nothing]", f"{MINE}In 'recipe/mine': Could not load 'recipe/nothing'"),
+        ("defaults: [mine]", f"{MINE}its `defaults` include themselves"),
         ("a: &a [*a]", "conf/recipe/mine.yaml: the alias *a is inside its own anchor &a"),
-        (f"optim: {{lr: {5000 * '9'}}}", "conf: config recipe=mine: "),
+        (f"optim: {{lr: {5000 * '9'}}}", MINE),
     ],
 )
-def test_a_broken_conf_is_told_in_one_line(text: str, told: str) -> None:
-    Path("conf/recipe").mkdir(parents=True)
-    Path("conf/recipe/mine.yaml").write_text(f"# @package _global_\n{text}\n")
+def test_a_broken_conf_is_told_in_one_line(text, told):
+    conf("recipe/mine", f"# @package _global_\n{text}\n")
     with pytest.raises(UserError, match=f"^{re.escape(told)}[^\n]*$"):
         resolve(["recipe=mine"], STORE)
 
@@ -296,7 +247,7 @@ def test_a_broken_conf_is_told_in_one_line(text: str, told: str) -> None:
         ("data.path='a,b'", "data.path", ("a,b",)),
     ],
 )
-def test_words(word: str, key: str, values: tuple[object, ...]) -> None:
+def test_words(word: str, key: str, values: tuple[object, ...]):
     parsed = parse(word, {"stem": ["dpn", "none"]})
     assert (parsed.key, parsed.values) == (key, values)
     assert [type(value) for value in parsed.values] == [type(value) for value in values]
@@ -309,7 +260,7 @@ def wrong_words() -> list[list[str]]:
 
 
 @pytest.mark.parametrize(("line", "told"), wrong_words())
-def test_a_wrong_word_is_told_in_one_line(line: str, told: str) -> None:
+def test_a_wrong_word_is_told_in_one_line(line: str, told: str):
     pattern = ".*".join(map(re.escape, told.split("...")))
     with pytest.raises(UserError, match=f"^{pattern}$"):
         resolve(line.split(), STORE)
@@ -324,21 +275,18 @@ def test_a_wrong_word_is_told_in_one_line(line: str, told: str) -> None:
         (["cat", "dog", "eel"], 3, 0.1, 0.1),
         (["train/cat", "train/dog", "test/cat"], 2, 0.1, "test"),
         (["train/cat", "train/dog", "test/cat", "validation/cat"], 2, "validation", "test"),
+        (["train-0.parquet", "train-1.parquet", "test.parquet"], 4, 0.1, "test"),
     ],
 )
-def test_an_image_folder_says_the_rest(
-    folders: list[str], classes: int, validation: object, test: object
-) -> None:
+def test_a_folder_says_the_rest(folders, classes, validation, test):
+    words = ["data=imagefolder", "data.path=images", "data.size=8"]
     images(*folders)
-    data = resolve(["data=imagefolder", "data.path=images", "data.size=8"], STORE)[0]["data"]
+    if classes == 4:  # which files of tables do not say
+        words = ["data=parquet", "data.path=.", "data.classes=4"]
+        for name in folders:
+            Path(name).touch()
+    data = resolve(words, STORE)[0]["data"]
     assert (data["classes"], data["validation"], data["test"]) == (classes, validation, test)
-
-
-def test_parquet_files_say_their_splits() -> None:
-    for name in ("train-0.parquet", "train-1.parquet", "test.parquet"):
-        Path(name).write_bytes(b"any")
-    data = resolve(["data=parquet", "data.path=.", "data.classes=4"], STORE)[0]["data"]
-    assert (data["classes"], data["validation"], data["test"]) == (4, 0.1, "test")
 
 
 RESOLVED = {
@@ -349,29 +297,21 @@ RESOLVED = {
 
 
 @pytest.mark.parametrize("kind", [*RESOLVED, "word"])
-def test_resolvers_are_refused(kind: str, monkeypatch) -> None:
+def test_resolvers_are_refused(kind, monkeypatch):
     """What they would say is never said."""
     monkeypatch.setenv("SECRET", "layernorm")
-    words = ["optim.lr=${oc.env:SECRET}"]
-    if kind != "word":
-        Path("conf/recipe").mkdir(parents=True)
-        Path("conf/recipe/mine.yaml").write_text(RESOLVED[kind])
-        words = ["recipe=mine"]
+    conf("recipe/mine", RESOLVED.get(kind, ""))
     with pytest.raises(UserError) as caught:
-        resolve(words, STORE)
+        resolve(["optim.lr=${oc.env:SECRET}" if kind == "word" else "recipe=mine"], STORE)
     text = str(caught.value)
     assert "${oc." in text
     assert "layernorm" not in text
     assert "\n" not in text
-    assert ("resolvers are refused" in text) is (
-        kind != "default"
-    )  # there it is Hydra that says so
-    from omegaconf import OmegaConf
-
+    assert ("resolvers are refused" in text) is (kind != "default")  # there Hydra says so
     assert OmegaConf.create({"x": "${oc.env:SECRET}"}).x == "layernorm"  # others' are left alone
 
 
-def test_interpolations_are_resolved_after_values_are_set() -> None:
+def test_interpolations_are_resolved_after_values_are_set():
     words = ["optim.warmup_epochs=${train.epochs}", "train.epochs=9"]
     assert resolve(words, STORE)[0]["optim"]["warmup_epochs"] == 9.0
 
@@ -386,7 +326,7 @@ def test_interpolations_are_resolved_after_values_are_set() -> None:
         ("torch.optim:NAdam", set()),
     ],
 )
-def test_config_prints_the_keys_that_the_optimiser_reads(ask, name: str, keys: set[str]) -> None:
+def test_config_prints_the_keys_that_the_optimiser_reads(ask, name: str, keys: set[str]):
     code, out = ask("config", f"optim.name={name}", "--format", "json")
     assert code == 0
     of_some = {"b1", "b2", "eps", "momentum", "adjust_lr", "beta2_decay", "clip_threshold"}
@@ -396,18 +336,15 @@ def test_config_prints_the_keys_that_the_optimiser_reads(ask, name: str, keys: s
 def test_hydra_knows_what_the_tables_of_choices_say_now(monkeypatch):
     """Its store is one for the process: what they said once would stay there."""
 
-    def eps() -> float:
-        return compose_config("config", ["norm=rmsnorm"])[0]["norm"]["eps"]
+    def eps(name: str = "rmsnorm") -> float:
+        return compose_config("config", [f"norm={name}"])[0]["norm"]["eps"]
 
     before, rms = eps(), choices.NORMS["rmsnorm"]
     with monkeypatch.context() as patch:
         other = replace(rms, params={"eps": replace(rms.params["eps"], default=0.5)})
         patch.setitem(choices.NORMS, "rmsnorm", other)
         patch.setitem(choices.NORMS, "another", rms)
-        assert (eps(), compose_config("config", ["norm=another"])[0]["norm"]["eps"]) == (
-            0.5,
-            before,
-        )
+        assert (eps(), eps("another")) == (0.5, before)
     assert eps() == before
     with pytest.raises(UserError, match="another"):
-        compose_config("config", ["norm=another"])
+        eps("another")

@@ -12,12 +12,10 @@ from ablate.shared.errors import UserError
 
 def questions(design: type) -> dict[str, object]:
     """What a design answers, by name: the parameters of a method, None of a value."""
-    found = {}
-    for name in dir(design()):
-        if not name.startswith("_"):
-            answer = getattr(design(), name)
-            found[name] = [*inspect.signature(answer).parameters] if callable(answer) else None
-    return found
+    answers = {name: getattr(design(), name) for name in dir(design()) if name[0] != "_"}
+    return {
+        n: [*inspect.signature(a).parameters] if callable(a) else None for n, a in answers.items()
+    }
 
 
 def test_both_designs_answer_the_same_questions():
@@ -28,17 +26,14 @@ def test_both_designs_answer_the_same_questions():
 
 def test_few_files_name_a_kind_of_design():
     """A table, a message or a command that named one would have to be told of the next."""
-    named = set()
-    for path in (REPOSITORY / "ablate").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            imported = node.names if isinstance(node, ast.ImportFrom) else []
-            if {"Fixed", "Looks"} & {alias.name for alias in imported}:
-                named.add(path.relative_to(REPOSITORY / "ablate").as_posix())
-    assert named <= {
-        "planning/declaration.py",
-        "planning/plan.py",
-        "planning/sweep_file.py",
+    named = {
+        path.relative_to(REPOSITORY / "ablate").as_posix()
+        for path in (REPOSITORY / "ablate").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        and {"Fixed", "Looks"} & {alias.name for alias in node.names}
     }
+    assert named <= {"planning/declaration.py", "planning/plan.py", "planning/sweep_file.py"}
 
 
 @pytest.mark.parametrize(

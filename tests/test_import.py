@@ -1,7 +1,5 @@
 """`ablate import`: sheets of results from elsewhere become sweeps, whole or not at all."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -16,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import contents
 from scipy import stats as oracle
 
 import ablate
@@ -47,16 +46,15 @@ def lines(seeds=5, gain=2.0, rate=0.001):
     ]
 
 
-def write(path, some, fields=FIELDS):
+def write(path, some):
+    fields = [*FIELDS, *(some[0].keys() - {*FIELDS})]
     text = [",".join(fields), *(",".join(str(line[f]) for f in fields) for line in some)]
     path.write_text("\n".join(text) + "\n")
-    return path
 
 
 @pytest.fixture
-def run(ask, tmp_path, monkeypatch):
+def run(ask, here):
     """`run(words)`: what a command prints; `code`: how it ends."""
-    monkeypatch.chdir(tmp_path)
 
     def run(*words, code=0):
         ended, text = ask(*map(str, words))
@@ -64,6 +62,17 @@ def run(ask, tmp_path, monkeypatch):
         return text
 
     return run
+
+
+@pytest.fixture
+def bring(run, here):
+    """`bring(lines)`: what an import of a sheet with these lines prints."""
+
+    def bring(some, *words, file="runs.csv", of=WORDS, code=0):
+        write(here / file, some)
+        return run("import", file, *of, *words, code=code)
+
+    return bring
 
 
 def table(run, *words):
@@ -78,9 +87,8 @@ def entries(tree):
 # --- What a sheet becomes -----------------------------------------------------------------------
 
 
-def test_a_sheet_is_judged_as_a_sweep(run, tmp_path):
-    write(tmp_path / "runs.csv", lines())
-    assert "30 runs imported" in run("import", "runs.csv", *WORDS)
+def test_a_sheet_is_judged_as_a_sweep(run, bring):
+    assert "30 runs imported" in bring(lines())
     found = entries(table(run, "paper2"))
     y = {(line["data"], line["method"], line["seed"]): line["acc"] for line in lines()}
     for (data, row), entry in found.items():
@@ -94,77 +102,73 @@ def test_a_sheet_is_judged_as_a_sweep(run, tmp_path):
     assert "lr" not in text
 
 
-def test_every_command_works_on_it(run, tmp_path):
-    write(tmp_path / "runs.csv", lines())
-    run("import", "runs.csv", *WORDS)
-    assert "nothing wrong" in run("verify", "paper2")
-    assert "30 runs: 30 finished" in run("status", "paper2")
-    assert "to detect a gain of 0.3 points" in run("plan", "paper2", "--detect", "0.3")
-    assert "Trained elsewhere" in run("show", "dpn@pets#3")
+def test_every_command_works_on_it(run, bring):
+    bring(lines())
+    detect = "to detect a gain of 0.3 points"
+    for words, said in (
+        (("verify", "paper2"), "nothing wrong"),
+        (("status", "paper2"), "30 runs: 30 finished"),
+        (("plan", "paper2", "--detect", "0.3"), detect),
+        (("show", "dpn@pets#3"), "Trained elsewhere"),
+        (("plot", "paper2", "gain", "--out", "gain.svg"), ""),
+        (("report", "paper2"), ""),
+        (("export", "paper2", "out"), ""),
+        (("verify", "out"), "nothing wrong"),
+        (("table", "--from", "out"), "Trained elsewhere"),
+        (("merge", "out", "--store", "other"), "30 brought"),
+        (("doctor", "--repair"), "30 finished"),
+        (("run", "dpn@pets#3", "--delete", "--yes"), "the same `ablate import` imports it again"),
+        (("import", "runs.csv", *WORDS), "1 run imported, 29 here already"),
+    ):
+        assert said in run(*words)
     assert "missing" not in run("show", "dpn@pets#3", "--against", "base@pets#3")
-    run("plot", "paper2", "gain", "--out", "gain.svg")
-    run("report", "paper2")
-    run("export", "paper2", "out")
-    assert "nothing wrong" in run("verify", "out")
-    assert "Trained elsewhere" in run("table", "--from", "out")
-    assert "30 brought" in run("merge", "out", "--store", "other")
     assert run("table", "paper2", "--store", "other") == run("table", "paper2")
-    assert "0 problem" not in run("doctor", "--repair")
-    assert "the same `ablate import` imports it again" in run(
-        "run", "dpn@pets#3", "--delete", "--yes"
-    )
-    assert "1 run imported, 29 here already" in run("import", "runs.csv", *WORDS)
 
 
-def test_nothing_of_it_is_trained(run, tmp_path):
-    write(tmp_path / "runs.csv", lines())
-    run("import", "runs.csv", *WORDS)
+def test_nothing_of_it_is_trained(run, bring):
+    bring(lines())
     before = sorted(os.listdir("runs/runs"))
-    said = run("sweep", "paper2", code=2)
-    assert said.count("\n") == 1
-    assert "was imported, and its runs were trained elsewhere" in said
-    said = run("sweep", "stem=none,dpn", "--as", "paper2", code=2)
-    assert "is the name of another sweep, `ablate import runs.csv" in said
+    for words, told in (
+        (("sweep", "paper2"), "was imported, and its runs were trained elsewhere"),
+        (
+            ("sweep", "stem=none,dpn", "--as", "paper2"),
+            "is the name of another sweep, `ablate import runs.csv",
+        ),
+        (("verify", "--rerun", "dpn@pets#0"), "was trained elsewhere"),
+    ):
+        assert told in run(*words, code=2).splitlines()[-1]
     with pytest.raises(UserError, match="trained elsewhere"):
         ablate.Sweep("paper2")
-    said = run("verify", "--rerun", "dpn@pets#0", code=2)
-    assert "was trained elsewhere" in said
     assert sorted(os.listdir("runs/runs")) == before
 
 
-def test_ids_hold_places_and_meaning_and_no_number(run, tmp_path):
-    write(tmp_path / "runs.csv", lines())
-    write(tmp_path / "other.csv", lines(gain=5.0))
-    run("import", "runs.csv", *WORDS)
-    run("import", "other.csv", *WORDS, "--store", "other")
+def test_ids_hold_places_and_meaning_and_no_number(run, bring):
+    bring(lines())
+    bring(lines(gain=5.0), "--store", "other", file="other.csv")
     assert sorted(os.listdir("runs/runs")) == sorted(os.listdir("other/runs"))
     run("import", "runs.csv", *WORDS[2:], "--as", "else", "--store", "else")
     assert not {*os.listdir("runs/runs")} & {*os.listdir("else/runs")}
 
 
-def test_importing_again_extends_and_a_changed_number_is_refused(run, tmp_path):
-    write(tmp_path / "runs.csv", lines(seeds=3))
-    run("import", "runs.csv", *WORDS)
+def test_importing_again_extends_and_a_changed_number_is_refused(run, bring):
+    bring(lines(seeds=3))
     run("table", "paper2")
     more = [{"method": "new", "data": "pets", "seed": s, "acc": 91, "lr": 0.001} for s in range(3)]
-    write(tmp_path / "runs.csv", [*lines(seeds=3), *more])
-    assert "3 runs imported, 18 here already" in run("import", "runs.csv", *WORDS)
+    assert "3 runs imported, 18 here already" in bring([*lines(seeds=3), *more])
     text = run("table", "paper2")
     assert "Changed since verdicts were first read" in text
     assert "rows: +new" in text
     changed = lines(seeds=3)
     old, changed[4]["acc"] = changed[4]["acc"], 99.5
-    write(tmp_path / "runs.csv", changed)
-    files = {path: path.read_bytes() for path in Path("runs/runs").rglob("*") if path.is_file()}
-    said = run("import", "runs.csv", *WORDS, code=2)
+    files = contents(Path("runs/runs"))
+    said = bring(changed, code=2)
     assert f"line 6: dpn@pets#1: acc was {old}, and is 99.5: nothing was imported" in said
-    assert files == {path: path.read_bytes() for path in files}
+    assert files == contents(Path("runs/runs"))
     assert run("table", "paper2") == text
 
 
-def test_verify_reads_the_sheet_again_where_it_is_still_there(run, tmp_path):
-    write(tmp_path / "runs.csv", lines())
-    run("import", "runs.csv", *WORDS)
+def test_verify_reads_the_sheet_again_where_it_is_still_there(run, bring, tmp_path):
+    bring(lines())
     said = run("verify", "paper2")
     assert "trained elsewhere: the numbers are those of the sheet, and nothing can retrain" in said
     assert "sealed" not in said
@@ -175,9 +179,8 @@ def test_verify_reads_the_sheet_again_where_it_is_still_there(run, tmp_path):
     assert "runs.csv: is not here" in run("verify", "paper2")
 
 
-def test_numbers_that_are_not_the_sheets_are_findings(run, tmp_path):
-    write(tmp_path / "runs.csv", lines())
-    run("import", "runs.csv", *WORDS)
+def test_numbers_that_are_not_the_sheets_are_findings(bring, tmp_path):
+    bring(lines())
     plan = Store(Path("runs")).read_plan("paper2")
     results = {one.id: {"test": {"acc": 1.0}} for one in list(plan.runs())[:2]}
     findings, _ = check_sheets(plan, results)
@@ -187,18 +190,16 @@ def test_numbers_that_are_not_the_sheets_are_findings(run, tmp_path):
     ]
 
 
-def test_an_anonymous_bundle_names_no_folder(run, tmp_path):
-    write(tmp_path / "runs.csv", lines())
-    run("import", tmp_path / "runs.csv", *WORDS)
-    run("export", "paper2", "out", "--anonymous")
+def test_an_anonymous_bundle_names_no_folder(run, bring, tmp_path):
+    bring(lines())
+    run("import", tmp_path / "runs.csv", *WORDS, "--store", "named")
+    run("export", "paper2", "out", "--anonymous", "--store", "named")
     assert "nothing wrong" in run("verify", "out")
-    texts = (path.read_bytes() for path in Path("out").rglob("*") if path.is_file())
-    assert not any(str(tmp_path).encode() in text for text in texts)
+    assert not any(str(tmp_path).encode() in text for text in contents(Path("out")).values())
 
 
-def test_a_damaged_run_is_written_again(run, tmp_path):
-    write(tmp_path / "runs.csv", lines())
-    run("import", "runs.csv", *WORDS)
+def test_a_damaged_run_is_written_again(run, bring):
+    bring(lines())
     text = run("table", "paper2")
     [edited, gone, *_] = sorted(Path("runs/runs").iterdir())
     (edited / "result.json").write_text((edited / "result.json").read_text().replace("acc", "abc"))
@@ -213,158 +214,132 @@ def test_a_damaged_run_is_written_again(run, tmp_path):
 
 
 def test_all_forms_of_a_sheet_make_the_same_sweep(run, tmp_path):
-    some = lines()
-    frame = pd.DataFrame(some)
-    write(tmp_path / "runs.csv", some)
-    write(tmp_path / "german.csv", some).write_text(
-        (tmp_path / "runs.csv").read_text().replace(",", ";")
-    )
+    frame = pd.DataFrame(lines())
+    write(tmp_path / "runs.csv", lines())
+    Path("german.csv").write_text(Path("runs.csv").read_text().replace(",", ";"))
     frame.to_csv("runs.tsv", sep="\t", index=False)
     frame.to_parquet("runs.parquet")
-    Path("runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in some))
-    for number, line in enumerate(some):
+    frame.to_json("runs.jsonl", orient="records", lines=True)
+    for number, line in enumerate(lines()):
         job = tmp_path / "multirun" / str(number)
         (job / ".hydra").mkdir(parents=True)
-        words = [f"{key}={line[key]}" for key in ("method", "data", "seed", "lr")]
-        (job / ".hydra" / "overrides.yaml").write_text("".join(f"- {word}\n" for word in words))
+        words = [f"- {key}={line[key]}\n" for key in ("method", "data", "seed", "lr")]
+        (job / ".hydra" / "overrides.yaml").write_text("".join(words))
         (job / "result.json").write_text(json.dumps({"test": {"acc": line["acc"]}}))
-    forms = dict.fromkeys(("runs.csv", "german.csv", "runs.tsv", "runs.parquet", "runs.jsonl"), ())
-    forms |= {"multirun": ("--result", "result.json")}
-    seen = []
-    for name, more in forms.items():
-        hydra = [w.replace("acc:", "acc=test.acc:") if more else w for w in WORDS]
-        run("import", name, *hydra, *more, "--store", f"at-{name}")
-        seen.append(entries(table(run, "paper2", "--store", f"at-{name}")))
+    hydra = (*(w.replace("acc:", "acc=test.acc:") for w in WORDS), "--result", "result.json")
+    forms = dict.fromkeys(("german.csv", "runs.tsv", "runs.parquet", "runs.jsonl"), WORDS)
+    forms["multirun"] = hydra
+    run("import", "runs.csv", *WORDS)
+    first = entries(table(run, "paper2"))
+    for name, words in forms.items():
+        run("import", name, *words, "--store", f"at-{name}")
+        assert entries(table(run, "paper2", "--store", f"at-{name}")) == first, name
     made = ablate.Store("at-frame").add_runs(
         frame, "paper2", "method", "acc:more:%", column="data", seed="seed", baseline="base"
     )
-    assert made.name == "paper2"
-    seen.append(entries(table(run, "paper2", "--store", "at-frame")))
-    assert all(one == seen[0] for one in seen)
-    assert [made.name] == ablate.Store("at-frame").sweeps
+    assert [made.name] == ablate.Store("at-frame").sweeps == ["paper2"]
+    assert entries(table(run, "paper2", "--store", "at-frame")) == first
 
 
-def test_shares_are_percent_and_metrics_have_their_own_decimals(run, tmp_path):
+def test_shares_are_percent_and_metrics_have_their_own_decimals(run, bring):
     for line in (some := lines()):
         line["acc"] = round(line["acc"] / 100, 4)
         line["loss"] = round(1 - line["acc"], 3)
-    write(tmp_path / "runs.csv", some, (*FIELDS, "loss"))
-    run("import", "runs.csv", *WORDS, "--metric", "nll=loss:less:nats")
+    some[-1]["acc"] = "nan"  # one of two metrics: the run diverged
+    bring(some, "--metric", "nll=loss:less:nats")
     text = run("table", "paper2", "--show", "accuracy,nll")
     assert "90." in text
     assert "0.1" in text
     loss = entries(table(run, "paper2", "analysis.metric=nll"))
     assert loss["pets", "dpn"]["gain"]["mean"] == pytest.approx(0.02, abs=0.005)
+    assert loss["cars", "wd"]["diverged"] == [4]
 
 
-def test_predictions_are_kept_and_equal_ones_are_said(run, tmp_path):
+def test_predictions_are_kept_and_equal_ones_are_said(run, bring, tmp_path):
     some = [line for line in lines() if line["data"] == "pets"]
     for line in some:
         line["file"] = f"{line['seed']}{'x' * (line['method'] == 'dpn')}.npy"
         np.save(tmp_path / line["file"], np.array([line["seed"], line["method"] == "dpn"]))
         line["acc"] = 90 + line["seed"] / 10 + (line["method"] == "dpn")
-    write(tmp_path / "runs.csv", some, (*FIELDS, "file"))
-    run("import", "runs.csv", *NAMED, "--seed", "seed", "--predictions", "file")
-    found = entries(table(run, "paper2"))
-    assert found["", "wd"]["verdict"] == "did nothing"
-    kept = next(Path("runs/runs").glob("*/predictions.npy"))
-    kept.write_bytes(b"else")
+    bring(some, "--seed", "seed", "--predictions", "file", of=NAMED)
+    assert entries(table(run, "paper2"))["", "wd"]["verdict"] == "did nothing"
+    next(Path("runs/runs").glob("*/predictions.npy")).write_bytes(b"else")
     assert "predictions.npy: differs" in run("verify", "paper2", code=1)
 
 
 # --- What a sheet hides -------------------------------------------------------------------------
 
 
-def test_what_a_sheet_hides_is_said(run, tmp_path):
-    some = lines(rate=0.003)
-    for number, line in enumerate(some):
-        line["host"] = f"node{number}"
+def test_what_a_sheet_hides_is_said(run, bring):
+    some = [{**line, "host": f"node{number}"} for number, line in enumerate(lines(rate=0.003))]
     some = [s for s in some if (s["method"], s["data"], s["seed"]) != ("wd", "pets", 3)]
     some[-1]["acc"] = "inf"
     some += [{**some[0], "method": "one", "seed": 2, "host": "x"}]
-    write(tmp_path / "runs.csv", some, (*FIELDS, "host"))
-    said = run("import", "runs.csv", *WORDS)
-    assert "30 runs imported, 1 of these diverged" in said
-    assert "note: lr differs in 10 of 30 runs (dpn), so a gain may come from lr" in said
-    assert "nearly every run has its own host" in said
-    text = run("table", "paper2")
-    assert "In the sheet lr differs in 10 of 30 runs (dpn)" in text
-    assert "The sheet lacks wd@pets seed 3; one@pets seeds 0, 1, 3, 4: a gain is" in text
-    assert "One run alone, so no verdict: one@pets." in text
-    assert "The sheet has no run of one@cars." in text
+    imported, text = bring(some), run("table", "paper2")
+    for said in (
+        "30 runs imported, 1 of these diverged",
+        "note: lr differs in 10 of 30 runs (dpn), so a gain may come from lr",
+        "nearly every run has its own host",
+    ):
+        assert said in imported
+    for said in (
+        "In the sheet lr differs in 10 of 30 runs (dpn)",
+        "The sheet lacks wd@pets seed 3; one@pets seeds 0, 1, 3, 4: a gain is",
+        "One run alone, so no verdict: one@pets.",
+        "The sheet has no run of one@cars.",
+    ):
+        assert said in text
     found = entries(table(run, "paper2"))
     assert found["pets", "one"]["verdict"] is None
     assert found["pets", "wd"]["gain"]["n"] == 4
-    assert found["cars", "wd"]["diverged"] == [4]
-    assert found["cars", "wd"]["verdict"] is None
+    assert (found["cars", "wd"]["diverged"], found["cars", "wd"]["verdict"]) == ([4], None)
 
 
-def test_what_all_rows_have_alike_is_no_confound(run, tmp_path):
-    some = lines()
-    for line in some:
+def test_what_all_rows_have_alike_is_no_confound(bring):
+    for line in (some := lines()):
         line["lr"] = [0.1, 0.1, 0.2, 0.2, 0.3][line["seed"]]  # by seed, in every row
         line["size"] = len(line["data"]) + (line["data"] == "cars")  # by column
-    write(tmp_path / "runs.csv", some, (*FIELDS, "size"))
-    said = run("import", "runs.csv", *WORDS)
+    said = bring(some)
     assert said.endswith("note: runs of one row differ in lr, and count as repeats\n")
     assert said.count("note") == 1
 
 
-def test_published_tables_are_sheets(run, tmp_path):
+@pytest.mark.parametrize("name", ["T1L", "T2L"])
+def test_published_tables_are_sheets(run, name):
     """Of the Dual PatchNorm paper: one value each, so gains are its gains, and have no verdict."""
     file = Path(ablate.analysis.__file__).with_name("paper_tables.csv")
-    tables = pd.read_csv(file, dtype=str)
-    for name in ("T1L", "T2L"):
-        shown = tables[tables["table"] == name]
-        shown = shown.assign(where=shown["arch"] + " " + shown["regime"])
-        said = ablate.Store("runs").add_runs(
-            shown, name, "variant", "top1=value:more:%", column="where", baseline="base"
-        )
-        for column in said.table().data.columns:
-            cells = shown[shown["where"] == column.label].set_index("variant")["value"]
-            for entry in column.entries:
-                assert entry.accuracy.mean == float(cells[entry.row])
-                assert entry.verdict is None
-                if entry.row != "base":
-                    gain = float(cells[entry.row]) - float(cells["base"])
-                    assert entry.gain.mean == pytest.approx(gain)
-        assert "One run alone, so no verdict" in run("table", name)
+    shown = pd.read_csv(file, dtype=str).query("table == @name")
+    shown = shown.assign(where=shown["arch"] + " " + shown["regime"])
+    said = ablate.Store("runs").add_runs(
+        shown, name, "variant", "top1=value:more:%", column="where", baseline="base"
+    )
+    for column in said.table().data.columns:
+        cells = shown[shown["where"] == column.label].set_index("variant")["value"].astype(float)
+        for entry in column.entries:
+            assert (entry.accuracy.mean, entry.verdict) == (cells[entry.row], None)
+            if entry.row != "base":
+                assert entry.gain.mean == pytest.approx(cells[entry.row] - cells["base"])
+    assert "One run alone, so no verdict" in run("table", name)
 
 
-BAD = {
-    "twice": (
-        lambda some: [*some, some[3]],
-        "runs.csv: line 5 and line 32 are of the same run, base@pets#3: leave one of them out",
-    ),
-    "empty": (
-        lambda some: [*some, {**some[0], "seed": 9, "acc": ""}],
+MORE = {**lines()[0], "seed": 9}
+BAD = [  # more lines, and what is said
+    ([lines()[3]], "line 5 and line 32 are of the same run, base@pets#3: leave one of them out"),
+    (
+        [MORE | {"acc": ""}],
         "line 32: acc: is empty: leave the line of a run without a result out; of one that "
         "diverged write nan",
     ),
-    "no number": (
-        lambda some: [*some, {**some[0], "seed": 9, "acc": "n/a"}],
-        "line 32: acc: expected a number, got 'n/a'",
-    ),
-    "no seed": (
-        lambda some: [*some, {**some[0], "seed": 1.5}],
-        "line 32: seed: expected a seed, a whole number from 0 on, got '1.5'",
-    ),
-    "no baseline": (
-        lambda some: [s for s in some if (s["method"], s["data"]) != ("base", "cars")],
-        "data 'cars' has no run of the baseline 'base'",
-    ),
-    "no label": (
-        lambda some: [*some, {**some[0], "seed": 9, "method": ""}],
-        "line 32: method: expected a name, got nothing",
-    ),
-}
+    ([MORE | {"acc": "n/a"}], "line 32: acc: expected a number, got 'n/a'"),
+    ([MORE | {"seed": 1.5}], "line 32: seed: expected a seed, a whole number from 0 on, got '1.5'"),
+    ([MORE | {"data": "dogs", "method": "wd"}], "data 'dogs' has no run of the baseline 'base'"),
+    ([MORE | {"method": ""}], "line 32: method: expected a name, got nothing"),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_bad_sheet_is_refused_in_one_line(run, tmp_path, name):
-    spoil, says = BAD[name]
-    write(tmp_path / "runs.csv", spoil(lines()))
-    said = run("import", "runs.csv", *WORDS, code=2)
+@pytest.mark.parametrize(("more", "says"), BAD)
+def test_a_bad_sheet_is_refused_in_one_line(bring, more, says):
+    said = bring([*lines(), *more], code=2)
     assert says in said
     assert said.count("\n") == 1
     assert not Path("runs/sweeps").exists()
@@ -381,9 +356,8 @@ def test_a_bad_sheet_is_refused_in_one_line(run, tmp_path, name):
         (("--metric", "acc:more", "--result", "x.json"), "--result: is of a Hydra multirun's jobs"),
     ],
 )
-def test_a_wrong_option_is_refused(run, tmp_path, words, says):
-    write(tmp_path / "runs.csv", lines())
-    assert says in run("import", "runs.csv", "--row", "method", *words, code=2)
+def test_a_wrong_option_is_refused(bring, words, says):
+    assert says in bring(lines(), of=("--row", "method", *words), code=2)
 
 
 @pytest.mark.parametrize(
@@ -406,20 +380,18 @@ def test_a_file_of_no_form_is_refused(run, tmp_path, name, content, says):
     assert said.count("\n") == 1
 
 
-def test_a_sheet_of_other_metrics_seeds_or_of_a_trained_sweep_is_refused(run, tmp_path):
-    write(tmp_path / "runs.csv", lines())
-    run("import", "runs.csv", *WORDS)
-    other = [word.replace("more", "less") for word in WORDS]
-    said = run("import", "runs.csv", *other, code=2)
-    assert "--metric: means something else than in `ablate import runs.csv --as paper2" in said
-    without = [word for word in WORDS if word not in ("--seed", "seed")]
-    assert "--seed: means something else than" in run("import", "runs.csv", *without, code=2)
+def test_a_sheet_of_other_metrics_seeds_or_of_a_trained_sweep_is_refused(run, bring):
+    bring(lines())
     small = ("model.depth=1", "model.width=16", "model.heads=2", "train.steps=2", "stem=none,dpn")
     run("sweep", *small, "seeds=1", "launcher=inline", "--as", "mine", "--quiet")
-    mine = ["mine" if word == "paper2" else word for word in WORDS]
-    assert "was trained here; give another" in run("import", "runs.csv", *mine, code=2)
-    said = run("table", "mine", "paper2", code=2)
-    assert "--mixed shows them together" in said
+    elsewhere = "means something else than in `ablate import runs.csv --as paper2"
+    for words, told in (
+        ([word.replace("more", "less") for word in WORDS], f"--metric: {elsewhere}"),
+        ([word for word in WORDS if word not in ("--seed", "seed")], f"--seed: {elsewhere}"),
+        (["mine" if word == "paper2" else word for word in WORDS], "was trained here; give anothe"),
+    ):
+        assert told in run("import", "runs.csv", *words, code=2)
+    assert "--mixed shows them together" in run("table", "mine", "paper2", code=2)
     said = run("table", "mine", "paper2", "--mixed")
     assert "Mixed: the runs of paper2 were trained elsewhere, not verified, those of mine" in said
 
@@ -476,22 +448,20 @@ def test_one_variant_has_welchs_t(n):
     y = drawn([n, n], [1, 2], 50)
     found = stats.fit(y, apart(2))
     for table in range(50):
-        row, base = y[table, 1], y[table, 0]
-        gain = oracle.ttest_ind(row, base, equal_var=False)
-        low, high = gain.confidence_interval(0.95)
-        assert found.gain[table, 1] - found.half[table, 1] == pytest.approx(low, abs=2e-3)
-        assert found.gain[table, 1] + found.half[table, 1] == pytest.approx(high, abs=2e-3)
+        gain = oracle.ttest_ind(y[table, 1], y[table, 0], equal_var=False)
+        gain, half = gain.confidence_interval(0.95), found.half[table, 1]
+        ours = found.gain[table, 1] - half, found.gain[table, 1] + half
+        assert ours == pytest.approx((gain.low, gain.high), abs=2e-3)
 
 
-def test_without_seeds_runs_are_no_blocks(run, tmp_path):
+def test_without_seeds_runs_are_no_blocks(run, bring):
     some = [line for line in lines() if line["data"] == "pets"]
-    write(tmp_path / "runs.csv", some)
-    run("import", "runs.csv", *NAMED)
+    bring(some, of=NAMED)
     first = entries(table(run, "paper2"))
     rows = ["base", "dpn", "wd"]
     random.Random(1).shuffle(some)  # which would change the differences of pairs
-    write(tmp_path / "runs.csv", sorted(some, key=lambda line: rows.index(line["method"])))
-    run("import", "runs.csv", *NAMED, "--store", "other")
+    some.sort(key=lambda line: rows.index(line["method"]))
+    bring(some, "--store", "other", of=NAMED)
     other = entries(table(run, "paper2", "--store", "other"))
     for place, entry in first.items():
         for part in ("accuracy", "gain"):
@@ -503,11 +473,9 @@ def test_without_seeds_runs_are_no_blocks(run, tmp_path):
     assert "without --seed runs have the sheet's order" in said
 
 
-def test_without_seeds_rows_may_have_unequal_numbers_of_runs(run, tmp_path):
+def test_without_seeds_rows_may_have_unequal_numbers_of_runs(run, bring):
     some = [s for s in lines() if s["method"] != "wd" or s["seed"] < 3]
-    some += [{**some[0], "method": "one"}]
-    write(tmp_path / "runs.csv", some)
-    run("import", "runs.csv", *NAMED, "--column", "data")
+    bring([*some, {**some[0], "method": "one"}], "--column", "data", of=NAMED)
     found = entries(table(run, "paper2"))
     assert [found["pets", row]["gain"]["n"] for row in ("dpn", "wd", "one")] == [5, 3, 1]
     assert found["pets", "dpn"]["verdict"] == "helps"
@@ -515,24 +483,20 @@ def test_without_seeds_rows_may_have_unequal_numbers_of_runs(run, tmp_path):
     text = run("table", "paper2")
     assert "Columns are not averaged" in text
     assert "Average" not in text.replace("averaged", "")
-    run("verify", "paper2")
-    run("plan", "paper2", "--detect", "1")
-    run("report", "paper2")
-    pair = ("--rows", "base,dpn")
-    assert "helps" in run("table", "paper2", *pair)
+    for words in (("verify", "paper2"), ("plan", "paper2", "--detect", "1"), ("report", "paper2")):
+        run(*words)
+    assert "helps" in run("table", "paper2", "--rows", "base,dpn")
 
 
-def test_two_rows_without_seeds_are_judged_by_welch(run, tmp_path):
-    some = [s for s in lines() if s["data"] == "pets" and s["method"] != "wd"]
-    write(tmp_path / "runs.csv", some[:-2])
-    run("import", "runs.csv", *NAMED)
-    entry = entries(table(run, "paper2"))["", "dpn"]
-    values = {m: [s["acc"] for s in some[:-2] if s["method"] == m] for m in ("base", "dpn")}
-    assert entry["gain"]["mean"] == pytest.approx(np.mean(values["dpn"]) - np.mean(values["base"]))
-    plain = oracle.ttest_ind(values["dpn"], values["base"], equal_var=False)
-    low, high = plain.confidence_interval(0.95)
-    assert entry["gain"]["low"] < low  # of unequal numbers it has fewer degrees of freedom
-    assert entry["gain"]["high"] > high
+def test_two_rows_without_seeds_are_judged_by_welch(run, bring):
+    some = [s for s in lines() if s["data"] == "pets" and s["method"] != "wd"][:-2]
+    bring(some, of=NAMED)
+    gain = entries(table(run, "paper2"))["", "dpn"]["gain"]
+    dpn, base = ([s["acc"] for s in some if s["method"] == m] for m in ("dpn", "base"))
+    assert gain["mean"] == pytest.approx(np.mean(dpn) - np.mean(base))
+    low, high = oracle.ttest_ind(dpn, base, equal_var=False).confidence_interval(0.95)
+    assert gain["low"] < low  # of unequal numbers it has fewer degrees of freedom
+    assert gain["high"] > high
     assert "Welch's t, for runs share no seeds" in run("table", "paper2")
 
 
@@ -579,18 +543,13 @@ def snapshot(root):
     plan = store.read_plan("paper2")
     assert plan is not None
     with Ledger.reading(store) as ledger:
-        told = histories(plan, ledger)
         events = {
-            run: [(kind, detail) for _, kind, detail in events] for run, events in told.items()
+            run: [(kind, detail) for _, kind, detail in events]
+            for run, events in histories(plan, ledger).items()
         }
         states = {run: dataclasses.astuple(state) for run, state in ledger.states().items()}
-        planned = ledger.planned("paper2")
-        broken = ledger.broken_seals()
-    files = {
-        path.relative_to(root).as_posix(): path.read_bytes()
-        for path in (*root.glob("runs/*/*"), root / "sweeps" / "paper2.json")
-    }
-    return files, events, states, planned, broken
+        told = ledger.planned("paper2"), ledger.broken_seals()
+    return contents(root / "runs"), store.plan_path("paper2").read_bytes(), events, states, told
 
 
 @pytest.mark.faults

@@ -1,7 +1,5 @@
 """What is installed: the lowest versions that are allowed, the extras, the citation."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -34,28 +32,17 @@ def test_the_lowest_versions_are_those_of_every_dependency_but_torch():
 
 def test_extras_are_known_to_the_doctor_tested_and_pinned():
     assert EXTRAS.keys() == {*system.EXTRAS, "dev"}
-    pinned = {
-        line.partition("==")[0] for line in (REPOSITORY / "constraints.txt").read_text().split()
-    }
+    constraints = (REPOSITORY / "constraints.txt").read_text().split()
+    pinned = {line.partition("==")[0] for line in constraints}
     names = {need.name for needs in EXTRAS.values() for need in needs}
-    assert {
-        "submitit",
-        "timm",
-        "tokenizers",
-        "tensorboard",
-        "wandb",
-        "mlflow-skinny",
-    } <= names & pinned
+    loggers = {"tensorboard", "wandb", "mlflow-skinny"}
+    assert {"submitit", "timm", "tokenizers", *loggers} <= names & pinned
     makefile = (REPOSITORY / "Makefile").read_text()
-    dev = {need.name: need.specifier for need in EXTRAS.pop("dev")}
-    for need in (need for needs in EXTRAS.values() for need in needs):
-        assert dev.get(need.name) == need.specifier or f" {need.name} " in makefile
-
-
-def test_the_remedies_are_the_extras():
-    assert {name: list(map(str, EXTRAS[name])) for name in system.EXTRAS} == {
-        name: [need] for name, (_, need) in system.EXTRAS.items()
-    }
+    dev = {need.name: need.specifier for need in EXTRAS["dev"]}
+    for extra, (_, remedy) in system.EXTRAS.items():
+        assert [str(need) for need in EXTRAS[extra]] == [remedy]
+        for need in EXTRAS[extra]:
+            assert dev.get(need.name) == need.specifier or f" {need.name} " in makefile
 
 
 def test_every_remedy_installs_under_constraints(monkeypatch):
@@ -81,12 +68,10 @@ def test_constraints_keep_what_is_installed(tmp_path):
     """pip itself says whether an extra could change a package that is there."""
     path = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "ablate", "doctor", "--constraints"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=path)
     file = tmp_path / "ablate" / "constraints.txt"
-    assert done.stdout == f"{file}\n"
+    assert subprocess.check_output(command, text=True, env=path) == f"{file}\n"
     pins = dict(line.split("==") for line in file.read_text().splitlines())
-    assert pins["torch"] == metadata.version("torch")
-    assert pins["ruff"] == metadata.version("ruff")
+    assert [pins[name] for name in ("torch", "ruff")] == [*map(metadata.version, ("torch", "ruff"))]
     assert "ablate-sweep" not in pins
     need = Requirement(f"torch=={pins['torch']}")
     assert need.specifier.contains(metadata.version("torch"), prereleases=True)
@@ -94,18 +79,12 @@ def test_constraints_keep_what_is_installed(tmp_path):
 
 def test_the_citation_is_of_this_version():
     told = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text())
-    assert told.keys() >= {
-        "cff-version",
-        "message",
-        "title",
-        "authors",
-    }  # which the schema asks for
+    assert told.keys() >= {"cff-version", "message", "title", "authors"}  # as the schema asks
     assert (told["cff-version"], told["type"]) == ("1.2.0", "software")
     assert told["version"] == __version__
     assert all(isinstance(told[key], str) for key in ("message", "title", "abstract", "version"))
-    assert all(
-        author.keys() <= {"name", "family-names", "given-names"} for author in told["authors"]
-    )
+    known = {"name", "family-names", "given-names"}
+    assert all(author.keys() <= known for author in told["authors"])
 
 
 def test_python_is_declared_as_far_as_it_was_tried():

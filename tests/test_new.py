@@ -1,14 +1,13 @@
 """`ablate new`: every kind of file that it writes works, by the command that it prints."""
 
-from __future__ import annotations
-
 import re
 import shlex
 
 import numpy as np
 import pytest
-from conftest import Shell
+from conftest import Shell, contents
 from PIL import Image
+from sklearn.metrics import balanced_accuracy_score
 
 from ablate.planning.templates import KINDS, _class_name, write
 from ablate.shared.errors import UserError
@@ -19,32 +18,27 @@ def folder(tmp_path_factory) -> Shell:
     return Shell(tmp_path_factory.mktemp("new"))
 
 
-def tried(shell: Shell, kind: str, name: str, *more: str):
-    """What the printed command prints, with more words, in the folder where the file lies."""
-    told = shell("new", kind, name).out.splitlines()
-    for line in told[:-1]:
-        assert (shell.folder / line.removeprefix("wrote ")).is_file()
-    command = told[-1].removeprefix("try it: ")
-    assert command.startswith("ablate ")
-    return shell(*shlex.split(command)[1:], *more)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_it_writes_can_be_planned(folder, kind):
+    """By the printed command, in the folder where the file lies."""
     if kind == "data":
         for name in ("cat/1.png", "cat/2.png", "dog/1.png"):
             path = folder.folder / f"my_{kind}" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (4, 4)).save(path)
-    told = tried(folder, kind, f"my_{kind}", *(["launcher=inline"] * (kind != "data"))).out
+    *wrote, told = folder("new", kind, f"my_{kind}").out.splitlines()
+    assert all((folder.folder / line.removeprefix("wrote ")).is_file() for line in wrote)
+    try_it, _, command = told.partition(": ablate ")
+    assert try_it == "try it"
+    out = folder(*shlex.split(command), *(["launcher=inline"] * (kind != "data"))).out
     expected = {"data": "classes: 2", "sweep": "4 variants x 5 seeds"}
-    assert expected.get(kind, "2 variants x 3 seeds") in told
+    assert expected.get(kind, "2 variants x 3 seeds") in out
 
 
 def test_what_it_writes_can_be_trained_and_measured(folder):
     """All parts at once, beside the shipped ones; then the metric and the probe's number."""
     for kind in ("norm", "stem", "block", "optimizer", "metric", "probe"):
-        write_in(folder, kind, f"a_{kind}")
+        assert folder("new", kind, f"a_{kind}").out.startswith("wrote ")
     words = (
         *("norm=layernorm,a_norm:ANorm", "stem=none,a_stem:AStem", "block=vit,a_block:ABlock"),
         *("optim.name=adamw,a_optimizer:AOptimizer", "--each", "probe=[a_probe:AProbe]"),
@@ -59,14 +53,9 @@ def test_what_it_writes_can_be_trained_and_measured(folder):
     assert "nothing wrong" in folder("verify").out
 
 
-def write_in(shell: Shell, kind: str, name: str) -> None:
-    assert shell("new", kind, name).out.startswith("wrote ")
-
-
-def test_nothing_is_overwritten_and_names_are_checked(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text("kept")
-    for kind, name, line in (
+@pytest.mark.parametrize(
+    ("kind", "name", "line"),
+    [
         ("norm", "mine", "mine.py exists; choose another name"),
         ("norm", "numpy", "an installed module is called numpy"),
         ("norm", "my-norm", "'my-norm': expected a name that Python can import, such as my_norm"),
@@ -76,17 +65,16 @@ def test_nothing_is_overwritten_and_names_are_checked(tmp_path, monkeypatch):
         ("sweep", "quickstart", "a sweep called quickstart ships"),
         ("data", "digits", "a data called digits ships"),
         ("nrm", "mine", "(did you mean 'norm'?)"),
-    ):
-        with pytest.raises(UserError) as caught:
-            write(kind, name)
-        assert line in str(caught.value)
-        assert [path.name for path in tmp_path.rglob("*")] == ["mine.py"]
-    assert (tmp_path / "mine.py").read_text() == "kept"
-    (tmp_path / "conf" / "trainer").mkdir(parents=True)
-    (tmp_path / "conf" / "trainer" / "loop.yaml").touch()
-    with pytest.raises(UserError, match=r"conf/trainer/loop\.yaml exists"):
-        write("trainer", "loop")
-    assert not (tmp_path / "loop.py").exists()  # neither of both
+        ("trainer", "loop", "conf/trainer/loop.yaml exists"),  # neither of both is written
+    ],
+)
+def test_nothing_is_overwritten_and_names_are_checked(users, kind, name, line):
+    home = users({"mine.py": "kept", "conf/trainer/loop.yaml": ""})
+    before = contents(home)
+    with pytest.raises(UserError) as caught:
+        write(kind, name)
+    assert line in str(caught.value)
+    assert contents(home) == before
 
 
 def test_a_class_is_called_as_its_file():
@@ -94,13 +82,10 @@ def test_a_class_is_called_as_its_file():
     assert {name: _class_name(name) for name in names} == names
 
 
-def test_the_metric_of_the_template_is_its_definition(tmp_path, monkeypatch):
-    from sklearn.metrics import balanced_accuracy_score
-
-    monkeypatch.chdir(tmp_path)
+def test_the_metric_of_the_template_is_its_definition(here):
     write("metric", "balanced")
     made: dict = {}
-    exec((tmp_path / "balanced.py").read_text(), made)
+    exec((here / "balanced.py").read_text(), made)
     generator = np.random.default_rng(0)
     table = np.zeros(300, [("class", "<i4"), ("label", "<i4")])
     table["label"] = generator.choice(5, 300, p=[0.5, 0.2, 0.2, 0.05, 0.05])

@@ -46,15 +46,14 @@ def test_the_table_is_that_of_the_quick_start():
 
 def test_five_commands_are_shown_with_what_they_print():
     section = re.search(r"^## Five commands\n(.*?)^## ", TEXT, re.M | re.DOTALL)[1]
-    shown = re.findall(r"```sh\n(ablate [^\n]*)\n```\n```text\n(.*?)```", section, re.DOTALL)
-    assert len(shown) == 5
+    plans, sweeps, states, tables, verifies = re.findall(
+        r"```sh\nablate [^\n]*\n```\n```text\n(.*?)```", section, re.DOTALL
+    )
     plan, _ = expand.plan(["quickstart"], store=Path("nowhere"))
-    labels = [row.label for row in plan.rows]
-    runs = f"{len(labels)} variants x {len(plan.seeds)} seeds = {len(list(plan.runs()))} runs"
-    plans, sweeps, states, tables, verifies = (text for _, text in shown)
-    assert runs in plans
-    assert f"{len(list(plan.runs()))} runs: " in states
-    assert f"verified: {len(list(plan.runs()))} runs, " in verifies
+    labels, number = [row.label for row in plan.rows], len(list(plan.runs()))
+    assert f"{len(labels)} variants x {len(plan.seeds)} seeds = {number} runs" in plans
+    assert f"{number} runs: " in states
+    assert f"verified: {number} runs, " in verifies
     for text in (plans, sweeps, states, tables):
         assert any(label in text for label in labels)
 
@@ -62,20 +61,8 @@ def test_five_commands_are_shown_with_what_they_print():
 ABLATE = (sys.executable, "-P", "-c", "from ablate.cli import main; main()")
 
 
-def environment(sources=None):
-    return {**os.environ, "PYTHONPATH": str(sources or REPOSITORY), "CUDA_VISIBLE_DEVICES": ""}
-
-
-def run(words, folder, sources=None):
-    """`ablate WORDS` in a folder, as a process; the sources are ours or a copy of them."""
-    return subprocess.run(
-        [*ABLATE, *words],
-        cwd=folder,
-        env=environment(sources),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def environment(sources):
+    return {**os.environ, "PYTHONPATH": str(sources), "CUDA_VISIBLE_DEVICES": ""}
 
 
 def rows(text: str) -> set[str]:
@@ -84,22 +71,23 @@ def rows(text: str) -> set[str]:
 
 
 def test_how_to_use_norms_of_ones_own(shell):
-    names = {}
+    names = []
     for page in (README, "docs/extending.md"):
         word = next(w for c in commands(page) for w in c if re.search(r"^norm=.*\w+:\w+", w))
-        name = word.partition(",")[2]
-        names[page] = name
-        file = f"{name.partition(':')[0]}.py"
+        names.append(word.partition(",")[2])
+        file = f"{names[-1].partition(':')[0]}.py"
         (shell.folder / file).write_text(blocks("file")[file])
     short = ["train.steps=3", "seeds=2", "launcher=inline"]
-    norm = f"norm=layernorm,{','.join(names.values())}"
+    norm = f"norm=layernorm,{','.join(names)}"
     done = shell("sweep", norm, "norm.power=2", *short, code=2)
     assert "norm.power: expected a key among" in done.err  # layernorm has none
-    assert rows(shell("sweep", norm, *short).out) == {"layernorm", *names.values()}
+    assert rows(shell("sweep", norm, *short).out) == {"layernorm", *names}
 
 
-def followed(home: Path) -> Path:
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory):
     """A copy of the sources in which every how-to of the pages was done."""
+    home = tmp_path_factory.mktemp("followed") / "sources"
     for name in ("ablate", "conf", "sweeps"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(REPOSITORY / name, home / name, ignore=ignored)
@@ -118,11 +106,6 @@ def followed(home: Path) -> Path:
         assert found == 1
         (home / CHOICES).write_text(source)
     return home
-
-
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory):
-    return followed(tmp_path_factory.mktemp("followed") / "sources")
 
 
 def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(shell, sources):
@@ -152,12 +135,11 @@ def test_how_to_add_a_norm_a_placement_a_stem_a_metric_and_a_task(shell, sources
 
 def test_how_to_add_a_launcher_that_prints_commands(sources, tmp_path):
     """One of two commands is started by who reads them; a Ctrl-C gives up the other."""
-    assert re.search(
-        r"^  print +prints the", run(["list", "launchers"], tmp_path, sources).stdout, re.M
-    )
+    here = {"cwd": tmp_path, "env": environment(sources), "text": True}
+    listed = subprocess.check_output([*ABLATE, "list", "launchers"], **here)
+    assert re.search(r"^  print +prints the", listed, re.M)
     words = ("norm=layernorm,identity", "seeds=1", "train.steps=3")
     launcher = ("launcher=print", "launcher.at_once=2")
-    here = {"cwd": tmp_path, "env": environment(sources), "text": True}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     lines, commands = [], []
     with subprocess.Popen([*ABLATE, "sweep", *words, *launcher], **here, **pipes) as driver:

@@ -1,7 +1,5 @@
 """Which files a class of the user's own is made of: an edit of any of them is another version."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Which sweep file a word names, and what is said once a file is another than was planned."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path
@@ -18,17 +16,13 @@ from ablate.planning.sweep_paths import find, sweep_files
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
 
-FIXED = Fixed()
-RUNS = Store(Path("runs"))
-
 TWO = "variants: [{a: {}}, {b: {stem: dpn}}]\n"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sweeps").mkdir()
-    (tmp_path / "x").mkdir()
+def folder(here):
+    for name in ("sweeps", "x"):
+        (here / name).mkdir()
 
 
 def write(file: str, text: str = TWO) -> None:
@@ -41,8 +35,8 @@ def plan(*words: str, **options: str) -> Plan:
 
 def test_a_sweep_file_lies_in_sweeps_or_in_the_folder_itself():
     write("photos.yaml", f"title: outer\n{TWO}")
-    assert (plan("photos").title, plan("photos").name) == ("outer", "photos")
-    assert plan("photos").notes == ()
+    outer = plan("photos")
+    assert (outer.title, outer.name, outer.notes) == ("outer", "photos", ())
     write("sweeps/photos.yaml", f"title: inner\n{TWO}")
     assert plan("photos").title == "inner"
     assert plan("photos").notes == (
@@ -91,26 +85,27 @@ def test_a_file_that_declares_another_sweep_now_is_noticed():
     whole = f"title: t\n{TWO}scales: {{big: {{seeds: 5}}, long: {{seeds: 9}}}}\n"
     write("sweeps/photos.yaml", whole)
     made = Plan.from_tree(json.loads(plan("photos", scale="big").to_bytes()))
-    assert list(edit_notes(made, RUNS.command)) == []
-    for same in (f"# said\n{whole}", whole.replace("seeds: 9", "seeds: 8")):
+
+    def noted() -> list[str]:
+        return list(edit_notes(made, Store(Path("runs")).command))
+
+    for same in (whole, f"# said\n{whole}", whole.replace("seeds: 9", "seeds: 8")):
         write("sweeps/photos.yaml", same)
-        assert list(edit_notes(made, RUNS.command)) == []
+        assert noted() == []
+    said = "sweeps/photos.yaml has changed since `ablate sweep photos --scale big` planned it: "
     for other in (whole.replace("dpn", "none"), whole.replace("a:", "c:"), TWO, "variants: ["):
         write("sweeps/photos.yaml", other)
-        (line,) = edit_notes(made, RUNS.command)
-        assert line.startswith(
-            "sweeps/photos.yaml has changed since `ablate sweep photos --scale big` planned it: "
-        )
+        (line,) = noted()
+        assert line.startswith(said)
     os.remove("sweeps/photos.yaml")
-    assert list(edit_notes(made, RUNS.command)) == []  # the store is read from another folder
+    assert noted() == []  # the store is read from another folder
 
 
 def test_a_row_is_renamed_without_training(shell):
     """`table` and `status` say that the file is another; the same `sweep` takes the label."""
     small = "base: {recipe: quick, data: digits, train.steps: 4, model.depth: 1}\nseeds: 2\n"
     write(shell.folder / "photos.yaml", TWO + small)
-    swept = shell("sweep", "photos", "launcher=inline").out
-    assert swept.count("finished:") == 4
+    assert shell("sweep", "photos", "launcher=inline").out.count("finished:") == 4
     assert shell("table").err == ""
     write(shell.folder / "photos.yaml", TWO.replace("b:", "patches:") + small)
     said = "photos.yaml has changed since `ablate sweep photos launcher=inline` planned it"
@@ -121,18 +116,16 @@ def test_a_row_is_renamed_without_training(shell):
     again = shell("sweep", "photos", "launcher=inline").out
     assert "renamed: 'b' is 'patches' now; all runs are kept" in again
     assert "finished:" not in again
-    for command in ("table", "status", "verify"):
-        done = shell(command)
-        assert "changed" not in done.out + done.err
-    assert "| patches | " in shell("table").out
+    done = [shell(command) for command in ("table", "status", "verify")]
+    assert all("changed" not in one.out + one.err for one in done)
+    assert "| patches | " in done[0].out
     assert "run " in shell("show", "patches#1").out
 
 
 def test_a_driven_sweep_whose_file_is_elsewhere_is_not_told_its_own_words():
-    def read(_: str) -> SimpleNamespace:
-        return SimpleNamespace(name="gone", words=("gone",), design=FIXED)
-
+    driven = SimpleNamespace(name="gone", words=("gone",), design=Fixed())
+    store = SimpleNamespace(read_plan=lambda _: driven)
     with pytest.raises(UserError, match=r"gone: .* its sweep file is neither in .*gone\.yaml lies"):
-        check_name(["gone", "seeds=5"], SimpleNamespace(read_plan=read))
-    write("gone.yaml", TWO)
-    check_name(["gone", "seeds=5"], SimpleNamespace(read_plan=read))
+        check_name(["gone", "seeds=5"], store)
+    write("gone.yaml")
+    check_name(["gone", "seeds=5"], store)

@@ -1,8 +1,6 @@
 """The same searches for every variant: real trials killed and resumed, a planted objective,
 replicates, rounds, stages, and every mistake in a `tune:` named in one line."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json
@@ -10,6 +8,7 @@ import math
 import random
 import re
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +48,6 @@ tune:
 """
 
 
-SEEDS_AND_COLUMNS = """seeds: 2
-across:
-  - before: {tune: none}
-  - found: {}
-  - longer: {train.epochs: 3}"""
-
-
 def declared(folder: Path, text: str = FILE, trials: int = 6, name: str = "lr") -> None:
     (folder / "sweeps").mkdir(exist_ok=True)
     (folder / "sweeps" / f"{name}.yaml").write_text(text.replace("TRIALS", str(trials)))
@@ -65,6 +57,30 @@ def read(shell: Shell, name: str = "lr") -> Plan:
     plan = Store(shell.folder / "runs").read_plan(name)
     assert plan is not None
     return plan
+
+
+@pytest.fixture
+def plan_of(here):
+    """`plan_of("seeds=5", text=..., trials=24)`: the plan of a file, before anything is tried."""
+
+    def made(*words: str, text: str = FILE, trials: int = 6) -> Plan:
+        declared(here, text, trials)
+        return make_plan(["lr", *words], store=here / "runs")[0]
+
+    return made
+
+
+def of(plan: Plan, row: str, search: int) -> list[Any]:
+    """The trials of a search."""
+    return [t for t in plan.trials if (t.cell.row, t.search) == (row, search)]
+
+
+def runs_of(trials: Iterable[Any]) -> list[str]:
+    return [run for trial in trials for run in trial.cell.ids.values()]
+
+
+def choices(plan: Plan) -> list[tuple[Any, Any]]:
+    return [(cell, choice) for cell in plan.cells for choice in cell.chosen]
 
 
 CHOSEN = "chosen.optim.lr"
@@ -97,27 +113,22 @@ def test_a_search_that_is_killed_has_the_same_trials_choice_and_table(calm, tmp_
         assert shell(*words).out == calm(*words).out
 
 
-IN_PART = FILE.replace("seeds: 2", SEEDS_AND_COLUMNS).replace(
+COLUMNS = "seeds: 2\nacross: [before: {tune: none}, found: {}, longer: {train.epochs: 3}]"
+IN_PART = FILE.replace("seeds: 2", COLUMNS).replace(
     "{log: [1e-4, 3e-2]}}\n  trials: TRIALS", "{choices: [1e-3, 3e-3, 1e-2]}}\n  sampler: grid"
 )
 
 
-def test_a_column_without_searches_is_trained_as_it_is_and_equal_trials_are_trained_once(tmp_path):
-    shell = Shell(tmp_path)
-    declared(tmp_path, IN_PART)
+def test_a_column_without_searches_is_trained_as_it_is_and_equal_trials_are_trained_once(shell):
+    declared(shell.folder, IN_PART)
     shell("sweep", "lr", "launcher=inline")
-    plan, store = read(shell), Store(tmp_path / "runs")
-    searched = {
-        column: {
-            (t.cell.row, t.search, t.number): [*t.cell.ids.values()]
-            for t in plan.trials
-            if t.cell.column == column
-        }
-        for column in ("before", "found", "longer")
-    }
-    assert searched["before"] == {}
-    assert len(searched["found"]) == 2 * 2 * 3  # rows, searches, choices
-    assert searched["found"] == searched["longer"]
+    plan, store = read(shell), Store(shell.folder / "runs")
+    tried = {column: {} for column in ("before", "found", "longer")}
+    for t in plan.trials:
+        tried[t.cell.column][t.cell.row, t.search, t.number] = [*t.cell.ids.values()]
+    assert tried["before"] == {}
+    assert len(tried["found"]) == 2 * 2 * 3  # rows, searches, choices
+    assert tried["found"] == tried["longer"]
     assert len([*store.runs.iterdir()]) <= 12 + 2 * 3 * 2  # a winner may be what others are, too
     for cell in plan.cells:
         epochs = 3 if cell.column == "longer" else 2
@@ -126,10 +137,8 @@ def test_a_column_without_searches_is_trained_as_it_is_and_equal_trials_are_trai
             lr = 3e-3 if cell.column == "before" else cell.chosen[place].params["optim.lr"]
             assert (spec["train"]["epochs"], spec["optim"]["lr"]) == (epochs, lr)
         assert len(cell.chosen) == (0 if cell.column == "before" else 2)
-    found, longer = (
-        [c.chosen for c in plan.cells if c.column == name] for name in ("found", "longer")
-    )
-    assert found == longer
+    chosen = {(cell.row, cell.column): cell.chosen for cell in plan.cells}
+    assert all(chosen[row, "found"] == chosen[row, "longer"] for row in ("pre", "post"))
     again = shell("table", "lr").out
     assert "Tuned in the same way for every variant, but in before: optim.lr;" in again
     trials = shell("trials", "lr").out
@@ -138,14 +147,12 @@ def test_a_column_without_searches_is_trained_as_it_is_and_equal_trials_are_trai
     shell("verify", "lr")
     shell("sweep", "lr", "launcher=inline")
     assert read(shell).cells == plan.cells
-    kept = {(c.row, c.column): c.ids for c in unasked(plan).cells}
-    assert {place for place, ids in kept.items() if ids} == {("pre", "before"), ("post", "before")}
+    kept = {(c.row, c.column) for c in unasked(plan).cells if c.ids}
+    assert kept == {("pre", "before"), ("post", "before")}
 
 
-def test_looks_give_seeds_to_a_column_without_searches(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    declared(tmp_path, IN_PART.replace("seeds: 2", "until: {looks: [5, 8], margin: 1.0}"))
-    plan, _ = make_plan(["lr"], store=tmp_path / "runs")
+def test_looks_give_seeds_to_a_column_without_searches(plan_of):
+    plan = plan_of(text=IN_PART.replace("seeds: 2", "until: {looks: [5, 8], margin: 1.0}"))
     most = plan.design.at_most(plan)
     assert {c.column: len(c.ids) for c in most.cells if c.column == "before"} == {"before": 8}
     assert {len(most.planned(cell)) for cell in most.cells} == {8}
@@ -164,21 +171,18 @@ def test_choosing_is_not_reporting_and_every_seed_has_a_search_of_its_own(calm):
         assert set(cell.ids) == {0, 1}
         assert [choice.search for choice in cell.chosen] == [0, 1]
         for seed, choice in enumerate(cell.chosen):
-            reported = store.rundir(cell.ids[seed]).read_spec()
-            assert reported["train"]["epochs"] == 2
-            assert reported["optim"]["lr"] == choice.params["optim.lr"]
-            mine = [t for t in plan.trials if (t.cell.row, t.search) == (cell.row, seed)]
+            reported, rate = store.rundir(cell.ids[seed]).read_spec(), choice.params["optim.lr"]
+            assert (reported["train"]["epochs"], reported["optim"]["lr"]) == (2, rate)
+            mine = of(plan, cell.row, seed)
             assert [t.number for t in mine] == list(range(EACH))
             assert {s for t in mine for s in t.cell.ids} == {FIRST_TUNING_SEED + seed}
             assert {t.cell.spec["train"]["epochs"] for t in mine} == {1}
             assert mine[0].params == {"optim.lr": 3e-3}  # the recipe's own
-            runs = [run for trial in mine for run in trial.cell.ids.values()]
-            ended = [store.rundir(run).read_result() for run in runs]
+            ended = [store.rundir(run).read_result() for run in runs_of(mine)]
             scores = [result["validation"]["top1"] for result in ended]
             assert [trial.score for trial in mine] == scores
             assert [t.error for t in mine] == [math.sqrt(p * (1 - p) / 300) for p in scores]
-            assert choice.value == max(scores)
-            assert choice.trial == scores.index(max(scores))
+            assert (choice.value, choice.trial) == (max(scores), scores.index(max(scores)))
             one, other = sorted(scores)[-2:]
             errors = math.sqrt(one * (1 - one) / 300 + other * (1 - other) / 300)
             assert choice.noise == (("optim.lr",) if other - one <= errors else ())
@@ -189,9 +193,8 @@ def test_choosing_is_not_reporting_and_every_seed_has_a_search_of_its_own(calm):
             images = 1197 // 64 * 64  # of an epoch
             [forward] = {result["multiply_adds"] for result in ended}
             assert choice.multiply_adds == EACH * 3 * images * forward
-            assert f"{choice.params['optim.lr']:.3g} (#{FIRST_TUNING_SEED + seed}.{choice.trial})"
             told = [f["value"] for f in facts if f["row"] == cell.row and f["seed"] == str(seed)]
-            assert repr(choice.params["optim.lr"]) in told
+            assert repr(rate) in told
         chosen = ", ".join(f"{choice.params['optim.lr']:.3g}" for choice in cell.chosen)
         assert f"| {chosen}" in table
         used = sum(choice.multiply_adds for choice in cell.chosen)
@@ -200,10 +203,9 @@ def test_choosing_is_not_reporting_and_every_seed_has_a_search_of_its_own(calm):
     assert "n counts searches" in table
 
 
-def test_more_seeds_are_more_searches_of_that_size_and_more_trials_extend_them(calm, tmp_path):
-    shell = Shell(tmp_path)
-    shutil.copytree(calm.folder / "runs", tmp_path / "runs")
-    declared(tmp_path, trials=TRIALS)
+def test_more_seeds_are_more_searches_of_that_size_and_more_trials_extend_them(calm, shell):
+    shutil.copytree(calm.folder / "runs", shell.folder / "runs")
+    declared(shell.folder, trials=TRIALS)
     before = read(shell)
     more = shell("sweep", "lr", "seeds=3", "launcher=inline")
     assert more.out.count("finished: ") == 2 * (EACH + 1)
@@ -212,14 +214,10 @@ def test_more_seeds_are_more_searches_of_that_size_and_more_trials_extend_them(c
         assert new.chosen[:2] == old.chosen
         assert old.ids.items() < new.ids.items()
     shell("sweep", "lr", f"tune.trials={TRIALS + 3}", "launcher=inline")
-    for row in ("pre", "post"):
-        for n in (0, 1):
-            old, new = (
-                [t for t in plan.trials if (t.cell.row, t.search) == (row, n)]
-                for plan in (before, read(shell))
-            )
-            assert len(new) == EACH + 1
-            assert new[:EACH] == old
+    for row, search in itertools.product(("pre", "post"), (0, 1)):
+        extended = of(read(shell), row, search)
+        assert len(extended) == EACH + 1
+        assert extended[:EACH] == of(before, row, search)
 
 
 def test_untuned_and_tuned_stand_side_by_side(calm):
@@ -227,6 +225,8 @@ def test_untuned_and_tuned_stand_side_by_side(calm):
     assert "sweep: lr+tune=none" in untuned.out
     assert "Tuned" not in calm("table", "lr+tune=none").out
     assert "Tuned" in calm("table", "lr").out
+    for words in (("trials", "lr+tune=none"), ("plot", "lr+tune=none", "tuning")):
+        assert "nothing is tuned" in calm(*words, code=2).err
 
 
 def test_trials_are_runs_like_any_other(calm):
@@ -241,81 +241,73 @@ def test_trials_are_runs_like_any_other(calm):
     assert "nothing wrong" in calm("verify", "lr").out
 
 
-def test_a_score_that_was_changed_in_the_plan_is_found(calm, tmp_path):
-    shell = Shell(tmp_path)
-    shutil.copytree(calm.folder / "runs", tmp_path / "runs")
-    plan, store = read(shell), Store(tmp_path / "runs")
+def test_a_score_that_was_changed_in_the_plan_is_found(calm, shell):
+    shutil.copytree(calm.folder / "runs", shell.folder / "runs")
+    plan = read(shell)
     better = dataclasses.replace(plan.trials[5], score=0.99)
-    store.write_plan(dataclasses.replace(plan, trials=(*plan.trials[:5], better, *plan.trials[6:])))
+    trials = (*plan.trials[:5], better, *plan.trials[6:])
+    Store(shell.folder / "runs").write_plan(dataclasses.replace(plan, trials=trials))
     found = shell("verify", "lr", code=1).out
     assert "a validation top1 of 0.99 for this trial, but the raw files have" in found
 
 
 def test_the_studies_open_with_plain_optuna(calm):
     journal = JournalFileBackend(str(calm.folder / "runs" / "studies" / "lr.log"))
-    storage = JournalStorage(journal)
-    names = optuna.get_all_study_names(storage)
-    searches = [(cell, choice) for cell in read(calm).cells for choice in cell.chosen]
-    assert sorted(names) == sorted(f"{c.row} search {choice.search}" for c, choice in searches)
-    for cell, choice in searches:
-        study = optuna.load_study(study_name=f"{cell.row} search {choice.search}", storage=storage)
-        assert len(study.trials) == EACH
+    storage, plan = JournalStorage(journal), read(calm)
+    searches = {f"{cell.row} search {c.search}": (cell, c) for cell, c in choices(plan)}
+    assert sorted(optuna.get_all_study_names(storage)) == sorted(searches)
+    for name, (cell, choice) in searches.items():
+        study = optuna.load_study(study_name=name, storage=storage)
         assert study.best_params == choice.params
         assert study.best_trial.number == choice.trial
-        mine = [t for t in read(calm).trials if t.cell.row == cell.row]
-        runs = [run for t in mine if t.search == choice.search for run in t.cell.ids.values()]
+        runs = runs_of(of(plan, cell.row, choice.search))
         assert [trial.user_attrs["run"] for trial in study.trials] == runs
+        assert len(runs) == EACH
 
 
 def test_trials_tells_what_was_tried(calm):
-    plan, states = read(calm), {"finished"}
-    rows = records(calm("trials", "lr", "--format", "csv").out)
+    plan = read(calm)
+    rows = {row["id"]: row for row in records(calm("trials", "lr", "--format", "csv").out)}
     whole = json.loads(calm("trials", "lr", "--format", "json").out)
+    entries = {entry["id"]: entry for entry in whole["trials"]}
     said = calm.process("trials", "lr").out
-    assert len(rows) == len(whole["trials"]) == len(plan.trials)
+    assert len(rows) == len(entries) == len(whole["trials"]) == len(plan.trials)
     for trial in plan.trials:
         [(seed, run)] = trial.cell.ids.items()
-        [row] = [row for row in rows if row["id"] == run]
-        [entry] = [entry for entry in whole["trials"] if entry["id"] == run]
-        cell = plan.cell(trial.cell.row, "")
-        won = cell.chosen[trial.search].trial == trial.number
-        assert float(row["optim.lr"]) == entry["settings"]["optim.lr"] == trial.params["optim.lr"]
+        row, entry, rate = rows[run], entries[run], trial.params["optim.lr"]
+        won = plan.cell(trial.cell.row, "").chosen[trial.search].trial == trial.number
+        assert float(row["optim.lr"]) == entry["settings"]["optim.lr"] == rate
         assert float(row["score"]) == entry["score"] == pytest.approx(100 * trial.score)
         assert float(row["error"]) == entry["error"] == pytest.approx(100 * trial.error)
-        assert {row["state"], entry["state"]} == states
+        assert row["state"] == entry["state"] == "finished"
         assert (row["chosen"] == "True") == entry["chosen"] == won
         assert (row["row"], int(row["search"])) == (trial.cell.row, trial.search)
-        mark = "chosen" if won else ""
-        scored = f"{100 * trial.score:.2f} | {100 * trial.error:.2f} | finished | {mark}"
-        assert f"| #{seed}.{trial.number} | {trial.params['optim.lr']:.3g} | {scored}" in said
-    noise = {(cell.row, c.search): list(c.noise) for cell in plan.cells for c in cell.chosen}
+        scored = f"{100 * trial.score:.2f} | {100 * trial.error:.2f} | finished | "
+        told = f"| #{seed}.{trial.number} | {rate:.3g} | {scored}{'chosen' * won}"
+        assert told in said
+    noise = {(cell.row, choice.search): [*choice.noise] for cell, choice in choices(plan)}
     assert {(s["row"], s["search"]): s["noise"] for s in whole["searches"]} == noise
     assert "explored share of the range: optim.lr" in said
     assert ("the choice is noise" in said) == any(noise.values())
-    calm("sweep", "lr", "tune=none", "launcher=inline")
-    assert "nothing is tuned" in calm("trials", "lr+tune=none", code=2).err
 
 
 def test_load_has_reports_alone_and_no_test_scores_of_trials(calm):
-    store = calm.folder / "runs"
-    plan, frame = read(calm), ablate.Store(store).sweep("lr").to_pandas()
+    plan, sweep = read(calm), ablate.Store(calm.folder / "runs").sweep("lr")
+    frame, whole = sweep.to_pandas(), sweep.to_pandas(trials=True)
     assert sorted(frame.id) == sorted(run for cell in plan.cells for run in cell.ids.values())
     for run in frame.itertuples():
         choice = plan.cell(run.row, "").chosen[run.seed]
         assert frame["optim.lr"][run.Index] == choice.params["optim.lr"]
         assert run.search == run.seed
     assert "train.epochs" not in frame  # all were trained as long
-    whole = ablate.Store(store).sweep("lr").to_pandas(trials=True)
     tried = whole[whole.trial.notna()]
     assert len(whole) == len(tried) + len(frame)
     assert tried[["top1", "loss", "test_n"]].isna().all(axis=None)
     scores = {run: t.score for t in plan.trials for run in t.cell.ids.values()}
     assert dict(zip(tried.id, tried.score, strict=True)) == scores
     assert set(whole["train.epochs"]) == {1, 2}
-    curves = ablate.Store(store).sweep("lr").to_pandas(curves=True)
-    assert set(curves.id) == set(frame.id)
-    both = ablate.Store(store).sweep("lr").to_pandas(curves=True, trials=True)
-    assert set(both.id) == set(whole.id)
+    assert set(sweep.to_pandas(curves=True).id) == set(frame.id)
+    assert set(sweep.to_pandas(curves=True, trials=True).id) == set(whole.id)
 
 
 def test_the_ranking_against_the_budget_is_drawn(calm):
@@ -324,8 +316,6 @@ def test_the_ranking_against_the_budget_is_drawn(calm):
     for cell in read(calm).cells:
         assert f"{cell.row}: best of {2 * EACH} trials" in drawn
     assert "needs a sweep" in calm("list", "plots").out
-    calm("sweep", "lr", "tune=none", "launcher=inline")
-    assert "nothing is tuned" in calm("plot", "lr+tune=none", "tuning", code=2).err
 
 
 def test_the_best_of_k_draws_is_that_of_all_draws():
@@ -338,22 +328,6 @@ def test_the_best_of_k_draws_is_that_of_all_draws():
         assert high[k - 1] == np.quantile(best, 0.9, method="inverted_cdf")
 
 
-@pytest.mark.slow
-def test_one_after_another_gives_the_same_trials_as_two_at_a_time(tmp_path):
-    shells = []
-    for launcher in ("inline", "local"):
-        folder = tmp_path / launcher
-        folder.mkdir()
-        shells.append(Shell(folder))
-        declared(folder, trials=15)
-        shells[-1]("sweep", "lr", f"launcher={launcher}")
-    first, second = (read(shell) for shell in shells)
-    assert first.trials == second.trials
-    assert first.cells == second.cells
-    for row in ("pre", "post"):
-        assert sum(t.cell.row == row for t in first.trials) == 2 * 5
-
-
 PRUNED = FILE.replace("at: {train.epochs: 1}", "at: {train.epochs: 24}\n  pruner: median")
 
 
@@ -361,29 +335,23 @@ PRUNED = FILE.replace("at: {train.epochs: 1}", "at: {train.epochs: 24}\n  pruner
 def test_pruned_trials_are_a_state_of_their_own_and_cost_what_they_used(calm, tmp_path):
     """Killed and two at a time, and one after another: the same trials pruned at the same steps,
     though who was faster differs. The runs last long enough for the driver to see them."""
-    shells = []
-    for name, words in (("killed", ("launcher.attempts=1000",)), ("one", ())):
-        folder = tmp_path / name
-        folder.mkdir()
-        shell = Shell(folder)
-        shells.append(shell)
-        declared(folder, PRUNED, trials=TRIALS)
-        shutil.copytree(calm.folder / "runs" / "cache", folder / "runs" / "cache")
-        if name == "killed":
-            disturb(shell, ("sweep", "lr", *words), random.Random(5), kills=3)
-        shell("sweep", "lr", *words, *(("launcher=inline",) if name == "one" else ()))
-    first, *others = [read(shell) for shell in shells]
-    for other in others:
-        assert other.trials == first.trials
-        assert other.cells == first.cells
+    shells = [Shell(tmp_path / name) for name in ("killed", "one")]
+    for shell, word in zip(shells, ("launcher.attempts=1000", "launcher=inline"), strict=True):
+        shell.folder.mkdir()
+        declared(shell.folder, PRUNED, trials=TRIALS)
+        shutil.copytree(calm.folder / "runs" / "cache", shell.folder / "runs" / "cache")
+        if shell is shells[0]:
+            disturb(shell, ("sweep", "lr", word), random.Random(5), kills=3)
+        shell("sweep", "lr", word)
+    first, other = map(read, shells)
+    assert (other.trials, other.cells) == (first.trials, first.cells)
     store = Store(shells[0].folder / "runs")
-    results = [store.result(run) for trial in first.trials for run in trial.cell.ids.values()]
+    results = [store.result(run) for run in runs_of(first.trials)]
     early = [result for result in results if result and result["status"] == "pruned"]
     assert early
     assert "diverged" not in shells[0]("table", "lr").out
-    assert sum(choice.spent for cell in first.cells for choice in cell.chosen) < 4 * EACH
-    for result in early:
-        assert result["step"] < 24 * 18
+    assert sum(choice.spent for _, choice in choices(first)) < 4 * EACH
+    assert all(result["step"] < 24 * 18 for result in early)
     assert "nothing wrong" in shells[0]("verify", "lr").out
 
 
@@ -422,19 +390,13 @@ def simulate(plan: Plan) -> tuple[Plan, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes"])
-def test_the_planted_order_is_found_with_tuning_and_missed_without(tmp_path, monkeypatch, sampler):
-    monkeypatch.chdir(tmp_path)
-    declared(tmp_path, trials=24)
-    verdicts = {}
-    for words in (["tune=none"], [f"tune.sampler={sampler}"]):
-        plan, _ = make_plan(["lr", "seeds=5", *words], store=tmp_path / "runs")
-        plan, results = simulate(plan)
+def test_the_planted_order_is_found_with_tuning_and_missed_without(plan_of, sampler):
+    for word, verdict in (("tune=none", "hurts"), (f"tune.sampler={sampler}", "helps")):
+        plan, results = simulate(plan_of("seeds=5", word, trials=24))
         [column] = tabulate(plan, results).columns
-        verdicts[words[0]] = {entry.row: entry.verdict for entry in column.entries}["post"]
-        for cell in plan.cells:
-            for choice in cell.chosen:
-                assert abs(math.log10(choice.params["optim.lr"] / BEST[cell.row])) < 0.3
-    assert verdicts == {"tune=none": "hurts", f"tune.sampler={sampler}": "helps"}
+        assert {entry.row: entry.verdict for entry in column.entries}["post"] == verdict
+        for cell, choice in choices(plan):
+            assert abs(math.log10(choice.params["optim.lr"] / BEST[cell.row])) < 0.3
 
 
 EVALUATIONS = 9
@@ -474,34 +436,26 @@ def race(plan: Plan, stopped: bool) -> tuple[Plan, int]:
 
 
 @pytest.mark.parametrize("pruner", ["median", "hyperband"])
-def test_pruning_saves_steps_and_is_the_same_search_whoever_is_faster(
-    tmp_path, monkeypatch, pruner
-):
-    monkeypatch.chdir(tmp_path)
+def test_pruning_saves_steps_and_is_the_same_search_whoever_is_faster(plan_of, pruner):
     text = FILE.replace("train.epochs: 1}", f"train.epochs: {EVALUATIONS}}}\n  pruner: {pruner}")
-    declared(tmp_path, text, trials=72)
-    plan, _ = make_plan(["lr"], store=tmp_path / "runs")
+    plan = plan_of(text=text, trials=72)
     late, whole = race(plan, stopped=False)
     quick, steps = race(plan, stopped=True)
     assert quick == late
     assert whole == 4 * 24 * EVALUATIONS
-    choices = [(cell.row, choice) for cell in quick.cells for choice in cell.chosen]
-    spent = [choice.spent for _, choice in choices]
+    spent = [choice.spent for _, choice in choices(quick)]
     assert sum(spent) == pytest.approx(steps / EVALUATIONS)  # nothing is counted but what ran
     assert max(spent) < 0.8 * 24
-    forwards = sum(choice.multiply_adds for _, choice in choices) / 3
+    forwards = sum(choice.multiply_adds for _, choice in choices(quick)) / 3
     assert forwards == steps * plan.cells[0].spec["train"]["batch"] * 10
-    for row, choice in choices:
-        assert abs(math.log10(choice.params["optim.lr"] / BEST[row])) < 0.3
+    for cell, choice in choices(quick):
+        assert abs(math.log10(choice.params["optim.lr"] / BEST[cell.row])) < 0.3
 
 
-def test_a_choice_at_the_edge_of_its_range_is_marked(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    declared(tmp_path, FILE.replace("1e-4, 3e-2", "2.95e-3, 3e-2"), trials=36)
-    plan, _ = make_plan(["lr"], store=tmp_path / "runs")
-    plan, results = simulate(plan)
-    edges = {cell.row: [choice.edges for choice in cell.chosen] for cell in plan.cells}
-    assert edges["post"] == [("optim.lr",)] * 2
+def test_a_choice_at_the_edge_of_its_range_is_marked(plan_of):
+    text = FILE.replace("1e-4, 3e-2", "2.95e-3, 3e-2")
+    plan, results = simulate(plan_of(text=text, trials=36))
+    assert [choice.edges for choice in plan.cell("post", "").chosen] == [("optim.lr",)] * 2
     notes = " ".join(tabulate(plan, results).footnotes)
     assert "At the edge of its range: optim.lr in 2 of 2 searches; " in notes
 
@@ -515,16 +469,11 @@ STAGES = """
 """
 
 
-def test_stages_fix_the_winners_of_the_one_before_and_a_grid_is_never_divided(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
+def test_stages_fix_the_winners_of_the_one_before_and_a_grid_is_never_divided(plan_of):
     text = FILE[: FILE.index("  space:")] + STAGES.lstrip("\n")
-    declared(tmp_path, text)
-    plan, _ = make_plan(["lr", "seeds=3"], store=tmp_path / "runs")
-    plan, results = simulate(plan)
+    plan, results = simulate(plan_of("seeds=3", text=text))
     for row, search in itertools.product(("pre", "post"), range(3)):
-        mine = [t for t in plan.trials if (t.cell.row, t.search) == (row, search)]
+        mine = of(plan, row, search)
         first, second = ([t for t in mine if t.stage == stage] for stage in (0, 1))
         assert len({tuple(t.params.values()) for t in first}) == len(first) == 6
         assert [t.number for t in first + second] == list(range(8))
@@ -542,67 +491,56 @@ def test_stages_fix_the_winners_of_the_one_before_and_a_grid_is_never_divided(
 # --- Searches are what is replicated ------------------------------------------------------------
 
 
-def points(plan: Plan, row: str, search: int) -> list[float]:
-    return [t.params["optim.lr"] for t in plan.trials if (t.cell.row, t.search) == (row, search)]
-
-
-def asked(folder: Path, *words: str) -> Plan:
-    """With the first round of every search."""
-    plan, _ = make_plan(["lr", *words], store=folder / "runs")
-    return Search(plan).grow({}.get, lambda _: [])
-
-
 @pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes"])
-def test_the_first_rounds_are_spread_over_the_range_and_every_search_has_its_own(
-    tmp_path, monkeypatch, sampler
-):
-    monkeypatch.chdir(tmp_path)
-    declared(tmp_path, trials=27)
-    plan = asked(tmp_path, f"tune.sampler={sampler}")
-    low, width = math.log(1e-4), math.log(3e-2 / 1e-4)
+def test_the_first_rounds_are_spread_over_the_range_and_every_search_has_its_own(plan_of, sampler):
+    def asked(*words: str) -> Plan:
+        """With the first round of every search."""
+        plan = plan_of(f"tune.sampler={sampler}", *words, trials=27)
+        return Search(plan).grow({}.get, lambda _: [])
+
+    def points(plan: Plan, row: str, search: int) -> list[float]:
+        return [trial.params["optim.lr"] for trial in of(plan, row, search)]
+
+    def parts(rates: list[float], number: int) -> list[int]:
+        """In which of so many parts of the range they lie."""
+        width = math.log(3e-2 / 1e-4)
+        return sorted(int(number * math.log(rate / 1e-4) / width) for rate in rates)
+
+    plan, moved = asked(), asked("tune.seed=1")
+    ended, _ = simulate(plan)
     for search in (0, 1):
         default, *others = points(plan, "pre", search)
         assert default == 3e-3
         assert points(plan, "post", search) == [default, *others]
-        assert sorted(int(4 * (math.log(lr) - low) / width) for lr in others) == [0, 1, 2, 3]
-        ended, _ = simulate(plan)
-        _, *others = points(ended, "pre", search)
-        assert sorted(int(8 * (math.log(lr) - low) / width) for lr in others) == list(range(8))
-    assert not set(points(plan, "pre", 0)[1:]) & set(points(plan, "pre", 1))
-    moved = asked(tmp_path, f"tune.sampler={sampler}", "tune.seed=1")
-    assert not set(points(plan, "pre", 0)[1:]) & set(points(moved, "pre", 0))
-    ids, others = ({i for t in p.trials for i in t.cell.ids.values()} for p in (plan, moved))
-    assert not ids & others  # the default is trained with other seeds, too
+        assert parts(others, 4) == [0, 1, 2, 3]
+        assert parts(points(ended, "pre", search)[1:], 8) == list(range(8))
+    first = set(points(plan, "pre", 0)[1:])
+    assert not first & {*points(plan, "pre", 1), *points(moved, "pre", 0)[1:]}
+    # the default is trained with other seeds, too
+    assert not set(runs_of(plan.trials)) & set(runs_of(moved.trials))
 
 
+@pytest.mark.parametrize(
+    ("seeds", "words", "each", "searches"),
+    [
+        (2, (), 8, {0: (0,), 1: (1,)}),
+        (2, ("seeds=5",), 8, {seed: (seed,) for seed in range(5)}),
+        (2, ("seeds=5", "tune.repeats=2"), 12, {0: (0, 2, 4), 1: (1, 3)}),
+        (2, ("seeds=5", "tune.repeats=1"), 24, {0: (0, 1, 2, 3, 4)}),
+        (4, ("seeds=[7,9]",), 6, {7: (7,), 9: (9,)}),
+    ],
+)
 def test_a_search_has_its_size_by_what_is_declared_and_more_seeds_are_more_of_them(
-    tmp_path, monkeypatch
+    plan_of, seeds, words, each, searches
 ):
-    monkeypatch.chdir(tmp_path)
-    declared(tmp_path, trials=24)
-    made = {}
-    for words in ([], ["seeds=5"], ["tune.repeats=2", "seeds=5"], ["tune.repeats=1", "seeds=5"]):
-        plan, _ = make_plan(["lr", *words], store=tmp_path / "runs")
-        made[" ".join(words)] = plan.tune.trials_each, plan.tune.searches(plan.seeds)
-    by_seed = {seed: (seed,) for seed in range(5)}
-    assert made[""] == (8, {0: (0,), 1: (1,)})
-    assert made["seeds=5"] == (8, by_seed)
-    assert made["tune.repeats=2 seeds=5"] == (12, {0: (0, 2, 4), 1: (1, 3)})
-    assert made["tune.repeats=1 seeds=5"] == (24, {0: (0, 1, 2, 3, 4)})
-    declared(tmp_path, FILE.replace("seeds: 2", "seeds: 4"), trials=24)
-    plan, _ = make_plan(["lr", "seeds=[7,9]"], store=tmp_path / "runs")
-    assert plan.tune.trials_each == 6
-    assert plan.tune.searches(plan.seeds) == {7: (7,), 9: (9,)}
+    plan = plan_of(*words, text=FILE.replace("seeds: 2", f"seeds: {seeds}"), trials=24)
+    assert (plan.tune.trials_each, plan.tune.searches(plan.seeds)) == (each, searches)
 
 
-def test_seeds_that_share_a_search_are_averaged_and_n_counts_searches(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    declared(tmp_path, trials=15)
-    plan, _ = make_plan(["lr", "tune.repeats=3", "seeds=7"], store=tmp_path / "runs")
-    plan, results = simulate(plan)
+def test_seeds_that_share_a_search_are_averaged_and_n_counts_searches(plan_of):
+    plan, results = simulate(plan_of("tune.repeats=3", "seeds=7", trials=15))
     assert plan.replicates == ((0, 3, 6), (1, 4), (2, 5))
-    table = tabulate(plan, results)
-    [column] = table.columns
+    [column] = tabulate(plan, results).columns
     y = {
         cell.row: [
             np.mean([100 * results[cell.ids[s]]["test"]["top1"] for s in seeds])
@@ -618,36 +556,30 @@ def test_seeds_that_share_a_search_are_averaged_and_n_counts_searches(tmp_path, 
     assert len(pre.values) == 7  # told one by one
 
 
-def test_one_search_compares_settings_and_gives_no_verdict(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    declared(tmp_path, trials=15)
-    for repeats, verdicts in ((3, ["helps"]), (1, [None])):
-        words = ["lr", f"tune.repeats={repeats}", "seeds=6"]
-        plan, results = simulate(make_plan(words, store=tmp_path / "runs")[0])
-        table = tabulate(plan, results)
-        assert [entry.verdict for entry in table.entries if entry.gain] == verdicts
-        assert table.is_look  # intervals are read, too
-        assert [entry.gain.n for entry in table.entries if entry.gain] == [6 if repeats == 1 else 3]
-        said = " ".join((*table.texts(*WARNINGS), *table.texts("caption")))
-        assert ("conditional on the chosen settings" in said) == (repeats == 1)
-        assert ("tune.repeats=3 compares methods" in said) == (repeats == 1)
+@pytest.mark.parametrize(("repeats", "verdict", "n"), [(3, "helps", 3), (1, None, 6)])
+def test_one_search_compares_settings_and_gives_no_verdict(plan_of, repeats, verdict, n):
+    plan, results = simulate(plan_of(f"tune.repeats={repeats}", "seeds=6", trials=15))
+    table = tabulate(plan, results)
+    [(told, gain)] = [(entry.verdict, entry.gain) for entry in table.entries if entry.gain]
+    assert (told, gain.n) == (verdict, n)
+    assert table.is_look  # intervals are read, too
+    said = " ".join((*table.texts(*WARNINGS), *table.texts("caption")))
+    assert ("conditional on the chosen settings" in said) == (repeats == 1)
+    assert ("tune.repeats=3 compares methods" in said) == (repeats == 1)
 
 
-def test_equal_trials_are_one_run_that_is_paid_once(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_equal_trials_are_one_run_that_is_paid_once(plan_of):
     text = FILE.replace("log: [1e-4, 3e-2]", "choices: [1e-3, 3e-3]")
-    declared(tmp_path, text.replace("epochs: 1}", "epochs: 9}\n  pruner: median"), trials=36)
-    plan, _ = make_plan(["lr"], store=tmp_path / "runs")
+    plan = plan_of(text=text.replace("epochs: 1}", "epochs: 9}\n  pruner: median"), trials=36)
     late, whole = race(plan, stopped=False)
     quick, _ = race(plan, stopped=True)
     assert quick == late
     assert whole == 2 * 2 * 2 * EVALUATIONS
-    for cell in quick.cells:
-        for choice in cell.chosen:
-            mine = [t for t in quick.trials if (t.cell.row, t.search) == (cell.row, choice.search)]
-            assert choice.trials == len(mine) == 12
-            assert choice.spent <= 2
-            assert choice.trial == next(t.number for t in mine if t.params == choice.params)
+    for cell, choice in choices(quick):
+        mine = of(quick, cell.row, choice.search)
+        assert choice.trials == len(mine) == 12
+        assert choice.spent <= 2
+        assert choice.trial == next(t.number for t in mine if t.params == choice.params)
     ids = [run.id for run in quick.runs()]
     assert len(ids) == len(set(ids)) == 2 * 2 * (2 + 1)
     told = {(run, t.score, t.state) for t in quick.trials for run in t.cell.ids.values()}
@@ -664,54 +596,43 @@ def test_replicated_searches_keep_the_promise_that_one_search_breaks(sharpness):
     assert family_wise_error(y + rng.standard_normal((DRAWS, 10, 3)), method) > 0.06
 
 
+RANGE, MANY = "log: [1e-4, 3e-2]", "trials: 15"
+OTHERS = "across[0]: tune: none takes a column out of tune, where other columns have it; here"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("log: [1e-4, 3e-2]", "log: [1e-2, 3e-2]", "the baseline has 0.003"),
-        ("log: [1e-4, 3e-2]", "log: [0, 1]", "expected 0 < low < high, got [0, 1]"),
-        ("log: [1e-4, 3e-2]", "lgo: [1e-4, 1]", "did you mean 'log'?"),
-        ("log: [1e-4, 3e-2]", "choices: [1, 2]", "add it to the choices [1, 2]"),
+        (RANGE, "log: [1e-2, 3e-2]", "the baseline has 0.003"),
+        (RANGE, "log: [0, 1]", "expected 0 < low < high, got [0, 1]"),
+        (RANGE, "lgo: [1e-4, 1]", "did you mean 'log'?"),
+        (RANGE, "choices: [1, 2]", "add it to the choices [1, 2]"),
         ("optim.lr:", "optim.rl:", "optim.rl: no such key"),
-        ("trials: 15", "trials: 0", "must be at least 1, got 0"),
-        (
-            "trials: 15",
-            "trials: 15\n  round: 100000000000",
-            "tune.round: must be at least 1 and at most 10,000",
-        ),
-        ("trials: 15", "trails: 15", "did you mean 'trials'?"),
-        ("trials: 15", "trials: 15\n  sampler: grid", "grid needs choices for optim.lr"),
-        ("trials: 15", "trials: 15\n  sampler: bayes", "bayes"),
-        ("trials: 15", "trials: 14", "14 make 3 searches of 4, and of fewer than 5 luck chooses"),
-        ("trials: 15", "trials: 14", "give at least 15, or tune.repeats=1"),
-        ("trials: 15", "trials: 4\n  repeats: 1", "a search of 4, and of fewer than 5"),
-        ("trials: 15", "trials: 15\n  repeats: 0", "tune.repeats: must be at least 1, got 0"),
+        (MANY, "trials: 0", "must be at least 1, got 0"),
+        (MANY, f"{MANY}\n  round: 100000000000", "must be at least 1 and at most 10,000"),
+        (MANY, "trails: 15", "did you mean 'trials'?"),
+        (MANY, f"{MANY}\n  sampler: grid", "grid needs choices for optim.lr"),
+        (MANY, f"{MANY}\n  sampler: bayes", "bayes"),
+        (MANY, "trials: 14", "14 make 3 searches of 4, and of fewer than 5 luck chooses"),
+        (MANY, "trials: 14", "give at least 15, or tune.repeats=1"),
+        (MANY, "trials: 4\n  repeats: 1", "a search of 4, and of fewer than 5"),
+        (MANY, f"{MANY}\n  repeats: 0", "tune.repeats: must be at least 1, got 0"),
         ("seeds: 2", "seeds: 4", "15 make 4 searches of 3"),
         (
-            "{log: [1e-4, 3e-2]}}\n  trials: 15",
+            f"{{{RANGE}}}}}\n  {MANY}",
             "{choices: [1e-3, 3e-3]}}\n  trials: 6\n  sampler: grid",
             "the grid has 2 points, which every search covers, got 6; leave trials out",
         ),
         ("- pre: {}", "- pre: {optim.lr: 1e-3}", "sets optim.lr, which `tune:` searches"),
         ("epochs: 1}", "epochs: -1}", "train.epochs"),
         ("seeds: 2", "seeds: 2\nacross: [c: {tune: 3}]", "across[0]: tune: expected none, for a"),
-        (
-            "seeds: 2",
-            "seeds: 2\nacross: [c: {tune: none}]",
-            "across[0]: tune: none takes a column out of tune, where other columns have it; here",
-        ),
+        ("seeds: 2", "seeds: 2\nacross: [c: {tune: none}]", OTHERS),
     ],
 )
-def test_mistakes_are_said_in_a_line_before_anything_trains(tmp_path, monkeypatch, old, new, said):
-    monkeypatch.chdir(tmp_path)
+def test_mistakes_are_said_in_a_line_before_anything_trains(plan_of, old, new, said):
     text = FILE.replace("TRIALS", "15")
     assert old in text
-    declared(tmp_path, text.replace(old, new))
-
-    def search() -> None:
-        plan, _ = make_plan(["lr"], store=tmp_path / "runs")
-        Search(plan).grow({}.get, lambda _: [])
-
     with pytest.raises(UserError) as error:
-        search()
+        Search(plan_of(text=text.replace(old, new))).grow({}.get, lambda _: [])
     assert said in str(error.value)
     assert "\n" not in str(error.value)

@@ -38,62 +38,26 @@ TEXT: dict[str, Any] = {
 
 _TREE: dict[str, Any] = {
     "data": {
-        "name": "digits",
-        "source": "sklearn",
-        "path": None,
-        "hub": None,
-        "revision": None,
-        "image": None,
-        "label": None,
-        "size": 8,
-        "channels": 3,
-        "classes": 10,
-        "train": "train",
-        "validation": 300,
-        "test": 300,
-        "fingerprint": "0",
+        **{"name": "digits", "source": "sklearn", "path": None, "hub": None, "revision": None},
+        **{"image": None, "label": None, "size": 8, "channels": 3, "classes": 10},
+        **{"train": "train", "validation": 300, "test": 300, "fingerprint": "0"},
     },
     "model": {
-        "arch": "mu/4",
-        "patch": None,
-        "width": None,
-        "depth": None,
-        "heads": None,
-        "head_dim": None,
-        "mlp_ratio": None,
-        "pool": None,
-        "rep": None,
-        "posemb": None,
-        "final_norm": "keep",
-        "dropout": 0.0,
-        "drop_path": 0.0,
-        "head_bias": 0.0,
+        **{"arch": "mu/4", "patch": None, "width": None, "depth": None, "heads": None},
+        **{"head_dim": None, "mlp_ratio": None, "pool": None, "rep": None, "posemb": None},
+        **{"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0, "head_bias": 0.0},
     },
     "optim": {
-        "lr": 1e-3,
-        "wd": 0.05,
-        "b1": 0.9,
-        "b2": 0.99,
-        "eps": 1e-8,
-        "clip": 1.0,
-        "warmup_epochs": 4,
-        "schedule": "cosine",
+        **{"lr": 1e-3, "wd": 0.05, "b1": 0.9, "b2": 0.99, "eps": 1e-8, "clip": 1.0},
+        **{"warmup_epochs": 4, "schedule": "cosine"},
     },
     "train": {
-        "epochs": 1,
-        "steps": None,
-        "batch": 8,
-        "micro_batch": None,
-        "precision": "fp32",
-        "deterministic": False,
-        "label_smoothing": 0.0,
+        **{"epochs": 1, "steps": None, "batch": 8, "micro_batch": None, "precision": "fp32"},
+        **{"deterministic": False, "label_smoothing": 0.0},
     },
     "augment": {"flip": False, "crop_pad": 0},
     "eval": {"every": 1, "batch": 500},
-    "norm": "layernorm",
-    "stem": "none",
-    "block": "vit",
-    "seed": 0,
+    **{"norm": "layernorm", "stem": "none", "block": "vit", "seed": 0},
 }
 
 
@@ -103,15 +67,13 @@ def run(changes: Mapping[str, Any] | None = None) -> spec.Run:
     changes = changes or {}
     for kind, table in choices.CHOICES.items():
         name = changes.get(kind, tree[kind])
-        defaults = {key: param.default for key, param in table[name].params.items()}
-        tree[kind] = {"name": name, **defaults}
-    for key, value in changes.items():
-        if key not in choices.CHOICES:
-            *sections, leaf = key.split(".")
-            section = tree
-            for part in sections:
-                section = section[part]
-            section[leaf] = value
+        tree[kind] = {"name": name, **{k: p.default for k, p in table[name].params.items()}}
+    for key in [key for key in changes if key not in choices.CHOICES]:
+        *sections, leaf = key.split(".")
+        section = tree
+        for part in sections:
+            section = section[part]
+        section[leaf] = changes[key]
     return build_run(tree)
 
 
@@ -138,9 +100,8 @@ def scramble(module: nn.Module, seed: int = 0) -> None:
 
 def images(batch: int, run: spec.Run, seed: int = 0) -> Tensor:
     """(B, H, W, C) in [-1, 1]."""
-    generator = torch.Generator().manual_seed(seed)
     shape = (batch, run.data.size, run.data.size, run.data.channels)
-    return 2 * torch.rand(shape, generator=generator) - 1
+    return 2 * torch.rand(shape, generator=torch.Generator().manual_seed(seed)) - 1
 
 
 def close(ours: Tensor, theirs: Tensor, tolerance: float = 1e-10) -> None:
