@@ -32,6 +32,7 @@ from ablate import cli
 from ablate.planning import compose, conf
 from ablate.running.launchers import fork
 from ablate.shared.system import ENDING
+from ablate.store.store import Store
 
 # The same examples every time, however long a busy machine takes to make them.
 SLOW = [hypothesis.HealthCheck.too_slow]
@@ -294,6 +295,12 @@ def _as_started(folder: Path, files: list, environment: Mapping[str, str]) -> It
 @pytest.fixture
 def shell(tmp_path) -> Shell:
     return Shell(tmp_path)
+
+
+@pytest.fixture
+def store(tmp_path) -> Store:
+    """A store that is not there yet."""
+    return Store(tmp_path / "runs")
 
 
 @pytest.fixture

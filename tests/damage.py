@@ -1,7 +1,5 @@
 """What rot, a failing disk or a copy cut short makes of a file: the same for every test of it."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

@@ -4,8 +4,6 @@ Workers of the stand-in compute on the CPU. They are processes like any other: w
 GPUs are found, tried out, handed to workers and given up.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -115,7 +113,7 @@ EIGHT = [*map(gpu, range(6)), gpu(6, "3g.40gb", "3g.40gb"), gpu(7, "1g.10gb", "1
 class Machine:
     """Its GPUs, and what goes wrong with them, changed at any time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *gpus: dict[str, Any]) -> None:
         folder.mkdir()
         self.folder = folder
         state, log, tool = folder / "state", folder / "asked", folder / "nvidia-smi"
@@ -123,7 +121,7 @@ class Machine:
         tool.chmod(0o755)
         log.touch()
         (folder / "sitecustomize.py").write_text(STAND_IN)
-        self.has([])
+        self.has([*gpus])
         self.breaks({})
 
     def has(self, gpus: list[dict[str, Any]], **state: Any) -> None:

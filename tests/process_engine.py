@@ -1,7 +1,5 @@
 """An engine whose jobs are processes of this host: all of a cluster but its queue."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

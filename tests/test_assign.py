@@ -1,8 +1,5 @@
 """Which run starts on which slot: a table, row by row."""
 
-from __future__ import annotations
-
-import itertools
 import random
 from dataclasses import replace
 
@@ -19,15 +16,11 @@ OOM, AGAIN = RunState("oom", oom=1), RunState("started", oom=1)  # waiting, and 
 NOTHING = None
 
 
-def assigned(pending="", slots=None, lost=(), retired=(), states=(), wanted="", **working):
+def assigned(pending="", slots=SLOTS, lost=(), retired=(), states=(), wanted="", **working):
     """`pending`: a run a letter; `working`: run=slot, with _ for the dot of its name."""
-    at = {
-        run: None if name is None else BY_NAME[name.replace("_", ".")]
-        for run, name in working.items()
-    }
+    at = {run: name and BY_NAME[name.replace("_", ".")] for run, name in working.items()}
     known = {run: RunState() for run in (*pending, *at)} | dict(states)
     lost = {place: frozenset(runs) for place, runs in dict(lost).items()}
-    slots = SLOTS if slots is None else slots
     found = assign([*pending], at, slots, known, lost, retired, [*wanted])
     return found and (found[0], found[1].name)
 
@@ -74,11 +67,15 @@ def test_each_row(given, expected):
     assert assigned(**given) == expected
 
 
-FOUR = [Slot(f"g{n}", f"g{n}", "cuda") for n in range(4)]
-PAIRS = [
-    Slot(f"g{n}+{n + 1}", f"g{n}+{n + 1}", "cuda", None, 2, [f"g{n}", f"g{n + 1}"]) for n in (0, 2)
-]
-ALL = Slot("g0+1+2+3", "g0+1+2+3", "cuda", None, 4, [slot.name for slot in FOUR])
+def group(*numbers: int) -> Slot:
+    names = [f"g{n}" for n in numbers]
+    name = "g" + "+".join(map(str, numbers))
+    return Slot(name, name, "cuda", None, len(numbers), names if len(names) > 1 else ())
+
+
+FOUR = [group(n) for n in range(4)]
+PAIRS = [group(0, 1), group(2, 3)]
+ALL = group(0, 1, 2, 3)
 GROUPS = {slot.name: slot for slot in (*FOUR, *PAIRS, ALL)}
 
 
@@ -125,15 +122,10 @@ def test_nothing_is_left_of_groups_whose_devices_were_all_given_up():
     assert usable(slots, ["g0", "g2"]) == [GROUPS["g1"], GROUPS["g3"]]
     assert usable(slots, ["g0+1"]) == [*FOUR, PAIRS[1], ALL]
     for prefix in ("", "pilot/"):
-        far = [
-            replace(
-                slot,
-                name=f"{prefix}{slot.name}",
-                place=f"host/{slot.name}",
-                group=[f"{prefix}{name}" for name in slot.group],
-            )
-            for slot in slots
-        ]
+        far = []
+        for slot in slots:
+            name, names = f"{prefix}{slot.name}", [f"{prefix}{name}" for name in slot.group]
+            far.append(replace(slot, name=name, place=f"host/{slot.name}", group=names))
         given_up = [f"host/{slot.name}" for slot in FOUR]
         assert usable(far, given_up) == []
         assert [slot.ranks for slot in usable(far, given_up[:2])] == [1, 1, 2]
@@ -164,17 +156,15 @@ def test_groups_never_share_a_device_and_the_largest_waits_for_no_smaller_one():
 
 def test_whatever_is_given_only_a_pending_run_goes_and_only_on_a_slot_that_is_free():
     draw = random.Random(0)
-    kinds = (RunState(), RunState("interrupted"), OOM)
+    kinds, places = (RunState(), RunState("interrupted"), OOM), ("g0", "g1")
     for _ in range(3000):
         slots = draw.sample(SLOTS, draw.randint(0, 4))
         working = {f"w{slot.name}": slot for slot in SLOTS if draw.random() < 0.3}
         states = {run: draw.choice((RunState("started"), AGAIN)) for run in working}
         pending = [f"p{n}" for n in range(draw.randint(0, 3))]
         states |= {run: draw.choice(kinds) for run in pending}
-        lost = {
-            place: frozenset(p for p in pending if draw.random() < 0.3) for place in ("g0", "g1")
-        }
-        retired = [place for place in ("g0", "g1") if draw.random() < 0.2]
+        lost = {place: frozenset(p for p in pending if draw.random() < 0.3) for place in places}
+        retired = [place for place in places if draw.random() < 0.2]
         found = assign(pending, working, slots, states, lost, retired)
         if found is None:
             continue
@@ -194,11 +184,6 @@ def test_who_is_to_blame_for_a_lost_device():
     assert blame(once, "b", "g0") == {"g0": {"a", "b"}}
     assert blame(once, "a", "g0") == once  # again on the same place says no more
     assert blame(once, "a", "g1") == {"g0": set()}  # on two places: it is the run
-    for order in itertools.permutations(["a", "b", "c"]):
-        lost = {}
-        for run in order:
-            lost = blame(lost, run, "g0")
-        assert lost == {"g0": {"a", "b", "c"}}
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,7 @@
 """Folders of attempts off the driver's host: at every moment the run has one folder, and what the
 ledger names last is what it has, whenever the driver dies."""
 
-from __future__ import annotations
-
+import contextlib
 import dataclasses
 import os
 import shutil
@@ -31,14 +30,9 @@ RUN, OTHER = "a" * 16, "b" * 16  # OTHER: no run of the plan
 
 
 def plan() -> Plan:
-    (first, *_), plan = small_plan().cells, small_plan()
-    cell = dataclasses.replace(first, ids={0: RUN}, spec={"data": {"fingerprint": "f"}})
+    plan = small_plan()
+    cell = dataclasses.replace(plan.cells[0], ids={0: RUN}, spec={"data": {"fingerprint": "f"}})
     return dataclasses.replace(plan, cells=(cell,))
-
-
-@pytest.fixture
-def store(tmp_path) -> Store:
-    return Store(tmp_path / "runs")
 
 
 @pytest.fixture
@@ -78,9 +72,8 @@ def test_each_attempt_goes_on_from_the_one_before_and_the_last_is_the_run(store,
     assert second.newest_step() == 5
     work(first, 7)  # it was given up, and is not dead
     work(second, 6)
-    assert store.rundir(RUN).newest_step() == 6
-    assert store.rundir(RUN).log.read_text() == "5\n6\n"
-    assert store.rundir(RUN).attempt == f"2/{RUN}"
+    run = store.rundir(RUN)
+    assert (run.newest_step(), run.log.read_text(), run.attempt) == (6, "5\n6\n", f"2/{RUN}")
     assert second.of_parent("b0").path == store.rundir("b0").path
 
     second.result.write_text("{}")
@@ -109,8 +102,7 @@ def test_an_attempt_that_told_its_end_is_removed_once_another_has_gone_on(store,
 
 def test_a_run_goes_from_here_to_a_cluster_and_back(store, ledger):
     here = start(store, ledger, loaded(store, ledger, remote=False))
-    assert here.path == store.rundir(RUN).path
-    assert here.attempt is None
+    assert (here.path, here.attempt) == (store.rundir(RUN).path, None)
     work(here, 3)
     away = start(store, ledger, loaded(store, ledger))
     assert (away.attempt, away.newest_step()) == (f"2/{RUN}", 3)
@@ -136,45 +128,42 @@ class Crash(BaseException):
     pass
 
 
-def crashing(monkeypatch, after: int) -> list[str]:
+def crashing(monkeypatch, after: int) -> None:
     """The driver dies before its change number `after` of the store's names."""
     done: list[str] = []
 
-    def dying(name, real):
+    def dying(real):
         def call(*args, **more):
             if len(done) == after:
                 raise Crash
-            done.append(name)
+            done.append(real)
             return real(*args, **more)
 
         return call
 
     for name in ("rename", "replace", "symlink", "unlink", "mkdir", "link"):
-        monkeypatch.setattr(os, name, dying(name, getattr(os, name)))
-    return done
+        monkeypatch.setattr(os, name, dying(getattr(os, name)))
 
 
 @pytest.mark.parametrize("after", range(14))
 @pytest.mark.parametrize("what", ["publish", "from here", "next", "back"])
-def test_whenever_the_driver_dies_the_next_one_has_what_the_ledger_names(
+def test_whenever_a_driver_dies_the_next_has_what_the_ledger_names(
     store, ledger, monkeypatch, what, after
 ):
+    remote, published = what != "back", what == "publish"
     before = start(store, ledger, loaded(store, ledger, remote=what != "from here"))
     work(before, 5)
-    if what == "publish":
+    if published:
         before.result.write_text("{}")
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, contextlib.suppress(Crash):
         crashing(patch, after)
-        try:
-            folders = loaded(store, ledger, remote=what != "back")
-            attempts.publish(store, RUN) if what == "publish" else start(store, ledger, folders)
-        except Crash:
-            pass
+        folders = loaded(store, ledger, remote)
+        attempts.publish(store, RUN) if published else start(store, ledger, folders)
     collected(store, ledger)
-    folders = loaded(store, ledger, remote=what != "back")
-    assert store.rundir(RUN).has_result() is (what == "publish")
+    folders = loaded(store, ledger, remote)
+    assert store.rundir(RUN).has_result() is published
     assert store.rundir(RUN).newest_step() == 5
-    if what == "publish":
+    if published:
         attempts.publish(store, RUN)
         assert store.rundir(RUN).has_result()
         assert store.rundir(RUN).attempt is None
@@ -280,24 +269,27 @@ def test_gc_removes_attempts_that_do_not_count_and_keeps_the_one_that_does(store
     assert rubbish(store, ledger, [plan()]) == []
 
 
-def test_a_driver_on_another_host_is_seen_by_its_beat(store, monkeypatch):
-    """Where locks don't reach other hosts: ours is free."""
-    beat = store.root / "pilots" / "driver.json"
+def driven_elsewhere(store: Store) -> Path:
+    """By another host, whose locks are not seen here; the file of its beat."""
+    beat = store.pilots / "driver.json"
     beat.parent.mkdir(parents=True)
     put(beat, {"pid": 1, "host": "another", "beat": 3, "done": False})
-    assert store.driver.acquire()
-    store.driver.note(pid=1, host="another", sweep="p")
-    store.driver.release()
+    with store.driver.held():
+        store.driver.note(pid=1, host="another", sweep="p")
+    return beat
+
+
+def test_a_driver_on_another_host_is_seen_by_its_beat(store):
+    beat = driven_elsewhere(store)
     assert driver_of(store) == Driver(1, "p")
     assert not store.take_turn()
     store.ask_to_stop()
-    assert store.driver.acquire()
-    store.driver.note(pid=2, host="another", sweep="p")
-    assert not store.asked_to_stop()  # it was for the driver before
-    store.ask_to_stop()
-    assert store.asked_to_stop()
-    assert not store.asked_to_stop()
-    store.driver.release()
+    with store.driver.held():
+        store.driver.note(pid=2, host="another", sweep="p")
+        assert not store.asked_to_stop()  # it was for the driver before
+        store.ask_to_stop()
+        assert store.asked_to_stop()
+        assert not store.asked_to_stop()
 
     os.utime(beat, (0, 0))
     assert driver_of(store) is None
@@ -320,11 +312,7 @@ def far(store, ledger, tmp_path) -> Store:
         )
         shutil.copytree(store.root, tmp_path / "far")
     far = Store(tmp_path / "far")
-    assert far.driver.acquire()
-    far.driver.note(pid=1, host="another", sweep="p")
-    far.driver.release()
-    far.pilots.mkdir()
-    put(far.pilots / "driver.json", {"pid": 1, "host": "another", "beat": 3, "done": False})
+    driven_elsewhere(far)
     return far
 
 
@@ -356,35 +344,26 @@ def test_nobody_writes_the_ledger_beside_a_driver_of_another_host(far):
         pass
 
 
-def test_stop_from_another_host_ends_the_workers_of_a_driver_that_died_this_minute(
-    store, ledger, monkeypatch
-):
+def test_stop_from_another_host_ends_workers_of_a_dead_driver(store, ledger, monkeypatch):
     (run,) = plan().runs()
     store.write_plan(plan())
     start(store, ledger, loaded(store, ledger))
-    beat = store.pilots / "driver.json"
-    beat.parent.mkdir()
-    put(beat, {"pid": 1, "host": "another", "beat": 3, "done": False})
-    assert store.driver.acquire()
-    store.driver.note(pid=1, host="another", sweep="p")
-    store.driver.release()
-    pilot = PilotDir(store.pilots / "p1")
+    beat, pilot = driven_elsewhere(store), PilotDir(store.pilots / "p1")
     pilot.create()
     pilot.write_orders({"runs": {f"1/{run.id}": "s"}})
     pilot.write_beat({"runs": {f"1/{run.id}": {"step": 3}}})
     asked = []
-    monkeypatch.setattr(
-        driver_lock.Waiting, "on", lambda self, alive: asked.append({**alive}) or obey()
-    )
 
-    def obey() -> None:
+    def obey(waiting, alive) -> None:
+        asked.append([*alive])
         os.utime(beat, (0, 0))
         if pilot.stops():
             pilot.write_beat({"over": True})
 
+    monkeypatch.setattr(driver_lock.Waiting, "on", obey)
     assert driver_lock.stop(store, None, print, timeout_s=20) == "p"
     assert pilot.stops() == {f"1/{run.id}": False}
-    assert [*asked[-1]] == [run.label]
+    assert asked[-1] == [run.label]
 
 
 MOUNTS = """\
@@ -400,21 +379,15 @@ MOUNTS = """\
 
 
 @pytest.mark.parametrize(
-    ("place", "mode"),
+    ("mode", "places"),
     [
-        ("/var/runs", "WAL"),
-        ("/home/me/runs", "DELETE"),
-        ("/homely", "WAL"),
-        ("/home/scratch/runs", "WAL"),
-        ("/mnt/with space/runs", "DELETE"),
-        ("/mnt/bound/runs", "DELETE"),
-        ("/mnt/over/runs", "DELETE"),
-        ("/mnt/größe/runs", "DELETE"),
+        ("WAL", "/var/runs,/homely,/home/scratch/runs"),
+        ("DELETE", "/home/me/runs,/mnt/with space/x,/mnt/bound/x,/mnt/over/x,/mnt/größe/x"),
     ],
 )
-def test_the_ledger_has_a_wal_on_this_hosts_own_disksalone(tmp_path, place, mode):
+def test_the_ledger_has_a_wal_on_this_hosts_own_disks_alone(tmp_path, mode, places):
     (tmp_path / "mounts").write_text(MOUNTS)
-    assert journal_mode(Path(place), tmp_path / "mounts") == mode
+    assert {journal_mode(Path(place), tmp_path / "mounts") for place in places.split(",")} == {mode}
 
 
 def test_where_nobody_tells_of_mounts_it_has_one(tmp_path):

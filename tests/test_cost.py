@@ -1,7 +1,5 @@
 """What a plan is said to cost: when a step is timed, when not, and on hardware that is not here."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -40,10 +38,9 @@ def told(tmp_path):
         def ask(verb, question):
             assert verb == "describe"
             timed.extend(question["calibrate"])
-            answer = {"parameters": 1, "multiply_adds": multiply_adds, "launches": 10, "groups": {}}
-            answer["statistics"] = False
             examples = {"train": 1197, "validation": 300, "test": 200}
-            whole = {**answer, "examples": examples, "warnings": []}
+            whole = {"parameters": 1, "multiply_adds": multiply_adds, "launches": 10, "groups": {}}
+            whole |= {"statistics": False, "examples": examples, "warnings": []}
             timed_ = {"step_s": 2.0, "image_s": 0.01}
             return {
                 key: whole | (timed_ if key in question["calibrate"] else {})
@@ -60,6 +57,11 @@ def told(tmp_path):
     return find
 
 
+def shown(plan, costs, **settings) -> None:
+    settings = launcher_settings({"name": "local", **settings})
+    show_plan(plan, {}, costs, Rehearsals({}, []), settings, [])
+
+
 def test_nothing_is_timed_that_surely_takes_over_a_month(told, capsys):
     costs, timed = told(int(0.99 * MONTH))
     assert len(timed) == 2
@@ -68,10 +70,8 @@ def test_nothing_is_timed_that_surely_takes_over_a_month(told, capsys):
     assert costs.left_s == pytest.approx(6 * (1000 * 2.0 + evaluated))
     assert (costs.wall_s, costs.where) == (costs.left_s / 2, "2 slots")
     costs, timed = told(int(1.01 * MONTH))
-    assert timed == []
-    assert math.isinf(costs.left_s)
-    settings = launcher_settings({"name": "local", "attempts": 5})
-    show_plan(told.plan, {}, costs, Rehearsals({}, []), settings, [])
+    assert (timed, costs.left_s) == ([], math.inf)
+    shown(told.plan, costs, attempts=5)
     assert (
         "left: more than a month on these 2 slots; `ablate plan stem=none,dpn seeds=3 "
         "train.steps=1000 --on h100:8` shows the time on GPUs\n"
@@ -99,9 +99,7 @@ def test_ranks_share_what_was_timed_and_finished_runs_tell_their_own_time(told):
 def test_runs_that_are_finished_tell_without_a_bound(told):
     runs = {run: {"seconds": 3e6} for c in told.plan.cells for s, run in c.ids.items() if s == 0}
     costs, timed = told(int(2 * MONTH), finished=runs)
-    assert timed == []
-    assert costs.left_s == 6 * 3e6
-    assert costs.how == "from finished runs"
+    assert (timed, costs.left_s, costs.how) == ([], 6 * 3e6, "from finished runs")
 
 
 def test_what_is_surely_short_is_not_timed_where_only_length_matters(told):
@@ -115,13 +113,11 @@ def test_other_hardware_is_reckoned_and_nothing_is_timed(told):
     costs, timed = told(10**9, on=Devices.parse("h100:8", None))
     # the recipe computes in fp32
     each = START_S + 2 * 3 * 1e9 * 64_000 * 1.15 / (67e12 * 0.35)
-    assert timed == []
+    assert (timed, costs.where) == ([], "8 x h100")
     assert costs.left_s == pytest.approx(6 * each)
     assert costs.wall_s == pytest.approx(each)  # 6 runs on 8 devices: no run is shared
-    assert costs.where == "8 x h100"
-    assert (
-        costs.how == "at 35 % of the peak of 67 TFLOP/s in fp32, dense; NVIDIA H100 data sheet, SXM"
-    )
+    how = "at 35 % of the peak of 67 TFLOP/s in fp32, dense; NVIDIA H100 data sheet, SXM"
+    assert costs.how == how
     slower, _ = told(10**9, on=Devices.parse("h100", 0.175))
     whole = pytest.approx(12 * each - 6 * START_S)
     assert (slower.left_s, slower.wall_s) == (whole, whole)
@@ -131,30 +127,25 @@ def test_other_hardware_is_reckoned_and_nothing_is_timed(told):
 def test_small_runs_take_what_their_launches_take_which_is_a_lower_bound(told, capsys):
     """Of 1000 steps of 64 digits, whose forward is 10 launches, no arithmetic to speak of."""
     costs, _ = told(10**3, on=Devices.parse("H100:8", None))
-    each = costs.wall_s
-    assert START_S + 1000 * (3 * 10) * 5e-6 < each < START_S + 1000 * (6 * 10 + 50) * 5e-6
-    assert [note for note in costs.notes if "lower bound" in note] == [
-        "the time on h100 is a lower bound: such small runs spend it on launching kernels (5 us "
-        "each) and on starting (2 s each)"
-    ]
-    show_plan(told.plan, {}, costs, Rehearsals({}, []), launcher_settings({"name": "local"}), [])
+    assert START_S + 1000 * (3 * 10) * 5e-6 < costs.wall_s < START_S + 1000 * (6 * 10 + 50) * 5e-6
+    bound = "the time on h100 is a lower bound: such small runs spend it on launching kernels (5 us"
+    bound = f"{bound} each) and on starting (2 s each)"
+    assert [note for note in costs.notes if "lower bound" in note] == [bound]
+    shown(told.plan, costs)
     out = capsys.readouterr().out
     assert "left: about 2 s on 8 x h100, under 1 device-minute (" in out
     assert "note: the time on h100 is a lower bound" in out
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
+    ("hours", "text"),
     [
-        (59, "under 1 device-minute"),
-        (72, "0.02 device-hours"),
-        (7.14 * 3600, "7.1 device-hours"),
-        (710 * 3600, "710 device-hours"),
-        (12345 * 3600, "12,345 device-hours"),
+        *((59 / 3600, "under 1 device-minute"), (0.02, "0.02 device-hours")),
+        *((7.14, "7.1 device-hours"), (710, "710 device-hours"), (12345, "12,345 device-hours")),
     ],
 )
-def test_device_hours_have_no_exponent(seconds, text):
-    assert device_time(seconds) == text
+def test_device_hours_have_no_exponent(hours, text):
+    assert device_time(hours * 3600) == text
 
 
 def test_bf16_is_the_rate_of_the_tensor_cores_and_a_v100_has_none():
@@ -190,21 +181,14 @@ def test_a_mistake_in_other_hardware_names_the_choices(text, mfu, named):
         (["tuned"], "2 variants x 2 seeds = 4 runs, after 20 tuning trials"),
     ],
 )
-def test_the_runs_of_a_plan_are_counted_as_they_will_be(tmp_path, monkeypatch, words, text):
-    monkeypatch.chdir(tmp_path)
+def test_the_runs_of_a_plan_are_counted_as_they_will_be(users, words, text):
     rows = "variants: [{a: {}}, {b: {stem: dpn}}]\n"
-    space = "{optim.lr: {log: [1e-4, 3e-2]}}"
-    (tmp_path / "sweeps").mkdir()
-    (tmp_path / "sweeps" / "odd.yaml").write_text(
-        f"{rows}across: {{model.depth: [1, 2]}}\nexclude: [{{stem: dpn, model.depth: 2}}]\n"
-    )
-    (tmp_path / "sweeps" / "tuned.yaml").write_text(
-        f"{rows}seeds: 2\ntune: {{space: {space}, trials: 15}}\n"
-    )
-    plan, _ = make_plan(words, store=tmp_path / "runs")
+    odd = "across: {model.depth: [1, 2]}\nexclude: [{stem: dpn, model.depth: 2}]\n"
+    tuned = "seeds: 2\ntune: {space: {optim.lr: {log: [1e-4, 3e-2]}}, trials: 15}\n"
+    folder = users({"sweeps/odd.yaml": rows + odd, "sweeps/tuned.yaml": rows + tuned})
+    plan, _ = make_plan(words, store=folder / "runs")
     assert planned_runs(plan).startswith(text)
-    reports = sum(len(cell.ids) for cell in plan.cells)
-    assert f"= {reports} run" in planned_runs(plan)
+    assert f"= {sum(len(cell.ids) for cell in plan.cells)} run" in planned_runs(plan)
 
 
 @pytest.mark.parametrize(
@@ -214,44 +198,35 @@ def test_the_runs_of_a_plan_are_counted_as_they_will_be(tmp_path, monkeypatch, w
         ("[{a: {}}, {b: {model.depth: 5}}]", ["variant", "a", "b"]),
     ],
 )
-def test_a_plan_has_a_line_a_column_where_rows_hardly_differ(
-    tmp_path, monkeypatch, capsys, variants, lines
-):
+def test_a_plan_has_a_line_a_column_where_rows_hardly_differ(tmp_path, capsys, variants, lines):
     (tmp_path / "wide.yaml").write_text(
         f"base: {{data: digits, data.size: 32}}\nvariants: {variants}\n"
         "across: {model.arch: [mu/4, S/4]}\n"
     )
     plan, _ = make_plan([str(tmp_path / "wide.yaml")], store=tmp_path)
-    sizes = {"mu/4": 32_000, "S/4": 22_000_000}
-    described = {}
+    sizes, described = {"mu/4": 32_000, "S/4": 22_000_000}, {}
     for cell in plan.cells:
-        parameters = round(sizes[cell.column] * (1.0 if cell.spec["model"]["depth"] != 5 else 1.2))
-        described[cell.row, cell.column] = {
-            **{"parameters": parameters, "multiply_adds": 800 * parameters, "groups": {}},
-        }
-    costs = Costs(described, dict.fromkeys(described, 90.0), "by a short calibration", 0.0)
-    show_plan(plan, {}, costs, Rehearsals({}, []), launcher_settings({"name": "local"}), [])
-    out = capsys.readouterr().out
-    shown = [line.strip() for line in out.partition("\n\n2 variants x")[0].splitlines()]
-    shown = [line for line in shown if line and line[0] != "─"]
-    assert [line.split("  ")[0] for line in shown] == lines
+        size = round(sizes[cell.column] * (1.0 if cell.spec["model"]["depth"] != 5 else 1.2))
+        described[cell.row, cell.column] = {"parameters": size, "multiply_adds": 800 * size}
+        described[cell.row, cell.column]["groups"] = {}
+    shown(plan, Costs(described, dict.fromkeys(described, 90.0), "by a short calibration", 0.0))
+    out = capsys.readouterr().out.partition("\n\n2 variants x")[0]
+    rows = [line.strip() for line in out.splitlines() if line.strip(" ─")]
+    assert [row.split("  ")[0] for row in rows] == lines
     if lines[0] == "column":
-        assert re.split(r" {2,}", shown[2]) == [
-            *("S/4", "22,000,000", "17.6 G", "1 min 30 s", "6 planned"),
-        ]
+        of = ["S/4", "22,000,000", "17.6 G", "1 min 30 s", "6 planned"]
+        assert re.split(r" {2,}", rows[2]) == of
 
 
 def test_known_sets_are_planned_without_their_data_and_trained_with_it(shell):
-    """Parents learn ImageNet-21k, which is fetched by hand."""
+    """Parents learn ImageNet-21k, which is fetched by hand; the other is fetched from the hub."""
     parents = ("recipe=finetune", "from.recipe=i21k", "from.data=imagenet21k", "data=imagenet1k")
     words = (*parents, "model.arch=Ti/16", "model.depth=1", "stem=none,dpn")
     planned = shell("plan", *words, "--on", "h100:8").out
     assert re.search(r"left: about .* on 8 x h100, \S+ device-hours", planned)
-    assert (
-        "note: data=imagenet21k was not seen: its size is taken as 14,197,122 of train; to train, "
-        "give data.path=FOLDER\n"
-    ) in planned
-    assert "data=imagenet1k was not seen" not in planned  # it is fetched from the hub
+    note = "data=imagenet21k was not seen: its size is taken as 14,197,122 of train; to train, give"
+    assert f"note: {note} data.path=FOLDER\n" in planned
+    assert "data=imagenet1k was not seen" not in planned
     for verb in (("sweep", *words), ("plan", "stem=none,dpn", "data=imagefolder")):
         assert "data.path=FOLDER" in shell(*verb, code=2).err
     assert not (shell.folder / "runs" / "ledger.db").exists()
@@ -268,21 +243,20 @@ def test_the_tables_of_private_data_are_planned_without_any(name, tmp_path):
 
 def test_trials_that_two_columns_share_are_counted_once(shell):
     """Both columns search at one weight decay: so the second adds its own runs alone."""
-    columns = {"light": "optim.wd: 0.1", "heavy": "optim.wd: 0.3"}
     searched = (
         "tune: {sampler: grid, repeats: 2, stages: [{at: {optim.wd: 0.2}, "
         "space: {optim.lr: {choices: [1e-3, 3e-3]}}}]}\n"
     )
+    light, heavy = "{light: {optim.wd: 0.1}}", "{heavy: {optim.wd: 0.3}}"
+    (shell.folder / "sweeps").mkdir()
 
-    def seconds(names, tail=searched):
-        across = ", ".join(f"{name}: {{{columns[name]}}}" for name in names)
-        text = f"base: {{recipe: quick, data: digits}}\nseeds: 3\nacross: [{across}]\n"
-        text += f"variants: [{{pre: {{}}}}, {{post: {{block.mlp: post}}}}]\n{tail}"
-        (shell.folder / "sweeps").mkdir(exist_ok=True)
-        (shell.folder / "sweeps" / "shared.yaml").write_text(text)
+    def seconds(across: str, tail: str) -> float:
+        (shell.folder / "sweeps" / "shared.yaml").write_text(
+            f"base: {{recipe: quick, data: digits}}\nseeds: 3\nacross: [{across}]\n"
+            f"variants: [{{pre: {{}}}}, {{post: {{block.mlp: post}}}}]\n{tail}"
+        )
         found = json.loads(shell("plan", "shared", "--on", "h100", "--format", "json").out)
         return found["left"]["device_seconds"]
 
-    assert seconds(["light", "heavy"]) == pytest.approx(
-        seconds(["light"], tail="") + seconds(["heavy"])
-    )
+    both = seconds(f"{light}, {heavy}", searched)
+    assert both == pytest.approx(seconds(light, "") + seconds(heavy, searched))

@@ -1,8 +1,6 @@
 """Rot in any file of a store, or of a bundle: no number is printed that the whole one does not
 have, unless the table says what it lacks; no traceback; no hang. And the sweep goes on."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import hashlib
@@ -165,15 +163,14 @@ def drawn_once(draw: Callable[..., bytes]) -> Callable[..., bytes]:
 
     def drawn(plan: Any, table: Any, kind: str, rundir: Any, format: str = "svg") -> bytes:
         told = {name: value for name, value in vars(table).items() if name != "choice"}
-        key = hashlib.sha256(pickle.dumps((plan, told, kind, format)))
-        for run in plan.runs():
-            for path in sorted(rundir(run.id).path.glob("*")):
-                if path.is_file() and path.name not in ("log.txt", "lock"):
-                    key.update(f"{run.id} {path.name} {path.stat().st_size} ".encode())
-                    key.update(path.read_bytes())
-        if key.digest() not in known:
-            known[key.digest()] = draw(plan, table, kind, rundir, format)
-        return known[key.digest()]
+        files = {run.id: contents(rundir(run.id).path) for run in plan.runs()}
+        for of in files.values():
+            for name in ("log.txt", "lock"):
+                of.pop(name, None)
+        key = hashlib.sha256(pickle.dumps((plan, told, kind, format, files))).digest()
+        if key not in known:
+            known[key] = draw(plan, table, kind, rundir, format)
+        return known[key]
 
     return drawn
 
@@ -202,10 +199,8 @@ def linked(source: Path, to: Path) -> Path:
     """As `anew`, but files are shared that no command which only reads may write to."""
 
     def take(path: str, name: str) -> None:
-        if os.path.basename(path).startswith(("ledger.db", "driver.lock", "lock")):
-            shutil.copy2(path, name)
-        else:
-            os.link(path, name)
+        own = os.path.basename(path).startswith(("ledger.db", "driver.lock", "lock"))
+        shutil.copy2(path, name) if own else os.link(path, name)
 
     shutil.rmtree(to, ignore_errors=True)
     return shutil.copytree(source, to, copy_function=take)
@@ -285,18 +280,25 @@ def is_honest(said: Said, whole: Said, path: Path) -> bool:
     return runs <= {*known} and (named or lacks in [fact[1:] for fact in told])
 
 
-def survive(whole: Whole, name: str, damage: Any, times: int, every: int) -> None:
-    """`every`: of how many damages one is followed by a report and a sweep, too."""
+SOAK = pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(4 * 3600)])
+
+
+@pytest.mark.parametrize("times", [5, SOAK])
+@pytest.mark.parametrize("name", KINDS)
+def test_a_damaged_store_prints_no_wrong_number(whole, name, times):
+    """Of `every` so many damages one is followed by a report and a sweep, too."""
     kind = KINDS[name]
-    moment = random.Random(f"{name} {damage.__name__}")
-    for number in range(1, times + 1):
-        source = whole.open if kind.open else whole.store.root
-        swept_too = number % every == 0
-        root = (anew if swept_too else linked)(source, whole.folder / "damaged")
-        store = Store(root)
-        runs = [store.rundir(run.id) for run in whole.plan(kind.sweep).runs()]
-        path = moment.choice(kind.files(store, runs))
-        if spoil(path, damage, moment):
+    for damage, every in zip(DAMAGES, [9, 5, 9, 9], strict=True):
+        moment = random.Random(f"{name} {damage.__name__}")
+        for number in range(1, times + 1):
+            swept_too = number % (every if times == 5 else 10) == 0
+            source = whole.open if kind.open else whole.store.root
+            root = (anew if swept_too else linked)(source, whole.folder / "damaged")
+            store = Store(root)
+            runs = [store.rundir(run.id) for run in whole.plan(kind.sweep).runs()]
+            path = moment.choice(kind.files(store, runs))
+            if not spoil(path, damage, moment):
+                continue
             where = f"{name} {damage.__name__} #{number}: {path}"
             checked = ask("verify", kind.sweep, "--store", str(root))
             if kind.sure:
@@ -314,40 +316,24 @@ def survive(whole: Whole, name: str, damage: Any, times: int, every: int) -> Non
                 assert swept.code or again.code == 0, f"{where}: {swept} {again}"
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_a_damaged_store_prints_no_wrong_number(whole, name):
-    for number, damage in enumerate(DAMAGES):
-        survive(whole, name, damage, 5, every=[9, 5, 9, 9][number])
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-@pytest.mark.parametrize("name", KINDS)
-def test_a_store_damaged_200_times(whole, name, damage):
-    survive(whole, name, damage, 50, every=10)
-
-
 @pytest.mark.parametrize("rots", ["a bit", "decoded again"])
 def test_a_run_whose_data_rotted_while_it_trained_begins_again(whole, monkeypatch, rots):
     """`decoded again`: by another worker, which found the damage first."""
     store = Store(anew(whole.store.root, whole.folder / "damaged"))
     first, second = (store.rundir(run.id) for run in whole.plan("half").runs())
     second.result.unlink()
-    trained = []
+    home, trained = store.cache / first.read_spec()["data"]["fingerprint"], []
 
     def rotten(run, rundir, machine):
         result = train(run, rundir, machine)
         trained.append(rundir.id)
-        if len(trained) == 1:
-            home = store.cache / first.read_spec()["data"]["fingerprint"]
-            if rots == "a bit":
-                labels = home / "train.labels.npy"
-                content = bytearray(labels.read_bytes())
-                content[-8] ^= 1
-                labels.write_bytes(content)
-            else:
-                os.utime(home / "meta.json", (1.0, 1.0))
+        if len(trained) == 1 and rots == "a bit":
+            labels = home / "train.labels.npy"
+            content = bytearray(labels.read_bytes())
+            content[-8] ^= 1
+            labels.write_bytes(content)
+        elif len(trained) == 1:
+            os.utime(home / "meta.json", (1.0, 1.0))
         return result
 
     monkeypatch.setattr(worker, "train", rotten)
@@ -365,13 +351,8 @@ def test_a_run_whose_data_rotted_while_it_trained_begins_again(whole, monkeypatc
 # --- A bundle -------------------------------------------------------------------------------------
 
 EXPORTED = {
-    "metrics": "specs/*/metrics.jsonl",
-    "result": "specs/*/result.json",
-    "run": "specs/*/run.json",
-    "env": "specs/*/env.json",
-    "probe": "specs/*/probe-*",
-    "predictions": "predictions/*",
-    "figure": "figures/*",
+    **{name: f"specs/*/{name}.json*" for name in ("metrics", "result", "run", "env")},
+    **{"probe": "specs/*/probe-*", "predictions": "predictions/*", "figure": "figures/*"},
     **{
         name: name
         for name in (
@@ -388,36 +369,23 @@ def test_every_file_of_a_bundle_is_of_a_kind(whole):
     assert known == {path for path in whole.bundle.rglob("*") if path.is_file()}
 
 
-def distrust(whole: Whole, name: str, damage: Any, times: int) -> None:
-    moment = random.Random(f"{name} {damage.__name__}")
-    for number in range(times):
-        out = linked(whole.bundle, whole.folder / "out")
-        path = moment.choice(sorted(out.glob(EXPORTED[name])))
-        if spoil(path, damage, moment):
+@pytest.mark.parametrize("times", [5, SOAK])
+@pytest.mark.parametrize("name", EXPORTED)
+def test_a_damaged_bundle_is_named_and_prints_no_wrong_number(whole, name, times):
+    for damage in DAMAGES:
+        moment = random.Random(f"{name} {damage.__name__}")
+        for number in range(times):
+            out = linked(whole.bundle, whole.folder / "out")
+            path = moment.choice(sorted(out.glob(EXPORTED[name])))
+            if not spoil(path, damage, moment):
+                continue
             where = f"{name} {damage.__name__} #{number}: {path}"
             said = ask("table", "--from", str(out), "--format", "csv")
             assert is_honest(said, whole.exported, path), f"{where}: {said}"
             checked = ask("verify", str(out))
             assert checked.code == 1, f"{where}: {checked}"
             assert path.name in checked.out + checked.err, f"{where}: {checked}"
-            try:
+            with contextlib.suppress(Failure, UserError):
                 frame = ablate.Store(out).sweep().to_pandas()
-            except (Failure, UserError):
-                pass
-            else:
                 for mine, known in zip(frame.itertuples(), whole.frame.itertuples(), strict=True):
                     assert mine.status == "withheld" or pd.isna(mine.top1) or mine == known, where
-
-
-@pytest.mark.parametrize("name", EXPORTED)
-def test_a_damaged_bundle_is_named_and_prints_no_wrong_number(whole, name):
-    for damage in DAMAGES:
-        distrust(whole, name, damage, 5)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-@pytest.mark.parametrize("name", EXPORTED)
-def test_a_bundle_damaged_200_times(whole, name, damage):
-    distrust(whole, name, damage, 50)

@@ -1,11 +1,8 @@
 """`sweep --detach`: what it says is so, and what nobody could answer later is asked before."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
-import subprocess
 from contextlib import nullcontext
 
 import pytest
@@ -25,9 +22,7 @@ SHORT = (*INLINE, "--as", "short")
 HERE = ("--detach", "here")
 
 
-def test_a_sweep_is_asked_about_before_it_is_left_behind_and_then_drives_or_waits(
-    shell, monkeypatch
-):
+def test_a_sweep_is_asked_about_before_it_is_left_behind_to_drive_or_wait(shell, monkeypatch):
     monkeypatch.setattr(detach, "BEHIND_S", 2.0)
     store = Store(shell.folder / "runs")
     done = shell(*LONG, *HERE, code=2)
@@ -35,15 +30,16 @@ def test_a_sweep_is_asked_about_before_it_is_left_behind_and_then_drives_or_wait
     assert not (store.root / "driver.log").exists()
 
     said = shell(*LONG, *HERE, "--yes").out
-    found = re.fullmatch(r"process (\d+) drives runs; log: .*/driver.log\n", said)
-    assert found is not None, said
-    assert driver_of(store).pid == int(found[1])
+    first = re.fullmatch(r"process (\d+) drives runs; log: .*/driver.log\n", said)
+    assert first is not None, said
+    assert driver_of(store).pid == int(first[1])
     assert store.read_plan("long") is not None
 
     said = shell(*SHORT, *HERE, "--yes").out
-    waits = re.match(r"process (\d+) waits behind process (\d+), which drives runs; log: ", said)
+    behind = rf"process (\d+) waits behind process {first[1]}, which drives runs; log: "
+    waits = re.match(behind, said)
     assert waits is not None, said
-    assert waits[2] == found[1] != waits[1]
+    assert waits[1] != first[1]
     shell("stop", "long")
     until(lambda: (driver := driver_of(store)) is not None and driver.pid == int(waits[1]))
     shell("stop")
@@ -69,21 +65,16 @@ def test_status_tells_how_the_driver_ended_and_proposes_commands_of_its_store(sh
     store, there = Store(shell.folder / "there"), ("--store", "there")
     goes_on = f"to go on: `ablate {' '.join(LONG)} --store there`"
 
-    def driver() -> subprocess.Popen:
-        process = shell.start(*LONG, *there, "--yes")
-
-        def trains() -> bool:
-            notes = [store.rundir(run).lock.notes() for run in store.folders()]
-            return any(note.get("pid") == process.pid and note.get("step") for note in notes)
-
-        until(trains, seconds=60)
-        return process
+    def trains(pid: int) -> bool:
+        notes = [store.rundir(run).lock.notes() for run in store.folders()]
+        return any(note.get("pid") == pid and note.get("step") for note in notes)
 
     for number, how in (
         (signal.SIGKILL, "died without a word: it was killed, or its host went down"),
         (signal.SIGTERM, "was stopped by SIGTERM"),
     ):
-        process = driver()
+        process = shell.start(*LONG, *there, "--yes")
+        until(lambda pid=process.pid: trains(pid), seconds=60)
         assert "its driver" not in (during := shell("status", *there).out)
         assert goes_on not in during
         process.send_signal(number)
@@ -96,12 +87,6 @@ def test_status_tells_how_the_driver_ended_and_proposes_commands_of_its_store(sh
         raise Failure("launcher=slurm: the cluster gives no answer")
     said = shell("status", *there).out
     assert f", process {os.getpid()}, ended: launcher=slurm: the cluster gives no answer\n" in said
-
-
-SBATCH = """#!/bin/sh
-printf '%s\\n' "$@" > {folder}/words
-{end}
-"""
 
 
 def test_a_drivers_job_asks_for_what_the_site_requires_and_for_no_gpu(tmp_path, monkeypatch):
@@ -118,7 +103,7 @@ def test_a_drivers_job_asks_for_what_the_site_requires_and_for_no_gpu(tmp_path, 
     own = settings("slurm", **asked)
 
     def submit(end: str) -> str:
-        sbatch.write_text(SBATCH.format(folder=tmp_path, end=end))
+        sbatch.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {tmp_path}/words\n{end}\n")
         sbatch.chmod(0o755)
         return slurm.submit_driver(["python", "a b"], log, own)
 

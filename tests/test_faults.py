@@ -1,13 +1,10 @@
 """A full disk, a device that falls off, memory that runs out, a ledger that is gone: the real
 filesystem, real processes; errors of a GPU are raised on a CPU by a class of the user's own."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import shutil
-import sqlite3
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -15,13 +12,14 @@ from pathlib import Path
 import pytest
 from conftest import ABLATE, Shell
 from test_kill import wait_for, workers
+from test_liveness import Quiet
 
+from ablate.planning.expand import plan as make_plan
 from ablate.running.driver import Drive
 from ablate.running.driver_lock import driving
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import Local
 from ablate.store.ledger import Ledger
-from ablate.store.progress import SweepProgress
 from ablate.store.repair import repair
 from ablate.store.store import Store
 
@@ -55,15 +53,11 @@ head -c 20m /dev/zero > runs/ballast 2> /dev/null || true
 def test_a_full_disk_pauses_the_sweep_which_goes_on_when_there_is_room(undisturbed, calm, tmp_path):
     (tmp_path / "runs").mkdir()
     cache = undisturbed.folder / "runs" / "cache"
+    words = ["unshare", "-rm", "sh", "-ec", ON_A_SMALL_DISK, "sh", cache, ABLATE, *WORDS]
+    path = f"{Path(ABLATE).parent}:{os.environ['PATH']}"
     with open(tmp_path / "out", "wb") as out:
-        driver = subprocess.Popen(
-            ["unshare", "-rm", "sh", "-ec", ON_A_SMALL_DISK, "sh", cache, ABLATE, *WORDS],
-            cwd=tmp_path,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            env={**os.environ, "PATH": f"{Path(ABLATE).parent}:{os.environ['PATH']}"},
-        )
+        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": out}
+        driver = subprocess.Popen(words, cwd=tmp_path, env={**os.environ, "PATH": path}, **streams)
 
     def said() -> str:
         return (tmp_path / "out").read_text()
@@ -83,9 +77,8 @@ def test_a_full_disk_pauses_the_sweep_which_goes_on_when_there_is_room(undisturb
     assert driver.poll() is None
     (inside / "ballast").unlink()
     assert driver.wait(120) == 0, said()
-    assert (
-        said().count("the disk has room again") == said().count(full) >= 2
-    )  # room may come by bits
+    again = said().count("the disk has room again")
+    assert again == said().count(full) >= 2  # room may come by bits
     assert "died" not in said()
     assert (tmp_path / "table.csv").read_text() == calm
 
@@ -125,12 +118,11 @@ class Broken(nn.Identity):
 
 
 @pytest.fixture
-def broken(tmp_path, undisturbed, monkeypatch) -> Shell:
+def broken(here, undisturbed) -> Shell:
     """A folder with a norm that fails on demand, and a store whose data is decoded."""
-    (tmp_path / "broken.py").write_text(BROKEN)
-    shutil.copytree(undisturbed.folder / "runs" / "cache", tmp_path / "runs" / "cache")
-    monkeypatch.chdir(tmp_path)
-    return Shell(tmp_path)
+    (here / "broken.py").write_text(BROKEN)
+    shutil.copytree(undisturbed.folder / "runs" / "cache", here / "runs" / "cache")
+    return Shell(here)
 
 
 OWN = ("sweep", "norm=layernorm,broken:Broken", "seeds=2", *TINY)
@@ -158,14 +150,13 @@ def test_out_of_memory_is_tried_alone_once_more_then_left_and_retried_when_asked
 def test_variants_that_all_fail_alike_stop_the_sweep_and_no_more_are_marked_failed(broken):
     # Of 12 variants: which of two seeds of one fails first is chance, and one counts once.
     rates = ",".join(f"0.00{n:02}" for n in range(1, 13))
-    many = ("sweep", "norm=broken:Broken", f"optim.lr={rates}", "seeds=1", *TINY)
     (broken.folder / "fault").write_text("ValueError any")
-    done = broken(*many, code=1)
+    words = ("sweep", "norm=broken:Broken", f"optim.lr={rates}", "seeds=1", *TINY)
     assert re.search(
         r"faults: [34] runs in a row failed at once on cpu, all alike \(ValueError: CUDA error: "
         r"the device is gone\): no single variant is the cause; mend it, then `ablate sweep .* "
         r"--retry failed` goes on; 0 of 12 runs are done",
-        done.err,
+        broken(*words, code=1).err,
     )
     with Ledger.reading(Store(broken.folder / "runs")) as ledger:
         states = Counter(state.status for state in ledger.states().values())
@@ -173,29 +164,19 @@ def test_variants_that_all_fail_alike_stop_the_sweep_and_no_more_are_marked_fail
     assert states["planned"] >= 12 - states["failed"] - len(os.sched_getaffinity(0))
 
 
-class Said:
-    """A view that remembers. Once a place is given up it takes the file `hold` away."""
-
-    def __init__(self, hold: Path) -> None:
-        self.lines: list[str] = []
-        self.hold = hold
+class Said(Quiet):
+    """Once a place is given up it takes the file `hold` away."""
 
     def say(self, text: str) -> None:
-        self.lines.append(text)
+        super().say(text)
         if " is given up: " in text:
-            self.hold.unlink()
-
-    def show(self, progress: SweepProgress) -> None:
-        pass
+            Path("hold").unlink()
 
 
 def test_a_place_where_two_runs_lose_their_device_is_given_up_and_they_go_elsewhere(broken):
-    from ablate.planning.expand import plan as make_plan
-
     (broken.folder / "fault").write_text("AcceleratorError 0")
-    hold = broken.folder / "hold"  # else all may have finished elsewhere, before a second is lost
-    hold.touch()
-    store, said = Store(broken.folder / "runs"), Said(hold)
+    Path("hold").touch()  # else all may have finished elsewhere, before a second is lost
+    store, said = Store(broken.folder / "runs"), Said()
     plan, settings = make_plan(ALL[1:-2], store=store.root, name="faults")
     launcher = Local(settings, store.cache)
     launcher.slots = [Slot(f"gpu:{n}", f"gpu:{n}", "cpu", visible=str(n)) for n in range(2)]
@@ -204,10 +185,9 @@ def test_a_place_where_two_runs_lose_their_device_is_given_up_and_they_go_elsewh
     launcher.free()
     assert outcome.progress.counts == {"finished": 4}
     assert outcome.retired == ("gpu:0",)
-    given_up = [line for line in said.lines if line.startswith("gpu:0 is given up")]
-    (lost,) = re.findall(r"^gpu:0 is given up: (\d) runs lost their device there$", given_up[0])
-    assert lost in ("2", "3")  # the third, where the first two are seeds of one variant
-    assert len(given_up) == 1
+    (given_up,) = (line for line in said.lines if line.startswith("gpu:0 is given up"))
+    # the third, where the first two are seeds of one variant
+    assert re.fullmatch(r"gpu:0 is given up: [23] runs lost their device there", given_up)
     with Ledger.reading(store) as ledger:
         for run in plan.runs():
             kinds = [(kind, detail.get("slot")) for _, kind, detail in ledger.events(run.id)]
@@ -247,21 +227,10 @@ def test_a_broken_ledger_is_named_with_its_remedy_and_repaired(kept, calm, conte
     if content:
         for words in (("table",), ("status",), WORDS):
             said = kept(*words, code=2).err
-            assert "ledger.db" in said
-            assert "`ablate doctor --repair`" in said
-            assert said.count("\n") == 1
+            assert re.fullmatch(".*ledger.db.*`ablate doctor --repair`.*\n", said)
         with store.driver.held():
             assert repair(store).aside.read_bytes() == content
     assert kept("table", "faults", "--format", "csv").out == calm
-
-
-def test_a_row_that_was_taken_out_or_changed_breaks_the_seals(kept):
-    store = Store(kept.folder / "runs")
-    with sqlite3.connect(store.ledger) as db:
-        db.execute("DELETE FROM event WHERE number = 3")
-        db.execute("UPDATE event SET at = at + 1e-3 WHERE number = 6")
-    with Ledger.reading(store) as ledger:
-        assert ledger.broken_seals() == [4, 6]
 
 
 # --- The store itself ---------------------------------------------------------------------------
@@ -274,11 +243,6 @@ def main(settings, run):
         run.log(step, score=0.5)
         run.save(step)
         time.sleep(0.01)
-"""
-SLOW_YAML = """
-name: slow:main
-keys: {rate: 1}
-metrics: {score: {direction: more}}
 """
 
 
@@ -293,9 +257,8 @@ def moved(store: Path) -> None:
 
 def replaced(store: Path) -> None:
     """By what a backup has of it, while the driver looks away."""
-    subprocess.run(
-        ["cp", "-r", store, store.with_name("copy")], check=False, stderr=subprocess.DEVNULL
-    )
+    words = ["cp", "-r", store, store.with_name("copy")]
+    subprocess.run(words, check=False, stderr=subprocess.DEVNULL)
     moved(store)
     store.with_name("copy").rename(store)
 
@@ -304,7 +267,9 @@ def replaced(store: Path) -> None:
 def test_a_store_that_is_lost_under_its_driver_ends_the_sweep_and_is_not_born_again(tmp_path, lose):
     (tmp_path / "slow.py").write_text(SLOW)
     (tmp_path / "conf" / "trainer").mkdir(parents=True)
-    (tmp_path / "conf" / "trainer" / "slow.yaml").write_text(SLOW_YAML)
+    (tmp_path / "conf" / "trainer" / "slow.yaml").write_text(
+        "name: slow:main\nkeys: {rate: 1}\nmetrics: {score: {direction: more}}\n"
+    )
     shell, store = Shell(tmp_path), tmp_path / "runs"
     words = ("trainer=slow", "trainer.rate=1,2", "launcher.checkpoint_s=0.05", "seeds=1")
     driver = shell.start("sweep", *words, "--as", "lost")

@@ -15,15 +15,11 @@ pytestmark = [pytest.mark.tour, pytest.mark.timeout(300)]
 
 def test_every_part_is_rehearsed_and_a_finished_one_is_never_run_twice(tmp_path: Path):
     words = [sys.executable, str(REPOSITORY / "benchmarks" / "gpu.py"), "--tiny", "--out", "out"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def run(*more: str) -> str:
         done = subprocess.run(
-            [*words, *more],
-            cwd=tmp_path,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            check=False,
+            [*words, *more], cwd=tmp_path, env=environment, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

@@ -3,8 +3,6 @@
 The tool is a stand-in that prints what NVIDIA's does; commands and workers are real processes.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -34,8 +32,7 @@ from ablate.store.store import Store
 @pytest.fixture
 def nvidia(tmp_path, monkeypatch) -> Machine:
     """Eight GPUs, two of them in slices."""
-    made = Machine(tmp_path / "nvidia")
-    made.has(EIGHT)
+    made = Machine(tmp_path / "nvidia", *EIGHT)
     monkeypatch.setenv("PATH", made.path)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.setattr(gpus, "NODES", tmp_path)
@@ -51,36 +48,28 @@ ALL = ["0", "1", "2", "3", "4", "5", "6:0", "6:1", "7:0", "7:1"]
     ("devices", "outer", "expected"),
     [
         ("auto", None, ALL),
-        ("cpu", None, []),
-        ("cpu", "0,1", []),
+        *(("cpu", outer, []) for outer in (None, "0,1")),
         ("0,2", None, ["0", "2"]),
         ("2, 0,2", None, ["2", "0"]),
-        ("6", None, ["6:0", "6:1"]),  # all its slices
+        *((devices, None, ["6:0", "6:1"]) for devices in ("6", UUID["6"])),  # all its slices
         ("6:1,5", None, ["6:1", "5"]),
-        (UUID["3"], None, ["3"]),
-        (UUID["3"][:9], None, ["3"]),  # CUDA takes the beginning of one, too
+        # CUDA takes the beginning of one, too
+        *((devices, None, ["3"]) for devices in (UUID["3"], UUID["3"][:9])),
         (f"{UUID['7:1']},{UUID['0']}", None, ["7:1", "0"]),
-        (UUID["6"], None, ["6:0", "6:1"]),
         # an outer CUDA_VISIBLE_DEVICES: its GPUs, in its order, and no others
-        ("auto", "", []),
-        ("auto", "-1", []),
         ("auto", " 3, 1", ["3", "1"]),
-        ("auto", "0,-1,1", ["0"]),  # to CUDA what follows an invalid one is not visible
-        ("auto", "0,12,1", ["0"]),
-        ("auto", "-1,0", []),
+        # to CUDA what follows an invalid one is not visible; the beginning of several is none
+        *(("auto", outer, []) for outer in ("", "-1", "-1,0", "GPU-")),
+        *(("auto", outer, ["0"]) for outer in ("0,-1,1", "0,12,1")),
         ("auto", f"{UUID['7:0']},{UUID['2']}", ["7:0", "2"]),
         ("auto", "6", ["6:0"]),  # of a GPU in slices CUDA sees the first
-        ("auto", "GPU-", []),  # the beginning of several is none
-        ("1", "3,1", ["1"]),
-        (UUID["1"], "3,1", ["1"]),
+        *((devices, "3,1", ["1"]) for devices in ("1", UUID["1"])),
     ],
 )
 def test_which_gpus_are_used(nvidia, devices, outer, expected):
     found = find(devices, outer)
-    assert [gpu.index for gpu in found.gpus] == expected
-    assert [gpu.uuid for gpu in found.gpus] == [UUID[index] for index in expected]
-    nowhere = outer == "GPU-"
-    assert bool(found.remarks) == nowhere
+    assert [(gpu.index, gpu.uuid) for gpu in found.gpus] == [(n, UUID[n]) for n in expected]
+    assert bool(found.remarks) == (outer == "GPU-")
     if devices == "cpu" or outer in ("", "-1"):
         assert nvidia.asked() == []
 
@@ -88,16 +77,16 @@ def test_which_gpus_are_used(nvidia, devices, outer, expected):
 @pytest.mark.parametrize(
     ("devices", "outer", "line"),
     [
-        ("9", None, r"launcher.devices: expected one of auto, cpu, 0, 1, .*, 7:1, got '9'"),
-        ("0,GPU-ffff", None, r"launcher.devices: expected one of .*, got 'GPU-ffff'"),
-        ("0,cpu", None, r"launcher.devices: expected one of .*, got 'cpu'"),
-        ("gpus", None, r"launcher.devices: expected one of .*, got 'gpus'"),
-        ("2", "0,1", r"launcher.devices: 2 is hidden by CUDA_VISIBLE_DEVICES=0,1"),
-        ("0", "", r"launcher.devices: 0 is hidden by CUDA_VISIBLE_DEVICES="),
+        ("9", None, "expected one of auto, cpu, 0, 1, .*, 7:1, got '9'"),
+        ("0,GPU-ffff", None, "expected one of .*, got 'GPU-ffff'"),
+        ("gpus", None, "expected one of .*, got 'gpus'"),
+        ("0,cpu", None, "expected one of .*, got 'cpu'"),
+        ("2", "0,1", "2 is hidden by CUDA_VISIBLE_DEVICES=0,1"),
+        ("0", "", "0 is hidden by CUDA_VISIBLE_DEVICES="),
     ],
 )
 def test_a_gpu_that_there_is_not_is_a_mistake(nvidia, devices, outer, line):
-    with pytest.raises(UserError, match=f"^{line}$"):
+    with pytest.raises(UserError, match=f"^launcher.devices: {line}$"):
         find(devices, outer)
 
 
@@ -116,9 +105,7 @@ LOST = "Unable to determine the device handle for GPU1: 0000:05:00.0: GPU is los
         (dict(hang=60), r"nvidia-smi gave no answer in 0.5 s"),
     ],
 )
-def test_a_tool_that_fails_is_said_and_never_a_silent_sweep_on_the_cpu(
-    nvidia, monkeypatch, state, line
-):
+def test_a_tool_that_fails_is_said_before_the_cpu_is_used(nvidia, monkeypatch, state, line):
     monkeypatch.setattr(gpus, "PATIENCE_S", 0.5 if "hang" in state else 30)
     nvidia.has(EIGHT, **state)
     found = find("auto", None)
@@ -139,21 +126,20 @@ def test_gpus_without_the_tool_are_said_and_no_gpus_are_not(nvidia, monkeypatch,
     (tmp_path / "nvidiactl").touch()  # is there without a GPU, too
     assert find("auto", None) == gpus.GpuSet()
     (tmp_path / "nvidia0").touch()
-    ((line,)) = find("auto", None).remarks
-    assert line == (
+    assert find("auto", None).remarks == (
         f"there is no nvidia-smi, but {tmp_path}/nvidia0 is there: runs train on the CPU; "
-        "launcher.devices=cpu accepts that, launcher.devices=0 uses the first GPU"
+        "launcher.devices=cpu accepts that, launcher.devices=0 uses the first GPU",
     )
     assert [gpu.uuid for gpu in find("auto", "0,1").gpus] == ["0", "1"]
 
 
-def test_a_machine_without_gpus_has_a_tool_that_says_so(nvidia):
-    for state in (dict(says="No devices were found"), dict(says="No devices were found", code=6)):
-        nvidia.has([], **state)
-        assert find("auto", None) == gpus.GpuSet()
-        with pytest.raises(UserError, match="expected one of auto, cpu, got '0'"):
-            find("0", None)
-        assert find("auto", "0").remarks[0].startswith("CUDA_VISIBLE_DEVICES=0 names no GPU")
+@pytest.mark.parametrize("code", [0, 6])
+def test_a_machine_without_gpus_has_a_tool_that_says_so(nvidia, code):
+    nvidia.has([], says="No devices were found", code=code)
+    assert find("auto", None) == gpus.GpuSet()
+    with pytest.raises(UserError, match="expected one of auto, cpu, got '0'"):
+        find("0", None)
+    assert find("auto", "0").remarks[0].startswith("CUDA_VISIBLE_DEVICES=0 names no GPU")
 
 
 def test_one_lost_gpu_leaves_the_others_and_is_said(nvidia):
@@ -166,22 +152,26 @@ def test_one_lost_gpu_leaves_the_others_and_is_said(nvidia):
 # --- Launchers -----------------------------------------------------------------------------------
 
 
-def test_a_worker_gets_one_device_by_its_uuid_in_the_order_of_pci(nvidia, tmp_path):
-    ours = launchers.make(settings("local"), tmp_path)
-    assert [slot.name for slot in ours.slots] == [f"gpu:{index}" for index in ALL]
-    for slot, index in zip(ours.slots, ALL, strict=True):
-        assert slot.environment == {"CUDA_VISIBLE_DEVICES": UUID[index]}
-    assert environment(ours.slots) == {
-        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-    }
-    cpu = launchers.make(settings("local", devices="cpu"), tmp_path)
+@pytest.fixture
+def made(nvidia, tmp_path):
+    """`made("local", devices="0")`: that launcher."""
+    return lambda name, **own: launchers.make(settings(name, **own), tmp_path)
+
+
+def test_a_worker_gets_one_device_by_its_uuid_in_the_order_of_pci(made):
+    slots = made("local").slots
+    assert [(slot.name, slot.environment) for slot in slots] == [
+        (f"gpu:{index}", {"CUDA_VISIBLE_DEVICES": UUID[index]}) for index in ALL
+    ]
+    order = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert environment(slots) == order
+    cpu = made("local", devices="cpu")
     assert {slot.device for slot in cpu.slots} == {"cpu"}
     assert cpu.unfit(cpu.slots) == {}
 
 
-def test_runs_that_share_a_gpu_are_slots_of_one_place(nvidia, tmp_path):
-    two = launchers.make(settings("local", runs_per_gpu=2, devices="5,6:0"), tmp_path)
+def test_runs_that_share_a_gpu_are_slots_of_one_place(made, tmp_path):
+    two = made("local", runs_per_gpu=2, devices="5,6:0")
     names = ["gpu:5.0", "gpu:6:0.0", "gpu:5.1", "gpu:6:0.1"]
     assert [slot.name for slot in two.slots] == names
     assert [slot.place for slot in two.slots] == ["gpu:5", "gpu:6:0"] * 2
@@ -189,38 +179,39 @@ def test_runs_that_share_a_gpu_are_slots_of_one_place(nvidia, tmp_path):
     assert (options["device"], options["slot"]) == ("cuda", "gpu:5.0")
 
 
-def test_a_run_on_several_gpus_has_a_group_of_them(nvidia, tmp_path):
-    pairs = launchers.make(settings("local", gpus_per_run=2, devices="0,1,2,3,4"), tmp_path)
+def test_a_run_on_several_gpus_has_a_group_of_them(made, tmp_path):
+    pairs = made("local", gpus_per_run=2, devices="0,1,2,3,4")
     assert [slot.name for slot in pairs.slots] == ["gpu:0+1", "gpu:2+3"]
     assert pairs.slots[1].visible == f"{UUID['2']},{UUID['3']}"
     options = launchers.worker_options(pairs.slots[0], settings("local"), tmp_path)
     assert (options["device"], options["ranks"]) == ("cuda", 2)
-    every = launchers.make(settings("local", gpus_per_run="auto", devices="0,1,2"), tmp_path)
+    every = made("local", gpus_per_run="auto", devices="0,1,2")
     assert [slot.name for slot in every.slots] == ["gpu:0", "gpu:1", "gpu:2", "gpu:0+1"]
     assert (every.worlds, every.most) == ([1, 2], 3)
-    for given, why in {
-        ("gpus_per_run", 3): r"^launcher.gpus_per_run: expected one of auto, 1, 2, 4, 8, got 3$",
-        ("gpus_per_run", 4): (
-            r"^launcher.gpus_per_run: 4, and 2 GPUs are used here; give at most 2, or auto$"
-        ),
-        ("cores_per_run", 2): r"^launcher.cores_per_run: needs launcher.devices=cpu",
-    }.items():
-        with pytest.raises(UserError, match=why):
-            launchers.make(settings("local", devices="0,1", **dict([given])), tmp_path)
-    both = {"gpus_per_run": 2, "runs_per_gpu": 2}
-    with pytest.raises(UserError, match=r"leave runs_per_gpu out$"):
-        launchers.make(settings("local", devices="0,1", **both), tmp_path)
 
 
-def test_inline_takes_one_device(nvidia, tmp_path, monkeypatch):
-    assert launchers.make(settings("inline"), tmp_path).slots == [Slot("inline", "cpu", "cpu")]
-    (slot,) = launchers.make(settings("inline", devices="6:1"), tmp_path).slots
-    assert slot == Slot("gpu:6:1", "gpu:6:1", "cuda", UUID["6:1"])
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"gpus_per_run": 3}, "^launcher.gpus_per_run: expected one of auto, 1, 2, 4, 8, got 3$"),
+        ({"gpus_per_run": 4}, "per_run: 4, and 2 GPUs are used here; give at most 2, or auto$"),
+        ({"cores_per_run": 2}, "^launcher.cores_per_run: needs launcher.devices=cpu"),
+        ({"gpus_per_run": 2, "runs_per_gpu": 2}, "leave runs_per_gpu out$"),
+    ],
+)
+def test_groups_that_there_are_not_are_refused(made, given, why):
+    with pytest.raises(UserError, match=why):
+        made("local", devices="0,1", **given)
+
+
+def test_inline_takes_one_device(made, monkeypatch):
+    assert made("inline").slots == [Slot("inline", "cpu", "cpu")]
     with pytest.raises(UserError, match=r"^launcher.devices: launcher=inline .* one, got 0, 2$"):
-        launchers.make(settings("inline", devices="0,2"), tmp_path)
+        made("inline", devices="0,2")
     monkeypatch.setattr(os, "environ", dict(os.environ))  # CUDA reads it as it starts
-    chosen = launchers.make(settings("inline", devices="6:1"), tmp_path)
-    assert chosen.unfit([slot]).keys() == {"gpu:6:1"}  # in this process, with this torch
+    chosen = made("inline", devices="6:1")
+    assert chosen.slots == [Slot("gpu:6:1", "gpu:6:1", "cuda", UUID["6:1"])]
+    assert chosen.unfit(chosen.slots).keys() == {"gpu:6:1"}  # in this process, with this torch
     assert os.environ["CUDA_VISIBLE_DEVICES"] == UUID["6:1"]
     assert os.environ["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
 
@@ -237,20 +228,19 @@ def test_devices_are_a_list_with_brackets_or_without(word, devices, tmp_path):
 
 
 @pytest.mark.faults
-def test_a_gpu_that_gives_no_answer_is_not_waited_for(nvidia, monkeypatch, tmp_path):
+def test_a_gpu_that_gives_no_answer_is_not_waited_for(nvidia, made, monkeypatch):
     for name, value in nvidia.stand_in.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(local, "KERNEL_S", 3.0)  # the others answer within
-    nvidia.breaks(
-        {f"kernel {UUID['0']}": "hang", f"kernel {UUID['2']}": "CUDA error: unknown error"}
-    )
-    launcher = launchers.make(settings("local", devices="0,1,2"), tmp_path)
+    lost = {f"kernel {UUID['0']}": "hang", f"kernel {UUID['2']}": "CUDA error: unknown error"}
+    nvidia.breaks(lost)
+    launcher = made("local", devices="0,1,2")
     assert launcher.unfit(launcher.slots) == {
         "gpu:0": "no answer in 3 s",
         "gpu:2": "AcceleratorError: CUDA error: unknown error",
     }
     launcher.free()
-    groups = launchers.make(settings("local", devices="1,2", gpus_per_run="auto"), tmp_path)
+    groups = made("local", devices="1,2", gpus_per_run="auto")
     assert groups.unfit(groups.slots).keys() == {"gpu:2", "gpu:1+2"}  # each GPU of a group is tried
     groups.free()
 
@@ -259,12 +249,8 @@ def test_a_gpu_that_gives_no_answer_is_not_waited_for(nvidia, monkeypatch, tmp_p
 
 
 def test_gpus_in_use_by_others_are_named(nvidia):
-    apps = [
-        dict(gpu_uuid=UUID["1"], pid=4242),
-        dict(gpu_uuid=UUID["1"], pid=77),
-        dict(gpu_uuid=UUID["2"], pid=77),
-        dict(gpu_uuid=UUID["6"], pid=99),
-    ]
+    users = (("1", 4242), ("1", 77), ("2", 77), ("6", 99))
+    apps = [dict(gpu_uuid=UUID[n], pid=pid) for n, pid in users]
     # of slices the tool tells no memory; of processes outside its container nothing
     taken = [gpu(0), gpu(1, **{"memory.used": 40000}), gpu(2), gpu(3, **{"memory.used": 9000})]
     nvidia.has([*taken, gpu(6, "3g.40gb", **{"memory.used": "[N/A]"})], apps=apps)
@@ -273,8 +259,7 @@ def test_gpus_in_use_by_others_are_named(nvidia):
         "gpu:3 is in use (9000 of 81559 MiB)",
         "gpu:6 is in use by process 99 (memory unknown)",
     ]
-    assert busy(find("0,2", None).gpus, ours=[77]) == []
-    assert busy((), ours=[]) == []
+    assert busy(find("0,2", None).gpus, ours=[77]) == busy((), ours=[]) == []
 
 
 def test_figures_of_gpus_are_told_as_far_as_there_are_any(nvidia):
@@ -282,10 +267,8 @@ def test_figures_of_gpus_are_told_as_far_as_there_are_any(nvidia):
     sliced = gpu(6, "3g.40gb", **{"utilization.gpu": "[N/A]", "memory.used": "[N/A]"})
     silent = gpu(1, **dict.fromkeys(("utilization.gpu", "memory.used", "power.draw"), "[N/A]"))
     nvidia.has([busiest, silent, gpu(2), sliced])
-    assert figures({"0", "1", "6"}) == [
-        "gpu:0: 97 % busy, 31.0 of 79.6 GiB, 402 W",
-        "gpu:6: 70 W",
-    ]
+    said = ["gpu:0: 97 % busy, 31.0 of 79.6 GiB, 402 W", "gpu:6: 70 W"]
+    assert figures({"0", "1", "6"}) == said
     nvidia.has([], says=MISMATCH, code=18)
     with pytest.raises(NoAnswer, match=MISMATCH):
         figures({"0"})
@@ -329,6 +312,17 @@ def shell(nvidia, decoded, tmp_path) -> Shell:
     return Shell(tmp_path)
 
 
+def events(shell: Shell) -> list[tuple[float, str, str, dict]]:
+    """(when, norm of the run, what, detail) of all that was recorded of runs, in its order."""
+    store = Store(shell.folder / "runs")
+    found = []
+    with Ledger.reading(store) as ledger:
+        for run in ledger.states():
+            norm = store.rundir(run).read_spec()["norm"]["name"]
+            found += [(at, norm, kind, detail) for at, kind, detail in ledger.events(run)]
+    return sorted(found, key=lambda event: event[0])
+
+
 def record(shell: Shell) -> tuple[Counter, list[str]]:
     """(runs by state, sweeps) of the store."""
     with Ledger.reading(Store(shell.folder / "runs")) as ledger:
@@ -338,8 +332,7 @@ def record(shell: Shell) -> tuple[Counter, list[str]]:
 @pytest.mark.faults
 def test_where_no_device_works_the_command_ends_with_a_line_and_nothing_is_recorded(shell, nvidia):
     """With this torch, whatever it is: here there is no GPU."""
-    done = shell.process("sweep", *WORDS, code=1, PATH=nvidia.path)
-    (line,) = done.err.splitlines()
+    (line,) = shell.process("sweep", *WORDS, code=1, PATH=nvidia.path).err.splitlines()
     assert line.startswith(f"ablate: no device can be used: {', '.join(f'gpu:{n}' for n in ALL)}: ")
     if torch.version.cuda is None:
         remedy = (
@@ -357,9 +350,10 @@ def test_where_no_device_works_the_command_ends_with_a_line_and_nothing_is_recor
 @pytest.mark.faults
 def test_a_sweep_on_eight_gpus(shell, nvidia):
     """One that can't compute and one that hangs are not used, one is lost and one gone midway."""
+    unavailable = "CUDA error: CUDA-capable device(s) is/are busy or unavailable"
     nvidia.breaks(
         {
-            f"kernel {UUID['3']}": "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+            f"kernel {UUID['3']}": unavailable,
             f"kernel {UUID['6:1']}": "crash",
             f"run {UUID['1']}": "CUDA error: uncorrectable ECC error encountered",
             f"run {UUID['7:0']}": "CUDA error: no CUDA-capable device is detected",
@@ -367,37 +361,29 @@ def test_a_sweep_on_eight_gpus(shell, nvidia):
     )
     nvidia.has(EIGHT, apps=[dict(gpu_uuid=UUID["4"], pid=4242)])
     done = shell.process("sweep", *WORDS, **nvidia.stand_in)
-    assert "warning: gpu:4 is in use by process 4242 (4 of 81559 MiB)\n" in done.out
-    assert (
-        "warning: not used: gpu:3: AcceleratorError: CUDA error: CUDA-capable device(s) is/are "
-        "busy or unavailable; another process may have the GPU for itself"
-    ) in done.out
-    assert "warning: not used: gpu:6:1: the process died over it (" in done.out
-    assert "gpu:7:0 is given up: " in done.out
+    for said in (
+        "warning: gpu:4 is in use by process 4242 (4 of 81559 MiB)\n",
+        f"warning: not used: gpu:3: AcceleratorError: {unavailable}; another process may have the "
+        "GPU for itself",
+        "warning: not used: gpu:6:1: the process died over it (",
+        "gpu:7:0 is given up: ",
+    ):
+        assert said in done.out
     assert record(shell)[0] == {"finished": 10}
     touched = nvidia.touched()
     assert {order for _, _, order in touched} == {"PCI_BUS_ID"}
-    assert Counter(gpu for what, gpu, _ in touched if what == "kernel") == {
-        UUID[index]: 1 for index in ALL
-    }
+    tried = Counter(gpu for what, gpu, _ in touched if what == "kernel")
+    assert tried == {UUID[index]: 1 for index in ALL}
     trained = Counter(gpu for what, gpu, _ in touched if what == "run")
     assert trained.keys() <= {UUID[n] for n in ALL} - {UUID["3"], UUID["6:1"]}
     assert trained[UUID["7:0"]] == 1  # it was given up at once, and its run counts no attempt
-    store = Store(shell.folder / "runs")
-    with Ledger.reading(store) as ledger:
-        of_runs = {run: ledger.events(run) for run in ledger.states()}
+    told = events(shell)
     # given up with the second variant that it loses: seeds of one variant may be to blame
-    lost = sorted(
-        (at, store.rundir(run).read_spec()["norm"]["name"])
-        for run, of_run in of_runs.items()
-        for at, kind, detail in of_run
-        if kind == "started" and detail["slot"] == "gpu:1"
-    )
+    lost = [norm for _, norm, kind, of in told if (kind, of.get("slot")) == ("started", "gpu:1")]
     assert trained[UUID["1"]] == len(lost) >= 1
-    assert len({norm for _, norm in lost[:-1]}) <= 1
-    events = [event for of_run in of_runs.values() for event in of_run]
-    assert sum(detail.get("reason") == "no device" for _, _, detail in events) == 1
-    assert not [kind for _, kind, _ in events if kind == "failed"]
+    assert len({*lost[:-1]}) <= 1
+    assert sum(detail.get("reason") == "no device" for *_, detail in told) == 1
+    assert "failed" not in {kind for _, _, kind, _ in told}
 
 
 @pytest.mark.faults
@@ -424,9 +410,9 @@ def test_a_sweep_without_a_device_left_ends_and_the_same_command_goes_on(shell, 
 
 def test_a_plan_names_gpus_in_use_and_what_else_the_tool_says(shell, nvidia):
     nvidia.has(EIGHT, apps=[dict(gpu_uuid=UUID["4"], pid=4242)], strays=LOST)
-    done = shell.process("plan", *WORDS, **nvidia.stand_in)
     said = [f"nvidia-smi: {LOST}", "gpu:4 is in use by process 4242 (4 of 81559 MiB)"]
-    assert "on 10 slots" in done.out
-    assert done.out.endswith("".join(f"warning: {line}\n" for line in said))
+    text = shell.process("plan", *WORDS, **nvidia.stand_in).out
+    assert "on 10 slots" in text
+    assert text.endswith("".join(f"warning: {line}\n" for line in said))
     done = shell.process("plan", *WORDS, "--format", "json", **nvidia.stand_in)
     assert json.loads(done.out)["warnings"] == said

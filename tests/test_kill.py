@@ -1,8 +1,6 @@
 """kill -9 of the driver, of a worker, of both, at any moment; the same command again: the table is,
 byte for byte, that of a sweep that nobody disturbed. Real processes, real signals."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -13,10 +11,11 @@ import sqlite3
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
-from conftest import ABLATE, Shell, wait_for
+from conftest import ABLATE, Done, Shell, wait_for
 
 from ablate.shared.files import Lock
 
@@ -70,23 +69,21 @@ def workers(folder: Path) -> list[int]:
     return [*held(folder)]
 
 
-def kill(pids: list[int]) -> None:
+def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+            os.kill(pid, number)
 
 
 def freeze(pids: list[int]) -> list[int]:
     """Those that live, stopped by now: a signal takes a while to arrive."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGSTOP)
 
     def state(pid: int) -> str:
         with contextlib.suppress(OSError):
             return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         return "gone"
 
+    kill(pids, signal.SIGSTOP)
     wait_for(lambda: all(state(pid) in ("T", "Z", "X", "gone") for pid in pids))
     return [pid for pid in pids if state(pid) == "T"]
 
@@ -112,35 +109,47 @@ def thaw(pids: list[int]) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-def check(shell: Shell, calm: str, runs: int = 4) -> None:
-    """The table equals the calm one; every run finished once, and every start is accounted for."""
-    assert shell("table", "killed", "--format", "csv").out == calm
+def events(shell: Shell) -> list[tuple[str, str]]:
+    """Of which run, and what."""
     with contextlib.closing(sqlite3.connect(shell.folder / "runs" / "ledger.db")) as ledger:
-        events = ledger.execute("SELECT run, kind FROM event").fetchall()
-    finished = Counter(run for run, kind in events if kind == "finished")
+        return ledger.execute("SELECT run, kind FROM event").fetchall()
+
+
+def check(shell: Shell, calm: str, runs: int = 4) -> Counter[str]:
+    """The table equals the calm one; every run finished once, and every start is accounted for. How
+    often what happened."""
+    assert shell("table", "killed", "--format", "csv").out == calm
+    told = events(shell)
+    finished = Counter(run for run, kind in told if kind == "finished")
     assert len(finished) == runs
     assert set(finished.values()) == {1}
     for run in finished:
-        kinds = Counter(kind for other, kind in events if other == run)
+        kinds = Counter(kind for other, kind in told if other == run)
         # A result found under another driver needs no start of its own; a start that was cut off
         # is one interruption.
         assert kinds["interrupted"] <= kinds["started"] <= kinds["interrupted"] + 1
+    return Counter(kind for _, kind in told)
+
+
+def die(driver: subprocess.Popen) -> None:
+    driver.kill()
+    driver.wait()
+
+
+def succeeded(done: Done) -> Done:
+    assert done.code == 0, done.out + done.err
+    return done
 
 
 def test_kill_the_driver_and_the_next_one_adopts_its_workers(shell, calm):
     driver = shell.start(*WORDS)
     wait_for(lambda: len(workers(shell.folder)) == 2)
     found = frozen(shell)
-    kill([driver.pid])
-    driver.wait()
+    die(driver)
     assert {*found} <= {*workers(shell.folder)}  # they live on
     thaw(found)
-    again = shell(*WORDS)
-    assert "died" not in again.out
-    check(shell, calm)
-    with contextlib.closing(sqlite3.connect(shell.folder / "runs" / "ledger.db")) as ledger:
-        query = "SELECT count(*) FROM event WHERE kind = 'started'"
-        assert ledger.execute(query).fetchone() == (4,)  # adopted, not started anew
+    assert "died" not in shell(*WORDS).out
+    assert check(shell, calm)["started"] == 4  # adopted, not started anew
 
 
 def test_kill_workers_under_a_living_driver(shell, calm):
@@ -159,8 +168,7 @@ def test_kill_workers_under_a_living_driver(shell, calm):
             struck.add(alive[pid])
             kill([pid])
     assert struck
-    done = shell.end(driver)
-    assert done.code == 0, done.out + done.err
+    succeeded(shell.end(driver))
     check(shell, calm)
 
 
@@ -174,11 +182,13 @@ def disturb(shell: Shell, words: tuple[str, ...], moment: random.Random, kills: 
             kill(workers(shell.folder))
             if victim == "workers":
                 time.sleep(moment.uniform(0, 1))
-        kill([driver.pid])
-        driver.wait()
+        die(driver)
 
 
-def many_kills(shell: Shell, tmp_path_factory, seeds: int, kills: int) -> None:
+@pytest.mark.parametrize(
+    ("seeds", "kills"), [(2, 5), pytest.param(60, 200, marks=pytest.mark.slow)]
+)
+def test_kills_of_driver_workers_or_both_at_any_moment(shell, tmp_path_factory, seeds, kills):
     words = (*SWEEP, f"seeds={seeds}", *OFTEN)
     calm = Shell(tmp_path_factory.mktemp("longer"))
     shutil.copytree(shell.folder / "runs" / "cache", calm.folder / "runs" / "cache")
@@ -186,15 +196,6 @@ def many_kills(shell: Shell, tmp_path_factory, seeds: int, kills: int) -> None:
     disturb(shell, words, random.Random(kills), kills)
     shell(*words, INLINE)
     check(shell, calm("table", "killed", "--format", "csv").out, runs=2 * seeds)
-
-
-def test_five_kills_of_driver_workers_or_both_at_any_moment(shell, tmp_path_factory):
-    many_kills(shell, tmp_path_factory, seeds=2, kills=5)
-
-
-@pytest.mark.slow
-def test_two_hundred_kills_in_one_sweep(shell, tmp_path_factory):
-    many_kills(shell, tmp_path_factory, seeds=60, kills=200)
 
 
 @pytest.mark.parametrize(
@@ -225,8 +226,7 @@ def test_a_signal_checkpoints_stops_and_the_same_command_goes_on(shell, calm, na
 def test_a_signal_stops_a_sweep_that_trains_in_its_own_process(shell, calm):
     words = (*SWEEP, "seeds=2", INLINE)
     driver = shell.start(*words)
-    folders = shell.folder / "runs" / "runs"
-    wait_for(lambda: list(folders.glob("*/metrics.jsonl")))
+    wait_for(lambda: [*shell.folder.glob("runs/runs/*/metrics.jsonl")])
     driver.send_signal(signal.SIGINT)
     done = shell.end(driver)
     assert done.code == 130
@@ -239,21 +239,23 @@ def test_what_nohup_has_ignored_stays_ignored(shell, calm):
     """The terminal is closed behind `nohup ablate sweep &`."""
     with open(shell.folder / "out", "wb") as out:
         driver = subprocess.Popen(["nohup", ABLATE, *WORDS], cwd=shell.folder, stdout=out)
-    folders = shell.folder / "runs" / "runs"
-    wait_for(lambda: list(folders.glob("*/metrics.jsonl")))
-    for pid in (*workers(shell.folder), driver.pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGHUP)
+    wait_for(lambda: [*shell.folder.glob("runs/runs/*/metrics.jsonl")])
+    kill([*workers(shell.folder), driver.pid], signal.SIGHUP)
     assert driver.wait(240) == 0
     check(shell, calm)
+
+
+def said(shell: Shell, file: str, text: str) -> None:
+    """Wait until a command has said that."""
+    file = shell.folder / file
+    wait_for(lambda: file.exists() and text in file.read_text())
 
 
 def test_a_second_signal_kills_at_once(shell):
     driver = shell.start(*WORDS)
     frozen(shell)  # workers that will not answer
     driver.send_signal(signal.SIGINT)
-    said = shell.folder / f"{shell.number}.out"
-    wait_for(lambda: "(a second signal kills them)" in said.read_text())  # two at once are one
+    said(shell, f"{shell.number}.out", "(a second signal kills them)")  # two at once are one
     assert driver.poll() is None
     driver.send_signal(signal.SIGINT)
     assert shell.end(driver).code == 130
@@ -266,35 +268,29 @@ def test_a_hanging_worker_is_killed_and_its_run_started_once_more(shell, calm):
     driver = shell.start(*WORDS, "launcher.hang_s=4")
     victim, *others = frozen(shell)
     thaw(others)
-    done = shell.end(driver)
-    assert done.code == 0, done.out + done.err
-    assert "no sign of life for 4 s" in done.out
+    assert "no sign of life for 4 s" in succeeded(shell.end(driver)).out
     assert not Path(f"/proc/{victim}").exists()
     assert shell("table", "killed", "--format", "csv").out == calm
-    with contextlib.closing(sqlite3.connect(shell.folder / "runs" / "ledger.db")) as ledger:
-        query = "SELECT count(*) FROM event WHERE kind = 'hung'"
-        assert ledger.execute(query).fetchone() == (1,)
+    assert [kind for _, kind in events(shell)].count("hung") == 1
 
 
 def test_a_worker_that_keeps_dying_without_progress_is_given_up_and_retried_when_asked(shell):
-    words = (*SWEEP, "seeds=1", "launcher.attempts=2")
+    words, killed = (*SWEEP, "seeds=1", "launcher.attempts=2"), 0
     driver = shell.start(*words)
-    killed: Counter[str] = Counter()
     deadline = time.monotonic() + 200
     while driver.poll() is None and time.monotonic() < deadline:
-        for pid in workers(shell.folder):
-            kill([pid])
-            killed["all"] += 1
+        victims = workers(shell.folder)
+        kill(victims)
+        killed += len(victims)
         time.sleep(0.01)
     done = shell.end(driver)
     assert done.code == 1
     assert "2 failed of 2 runs" in done.err
     assert "signal SIGKILL" in done.out
-    assert killed["all"] >= 4
+    assert killed >= 4
     assert "planned" not in shell("status", "killed").out
-    assert shell(*words, code=1).out.count("finished:") == 0  # left alone
-    again = shell(*words, INLINE, "--retry", "failed")
-    assert again.out.count("finished:") == 2
+    assert "finished:" not in shell(*words, code=1).out  # left alone
+    assert shell(*words, INLINE, "--retry", "failed").out.count("finished:") == 2
 
 
 def test_a_second_driver_says_who_drives_watches_and_takes_over(shell, calm):
@@ -302,18 +298,13 @@ def test_a_second_driver_says_who_drives_watches_and_takes_over(shell, calm):
     pids = frozen(shell)
     others = Shell(shell.folder, number=10), Shell(shell.folder, number=20)
     watching = [other.start(*WORDS) for other in others]
-    said = f"process {driver.pid} drives runs already (killed)"
     for number in (11, 21):
-        out = shell.folder / f"{number}.out"
-        wait_for(lambda out=out: out.exists() and said in out.read_text())
+        said(shell, f"{number}.out", f"process {driver.pid} drives runs already (killed)")
     watching[1].send_signal(signal.SIGINT)  # one that looked long enough
     assert others[1].end(watching[1]).code == 130
-    kill([driver.pid])
-    driver.wait()
+    die(driver)
     thaw(pids)
-    done = others[0].end(watching[0])
-    assert done.code == 0, done.out + done.err
-    assert "the other process has ended" in done.out
+    assert "the other process has ended" in succeeded(others[0].end(watching[0])).out
     check(shell, calm)
 
 
@@ -323,25 +314,26 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     other = Shell(shell.folder, number=10)
     assert "'killed' is driven now, not 'else'" in other("stop", "else", code=2).err
     freeze([driver.pid])
-    gave_up = other("stop", "--timeout", "0.5", code=1)
-    assert f"process {driver.pid} is frozen; `kill -CONT {driver.pid}` resumes it, " in gave_up.err
-    assert "resumes it, and then it stops; Ctrl-C ends the waiting\n" in gave_up.err
-    assert gave_up.err.splitlines()[-1].startswith("ablate: stop: gave up after 0.5 s: process ")
+    gave_up = other("stop", "--timeout", "0.5", code=1).err
+    assert (
+        f"process {driver.pid} is frozen; `kill -CONT {driver.pid}` resumes it, and then it stops; "
+        "Ctrl-C ends the waiting\n"
+    ) in gave_up
+    assert gave_up.splitlines()[-1].startswith("ablate: stop: gave up after 0.5 s: process ")
     for pid in pids:
-        assert re.search(rf"^process {pid} \((pre|post)#\d\) is frozen; ", gave_up.err, re.M)
+        assert re.search(rf"^process {pid} \((pre|post)#\d\) is frozen; ", gave_up, re.M)
     thaw([driver.pid, *pids])  # they were told
     assert shell.end(driver).code == 128 + signal.SIGTERM
     assert workers(shell.folder) == []
     driver = shell.start(*WORDS)
     pids = frozen(shell)
-    kill([driver.pid])
-    driver.wait()
+    die(driver)
     given_up = other.start("stop")
-    wait_for(lambda: " is frozen; " in (shell.folder / f"{other.number}.err").read_text())
+    said(shell, f"{other.number}.err", " is frozen; ")
     given_up.send_signal(signal.SIGINT)
     assert other.end(given_up).code == 130
     stopping = other.start("stop", "killed")
-    wait_for(lambda: " is frozen; " in (shell.folder / f"{other.number}.err").read_text())
+    said(shell, f"{other.number}.err", " is frozen; ")
     thaw(pids)
     assert "stopped killed after" in other.end(stopping).out
     assert workers(shell.folder) == []
@@ -355,11 +347,10 @@ def test_stop_returns_although_another_sweep_takes_its_turn(shell):
     pids = frozen(shell)
     waiting, other = Shell(shell.folder, number=20), Shell(shell.folder, number=10)
     second = waiting.start(*SWEEP[:-1], "after", "seeds=50")
-    wait_for(lambda: "drives runs already" in (shell.folder / "21.out").read_text())
+    said(shell, "21.out", "drives runs already")
     stopping = other.start("stop")
     for pid in pids:  # whom the living driver waits for
-        said = f"process {pid} ("
-        wait_for(lambda said=said: said in (shell.folder / "11.err").read_text())
+        said(shell, "11.err", f"process {pid} (")
     thaw(pids)
     assert re.match(r"stopped killed after \d of 4; the s", other.end(stopping).out)
     assert shell.end(driver).code == 128 + signal.SIGTERM
@@ -373,29 +364,10 @@ def test_the_fork_server_dies_and_its_workers_are_kept(shell, calm):
     driver = shell.start(*WORDS)
     found = frozen(shell)
     children = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()
-    servers = [
-        int(pid)
-        for pid in children
-        if b"ablate.running.launchers.server" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    assert len(servers) == 1
-    kill(servers)
+    of_server = b"ablate.running.launchers.server"
+    (server,) = (p for p in children if of_server in Path(f"/proc/{p}/cmdline").read_bytes())
+    kill([int(server)])
     assert set(found) <= set(workers(shell.folder))
     thaw(found)
-    assert shell.end(driver).code == 0
+    succeeded(shell.end(driver))
     check(shell, calm)
-
-
-def test_more_seeds_train_only_what_is_new_and_the_look_is_said(shell):
-    inline = ("sweep", "block.attn=pre,post", "model.depth=1", "train.epochs=1", "--as", "killed")
-    inline += (INLINE,)
-    shell(*inline, "seeds=3", "launcher.checkpoint_s=0.2")
-    before = shell("table", "killed", "--format", "csv").out
-    more = shell(*inline, "seeds=4")
-    assert more.out.count("finished:") == 2
-    assert "look" in more.out
-    facts = shell.facts()
-    assert any("look" in fact["text"] for fact in facts if fact["quantity"] == "note")
-    again = shell(*inline, "seeds=4")
-    assert "finished:" not in again.out
-    assert shell("table", "killed", "--format", "csv").out != before

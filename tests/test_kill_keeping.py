@@ -1,8 +1,6 @@
 """kill -9 of `export` and of `gc` at any moment: the store opens, what is finished is there, a half
 export is no bundle, and the same command again does the rest. Real processes, real signals."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -56,15 +54,10 @@ class Server:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.said = folder, folder / "said"
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         with open(self.said, "wb") as said:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", SERVER],
-                cwd=folder,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=said,
-                text=True,
-            )
+            words = [sys.executable, "-c", SERVER]
+            self.process = subprocess.Popen(words, cwd=folder, stderr=said, **pipes)
 
     def start(self, *words: str) -> int:
         """Its process."""
@@ -75,8 +68,6 @@ class Server:
         return self._ask("")
 
     def _ask(self, line: str) -> int:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
         print(line, file=self.process.stdin, flush=True)
         return int(self.process.stdout.readline())
 
@@ -110,21 +101,17 @@ def server(tmp_path_factory) -> Iterator[Server]:
                 leave(store, run, 0.8 + 0.01 * (n % 2) + 0.003 * n)
     with Ledger.driving(store):
         pass
-    (store.root / "diffs").mkdir()
-    (store.root / "diffs" / f"{'a' * 16}.diff").write_text("of nobody")
-    os.utime(store.root / "diffs" / f"{'a' * 16}.diff", (1.0, 1.0))
-    yield server
-    assert server.process.stdin is not None
-    server.process.stdin.close()
-    server.process.wait(60)
-    server.process.stdout.close()
+    diff = store.root / "diffs" / f"{'a' * 16}.diff"
+    diff.parent.mkdir()
+    diff.write_text("of nobody")
+    os.utime(diff, (1.0, 1.0))
+    with server.process:
+        yield server
 
 
 def runs(store: Store, sweep: str) -> dict[str, dict[str, bytes]]:
     """The files of every run of it that has any."""
-    plan = store.read_plan(sweep)
-    assert plan is not None
-    folders = {run.id: store.rundir(run.id).path for run in plan.runs()}
+    folders = {run.id: store.rundir(run.id).path for run in store.read_plan(sweep).runs()}
     return {run: contents(folder) for run, folder in folders.items() if folder.exists()}
 
 
@@ -146,10 +133,9 @@ def kill_exports(server: Server, kills: int) -> None:
     place.mkdir()
     words = ("export", NAME, str(place / "out"), "--store", str(store.root))
     took = server(*words)
-    whole = contents(place / "out")
-    found: dict[str, int] = {"none": 0, "half": 0, "whole": 0}
+    whole, half_and_whole = contents(place / "out"), [0, 0]
     for kill in range(10 * kills):  # a few may all come too early, or too late
-        if kill >= kills and min(found["half"], found["whole"]) > 0:
+        if kill >= kills and min(half_and_whole) > 0:
             break
         if moment.random() < 0.5:
             shutil.rmtree(place / "out", ignore_errors=True)
@@ -157,42 +143,40 @@ def kill_exports(server: Server, kills: int) -> None:
         check(store, before)
         for left in place.iterdir():
             same = contents(left) == whole
-            found["whole" if same else "half"] += 1
+            half_and_whole[same] += 1
             if not same:
                 assert bundle_check.check(Bundle(left)).findings != [], left
                 assert left.name != "out"
-        found["none"] += not any(place.iterdir())
         if moment.random() < 0.25:
             server(*words)
             assert contents(place / "out") == whole
             assert [path.name for path in place.iterdir()] == ["out"]
     server(*words)
     assert [path.name for path in place.iterdir()] == ["out"]
-    assert min(found["half"], found["whole"]) > 0
+    assert min(half_and_whole) > 0
 
 
 def kill_gcs(server: Server, kills: int) -> None:
-    moment = random.Random(kills)
+    moment, middle = random.Random(kills), 0
     whole = Store(server.folder / "whole")
     before, others = runs(whole, NAME), runs(whole, "other")
     own = others.keys() - before.keys()
-    words = ("gc", "other", "--yes", "--store")
     root = server.folder / f"collected-{kills}"
+    words = ("gc", "other", "--yes", "--store", str(root))
     shutil.copytree(whole.root, root)
-    took = server(*words, str(root))
-    middle = 0
+    took = server(*words)
     for kill in range(10 * kills):  # a few may all come too late
         if kill >= kills and middle:
             break
         shutil.rmtree(root)
         store = Store(shutil.copytree(whole.root, root))
         seen = moment.choice([None, store.trash / "0", store.trash / "3"])
-        server.killed((2 if seen else moment.random()) * took, *words, str(root), seen=seen)
+        server.killed((2 if seen else moment.random()) * took, *words, seen=seen)
         check(store, before)
         left = {run: contents(store.rundir(run).path) for run in own & store.folders()}
         assert all(files == others[run] for run, files in left.items())
         middle += store.trash.exists()
-        server(*words, str(root))
+        server(*words)
         check(store, before)
         assert store.folders() == before.keys()
         assert not store.plan_path("other").exists()

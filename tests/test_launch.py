@@ -1,7 +1,5 @@
 """The local and the inline launcher: their contract, and what is the local one's alone."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -19,6 +17,7 @@ from launcher_contract import (
     BesideContract,
     LauncherContract,
     end,
+    ended,
     settings,
     trains,
     until,
@@ -62,18 +61,14 @@ def open_files(pid: int) -> dict[int, str]:
 class TestLocal(BesideContract):
     name = "local"
 
-    def test_a_worker_is_a_session_of_its_own_and_inherits_no_pipe(self, launcher, folder):
-        run = folder(*LONG)
-        launcher.start(run, launcher.slots[0])
-        until(lambda: trains(launcher, run))
-        worker = pid(run)
+    def test_a_worker_is_a_session_of_its_own_and_inherits_no_pipe(self, launcher, training):
+        run, worker = training, pid(training)
         server = int(status(worker)["PPid"])
         assert int(status(server)["PPid"]) == os.getpid()
-        assert os.getsid(worker) == worker  # the terminal's signals don't reach it
-        assert os.getsid(server) == server
+        # the terminal's signals don't reach it
+        assert (os.getsid(worker), os.getsid(server)) == (worker, server)
         files = open_files(worker)
-        assert files[0] == os.devnull
-        assert files[1] == files[2] == str(run.log)
+        assert (files[0], files[1], files[2]) == (os.devnull, str(run.log), str(run.log))
         theirs = {name for name in open_files(server).values() if name.startswith("socket:")}
         assert theirs  # the driver's line
         assert not theirs & set(files.values())
@@ -89,40 +84,33 @@ class TestLocal(BesideContract):
 
     def test_a_stranger_with_the_workers_number_is_not_killed(self, launcher, folder):
         run = folder()
-        assert run.lock.acquire()
-        run.lock.note(pid=os.getpid())
-        run.lock.release()
+        with run.lock.held():
+            run.lock.note(pid=os.getpid())
         HostLock().stop(run, now=True)  # or this test would not go on
 
     def test_the_log_has_the_traceback_of_a_run_that_raised(self, launcher, folder):
         run = folder()
         run.run.write_text("torn")
-        launcher.start(run, launcher.slots[0])
-        assert end(launcher, run) == [1]
+        assert ended(launcher, run) == 1
         assert "Traceback" in run.log.read_text()
         assert "run.json: missing or not whole" in run.lock.notes()["error"]
 
     def test_inline_trains_to_the_same_bits(self, launcher, folder, cache, tmp_path):
         run = folder("model.dropout=0.1", "seed=3")
-        launcher.start(run, launcher.slots[0])
-        assert end(launcher, run) == [0]
+        assert ended(launcher, run) == 0
         other = RunDir(tmp_path / "inline" / run.id)
         other.create(run.read_spec())
         inline = Inline(settings("inline"), cache)
         inline.start(other, inline.slots[0])
         ours, theirs = run.read_result(), other.read_result()
-        assert ours is not None
-        assert theirs is not None
         assert ours["threads"] == theirs["threads"] == 1
         for key in ("weights_sha256", "predictions_sha256", "test"):
             assert ours[key] == theirs[key]
 
     @pytest.mark.faults
-    def test_free_leaves_workers_alive_and_a_dead_server_is_told_of_and_replaced(
-        self, folder, cache
-    ):
+    def test_free_leaves_workers_alive_and_a_dead_server_is_replaced(self, folder, cache):
         """Last, since its servers are its own."""
-        first, second = folder(*LONG), folder(*LONG, "seed=1")
+        first, second = both = folder(*LONG), folder(*LONG, "seed=1")
         launcher = Local(settings("local"), cache)
         launcher.start(first, launcher.slots[0])
         until(lambda: trains(launcher, first))
@@ -136,12 +124,11 @@ class TestLocal(BesideContract):
         until(lambda: trains(launcher, second))
         launcher.free()
         launcher.free()
-        assert trains(launcher, first)
-        assert trains(launcher, second)
-        for run in (first, second):
+        assert all(trains(launcher, run) for run in both)
+        for run in both:
             launcher.stop(run)
-        until(lambda: not launcher.alive(first) and not launcher.alive(second))
-        for run in (first, second):
+        until(lambda: not any(launcher.alive(run) for run in both))
+        for run in both:
             assert launcher.notes(run)["exit"] == STOPPED
             assert len(run.checkpoints()) == 1
 
@@ -211,9 +198,7 @@ F(nvmlInit) F(nvmlInit_v2) F(nvmlInitWithFlags) F(nvmlDeviceGetCount_v2)
 
 @pytest.mark.skipif(torch.version.cuda is None, reason="this torch is built without CUDA")
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-def test_a_server_of_the_cuda_build_calls_nothing_of_the_driver_before_it_forks(
-    tmp_path, monkeypatch
-):
+def test_a_server_of_the_cuda_build_calls_nothing_before_it_forks(tmp_path, monkeypatch):
     for soname in ("libcuda.so.1", "libnvidia-ml.so.1"):
         build = ["cc", "-shared", "-fPIC", f"-Wl,-soname,{soname}", "-xc", "-", "-o", soname]
         subprocess.run(build, input=STUB.encode(), cwd=tmp_path, check=True)
@@ -269,14 +254,18 @@ def server():
         yield made
 
 
-@pytest.fixture
-def odd(tmp_path, monkeypatch):
-    """`describe` of a model that says more than a pipe holds and waits for the file `go`."""
-    monkeypatch.chdir(tmp_path)
-    Path("odd.py").write_text(ODD)
-    spec, _ = resolve(["norm=odd:Odd"], tmp_path)
-    question = {"specs": {"a": spec}, "calibrate": [], "cache": str(tmp_path), "device": "cpu"}
+def described(norm: str, folder: Path) -> tuple[str, dict]:
+    """The question what a model with that norm is."""
+    spec, _ = resolve([f"norm={norm}"], folder)
+    question = {"specs": {"a": spec}, "calibrate": [], "cache": str(folder), "device": "cpu"}
     return "describe", question
+
+
+@pytest.fixture
+def odd(here):
+    """`describe` of a model that says more than a pipe holds and waits for the file `go`."""
+    Path("odd.py").write_text(ODD)
+    return described("odd:Odd", here)
 
 
 def meanwhile(do: Callable[[int], None]) -> threading.Thread:
@@ -297,9 +286,7 @@ def test_what_is_printed_meanwhile_is_no_answer_and_fills_no_pipe(server, odd):
 
 
 @pytest.mark.parametrize(("words", "told"), [("sorry", "sorry"), (" ", "no word")])
-def test_a_process_that_dies_over_a_question_is_a_failure_with_its_last_words(
-    server, odd, words, told
-):
+def test_who_dies_over_a_question_is_a_failure_with_its_last_words(server, odd, words, told):
     Path("go").write_text(words)
     with pytest.raises(Failure, match=f"^worker describe: {told}$"):
         server.ask(*odd)
@@ -314,15 +301,11 @@ def test_a_process_that_dies_over_a_question_is_a_failure_with_its_last_words(
         ("raise SystemExit(0)", "exits.py, line 3: SystemExit: 0"),
     ],
 )
-def test_a_part_whose_import_ends_the_process_is_named(server, tmp_path, monkeypatch, line, said):
-    monkeypatch.chdir(tmp_path)
-    Path("exits.py").write_text(
-        f"import os\nfrom torch import nn\n{line}\nclass N(nn.Module): ...\n"
-    )
-    spec, _ = resolve(["norm=exits:N"], tmp_path)
-    question = {"specs": {"a": spec}, "calibrate": [], "cache": str(tmp_path), "device": "cpu"}
-    with pytest.raises(UserError, match=f"^norm: exits:N: {re.escape(f'{tmp_path}/{said}')}"):
-        server.ask("describe", question)
+def test_a_part_whose_import_ends_the_process_is_named(server, here, line, said):
+    text = f"import os\nfrom torch import nn\n{line}\nclass N(nn.Module): ...\n"
+    (here / "exits.py").write_text(text)
+    with pytest.raises(UserError, match=f"^norm: exits:N: {re.escape(f'{here}/{said}')}"):
+        server.ask(*described("exits:N", here))
 
 
 def test_a_part_whose_import_hangs_is_named(tmp_path):
@@ -361,17 +344,15 @@ def test_a_server_that_is_killed_is_not_missed_by_who_answers_and_then_replaced(
         assert server.process is not dead
 
 
-def test_a_server_that_is_killed_while_it_loads_is_replaced_once(odd, capfd):
+def test_a_server_that_is_killed_while_it_loads_is_replaced_once(odd):
     Path("go").touch()
     launcher = Local(settings("local"), Path("cache"))
     launcher.warm()
     os.kill(launcher._server.process.pid, signal.SIGKILL)
     assert launcher.ask(*odd)["a"]["parameters"] > 1000
     launcher.free()
-    with (
-        ForkServer({"PYTHONHOME": "nowhere"}) as server,
-        pytest.raises(Failure, match="worker describe: the process that forks workers died"),
-    ):
+    died = "worker describe: the process that forks workers died"
+    with ForkServer({"PYTHONHOME": "nowhere"}) as server, pytest.raises(Failure, match=died):
         server.ask(*odd)
 
 
@@ -401,7 +382,6 @@ def test_without_a_gpu_there_is_a_slot_a_core_that_we_may_use():
 
 
 def test_an_unknown_launcher_is_told_with_the_choices(tmp_path):
-    with pytest.raises(
-        UserError, match="launcher: expected one of local, inline, slurm, got 'ray'"
-    ):
+    told = "launcher: expected one of local, inline, slurm, got 'ray'"
+    with pytest.raises(UserError, match=told):
         launchers.make({"name": "ray"}, tmp_path)

@@ -1,8 +1,6 @@
 """A step waits for no device and launches few kernels: counted operator by operator, in the form
 that a GPU runs, on tensors that hold nothing and say that they are on one."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,9 +145,7 @@ def trained(run: spec.Run, steps: int = 2) -> tuple[training.Training, Launches]
 
 
 @pytest.mark.parametrize(("arch", "most"), [("Ti/4", 462), ("mu/4", 77)])
-def test_model_backward_and_optimiser_take_few_kernels(
-    arch: str, most: int, pretending: None
-) -> None:
+def test_a_model_takes_few_kernels(arch: str, most: int, pretending: None) -> None:
     """In bfloat16, with stochastic depth, a soft target and a clipped norm. A block of Ti is 35."""
     _, launches = trained(recipe_run("cifar", arch, 32, 8))
     assert launches.counts.total() <= most, launches.counts

@@ -1,6 +1,5 @@
 """`ablate export --lean`: a bundle for a repository, whose table is that of the store."""
 
-import csv
 import hashlib
 import io
 import json
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Shell
+from conftest import Shell, contents, records
 
 from ablate.audit import bundle_check, lean
 from ablate.audit.bundle import Bundle
@@ -72,20 +71,16 @@ def pack(bundle: Path, files: dict[str, bytes]) -> None:
 
 
 def test_tables_frames_and_figures_are_those_of_the_whole_bundle(exported):
-    whole, out = exported.folder / "whole", exported.folder / "out"
-    names = sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file())
-    there = {path.relative_to(whole).as_posix() for path in whole.rglob("*") if path.is_file()}
-    raw = {name for name in there if name.startswith(("specs/", "predictions/"))}
-    assert {*names} == there - raw - {"report.html"} | {lean.PACKED}
-    both = {*names} & there
-    differ = {name for name in both if (whole / name).read_bytes() != (out / name).read_bytes()}
+    whole, out = (contents(exported.folder / name) for name in ("whole", "out"))
+    raw = {name for name in whole if name.startswith(("specs/", "predictions/"))}
+    assert {*out} == {*whole} - raw - {"report.html"} | {lean.PACKED}
+    differ = {name for name in {*out} & {*whole} if whole[name] != out[name]}
     assert differ == {"README.txt", "manifest.json", "figures/gradnorm.svg"}  # of fewer steps
-    plan, _ = Bundle(out).read()
+    plan, _ = Bundle(exported.folder / "out").read()
     assert plan.spread == "images"  # which the classes are for
-    for format in ("csv", "md", "json"):
-        show = ("--show", "gain,verdict", "--format", format)[2 if format != "md" else 0 :]
-        said = exported("table", "--from", "out", *show).out
-        assert said == exported("table", "--from", "whole", *show).out
+    for more in (("csv",), ("md", "--show", "gain,verdict"), ("json",)):
+        said, known = (exported("table", "--from", f, "--format", *more) for f in ("out", "whole"))
+        assert said.out == known.out
 
 
 def test_verify_says_what_it_can_not_recompute(exported):
@@ -120,14 +115,12 @@ def test_a_flipped_class_is_named(out, exported):
     table = np.load(io.BytesIO(files[name]))
     right = int((table["class"] == table["label"]).argmax())
     table["class"][right] = (table["label"][right] + 1) % 10
-    file = io.BytesIO()
-    np.save(file, table)
+    np.save(file := io.BytesIO(), table)
     manifest = (out / "manifest.json").read_bytes()
     pack(out, {**files, name: file.getvalue()})
-    run = name[len("predictions/") : -len(".npy")]
     for command in (("verify", out), ("table", "--from", out)):
         done = exported(*command, code=1)
-        assert f"{run} " in done.out + done.err
+        assert f"{Path(name).stem} " in done.out + done.err
         assert "by the predictions" in done.out + done.err
     (out / "manifest.json").write_bytes(manifest)
     assert "runs.tar.xz: changed after the export" in exported("verify", out, code=1).out
@@ -167,9 +160,9 @@ def test_the_same_files_are_packed_to_the_same_bytes(exported, tmp_path):
 
 
 def test_a_table_of_top_5_has_all_that_it_needs(exported):
-    exported("export", "tiny", "analysis.metric=top5", "five", "--lean")
-    assert exported("verify", "five").out.splitlines()[-1].endswith("nothing wrong")
     words = ("tiny", "analysis.metric=top5")
+    exported("export", *words, "five", "--lean")
+    assert exported("verify", "five").out.splitlines()[-1].endswith("nothing wrong")
     said = exported("table", "--from", "five", "--format", "csv").out
     assert said == exported("table", *words, "--format", "csv").out
     assert Bundle(exported.folder / "five").read()[0].spread == "images"
@@ -180,8 +173,8 @@ def test_trials_keep_their_results_alone_and_an_anonymous_bundle_names_nobody(ex
     exported("export", "tuned", "trials", "--lean", "--anonymous")
     assert "nothing wrong" in exported("verify", "trials").out
     assert exported("table", "--from", "trials").out == exported("table", "tuned").out
-    with open(exported.folder / "trials" / "runs.csv") as file:
-        trials = [line["id"] for line in csv.DictReader(file) if line["trial"]]
+    lines = records((exported.folder / "trials" / "runs.csv").read_text())
+    trials = [line["id"] for line in lines if line["trial"]]
     files = members(exported.folder / "trials")
     assert len(trials) == 4
     for run in trials:
@@ -201,28 +194,25 @@ def test_it_can_not_be_merged(exported):
 @pytest.mark.parametrize("classes", [2, 10, 100, 1000])
 def test_a_tie_counts_as_wrong(classes):
     draw = np.random.default_rng(0)
-    kinds = [("class", "<i4"), ("rank", "<i4"), ("loss", "<f8"), ("label", "<i4")]
-    table = np.zeros(500, kinds)
+    table = np.zeros(500, [("class", "<i4"), ("rank", "<i4"), ("loss", "<f8"), ("label", "<i4")])
     logits = draw.integers(0, 9, (500, classes))  # many ties
     table["class"] = logits.argmax(1)
     table["label"] = np.where(draw.random(500) < 0.5, table["class"], classes - 1)
     true = np.take_along_axis(logits, table["label"][:, None], 1)
     table["rank"] = (logits >= true).sum(1) - 1
-    assert ((table["class"] == table["label"]) & (table["rank"] > 0)).any()
+    wrong, other = table["rank"] > 0, table["class"] != table["label"]
+    assert (wrong & ~other).any()
     taken = CLASSIFY.excerpt.take(table)
     assert taken.itemsize == 2 * (1 if classes <= 128 else 2)
     scores = CLASSIFY.score(table, classes)
     assert CLASSIFY.excerpt.score(taken) == {key: scores[key] for key in ("n", "top1")}
-    wrong = table["rank"] > 0
-    other = wrong & (table["class"] != table["label"])
-    assert (taken["class"][other] == table["class"][other]).all()
+    assert (taken["class"] == table["class"])[wrong & other].all()
 
 
 @pytest.mark.parametrize("records", [0, 1, 7, 40, 400])
 def test_fewer_gradient_norms_have_the_same_mean_at_the_end(records):
-    draw = np.random.default_rng(0)
     groups = np.array(["embedding", "blocks.0.attn", "head"])
-    norms = draw.random((records, 3))
+    norms = np.random.default_rng(0).random((records, 3))
     arrays = {"steps": 10 * np.arange(records), "groups": groups, "norms": norms}
     taken = PROBED["gradnorm"].excerpt(arrays)
     if records:

@@ -1,7 +1,5 @@
 """The ledger: a fold of events, a driver and looks that write, readers that don't wait."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sqlite3
@@ -21,7 +19,7 @@ from ablate.planning.plan import Plan
 from ablate.planning.settings import file_name
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import FINAL
-from ablate.store.events import RunState, fold
+from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 from ablate.version import FORMAT
@@ -36,41 +34,11 @@ def small_plan(name="p", seeds=(0, 1)) -> Plan:
     return Plan(name, "title", (name,), rows, (Column("", {}),), cells, "a", seeds, Analysis())
 
 
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "runs")
-
-
-def test_the_kept_state_is_the_fold_of_the_events(store):
-    with Ledger.driving(store) as ledger:
-        ledger.plan(small_plan())
-        ledger.record("a0", "started", step=0)
-        ledger.record("a0", "died", step=10, code=-9)  # a newer checkpoint: does not count
-        ledger.record("a0", "interrupted")
-        ledger.record("a0", "started", step=10)
-        ledger.record("a0", "died", step=10, code=-9)  # none: counts
-        ledger.record("a0", "oom")
-        state = RunState()
-        for _, kind, detail in ledger.events("a0"):
-            state = fold(state, kind, detail)
-        assert state == ledger.states(["a0"])["a0"] == RunState("oom", attempts=1, oom=1, step=10)
-        assert ledger.record("a0", "retried") == RunState("interrupted", step=10)
-
-
-def test_planning_again_keeps_what_happened_and_extends(store):
-    with Ledger.driving(store) as ledger:
-        ledger.plan(small_plan())
-        ledger.record("a0", "started", step=0)
-        ledger.record("a0", "finished", seconds=1.0, result_sha256="")
-        ledger.plan(small_plan(seeds=(0, 1, 2)))
-        states = ledger.states()
-        assert states["a0"].status == "finished"
-        assert states["b2"].status == "planned"
-        assert len(states) == 6
-        assert len(ledger.events("a0")) == 3
-    with Ledger.reading(store) as ledger:
-        assert ledger.sweeps() == ["p"]
-        assert ledger.last_detail("finished")["a0"]["seconds"] == 1.0
+def planned(store: Store, ledger: Ledger, plan: Plan) -> None:
+    """As a driver plans: a crash comes between any two of the three steps, and a reader, too."""
+    ledger.announce(plan)
+    store.write_plan(plan)
+    ledger.plan(plan)
 
 
 def test_a_reader_reads_while_a_driver_is_in_the_middle_of_writing(store):
@@ -120,10 +88,9 @@ def test_a_store_of_another_format_is_refused_in_a_line_and_left(store, format, 
 
 def test_a_plan_of_another_format_is_named_with_its_remedy(store):
     plan = small_plan()
-    tree = json.loads(plan.to_bytes()) | {"format": FORMAT - 1}
     with Ledger.driving(store) as ledger:
-        ledger.plan(plan)
-        store.write_plan(plan)
+        planned(store, ledger, plan)
+        tree = json.loads(plan.to_bytes()) | {"format": FORMAT - 1}
         store.plan_path(plan.name).write_text(json.dumps(tree))
         with pytest.raises(Failure, match=r"of an older ablate.*; the same `ablate s"):
             ledger.sealed_plan(store, plan.name)
@@ -147,11 +114,9 @@ def test_plans_are_plain_json_and_come_back(store):
 
 
 def test_a_plan_counts_from_when_it_is_announced_and_its_forerunner_until_it_is_written(store):
-    """A crash comes between any two of the three steps, and a reader, too."""
     first, second = small_plan(), small_plan(seeds=(0, 1, 2))
     with Ledger.driving(store) as ledger:
-        for step in (ledger.announce, store.write_plan, ledger.plan):
-            step(first)
+        planned(store, ledger, first)
         store.write_plan(second)
         with pytest.raises(Failure, match=r"p\.json: was edited after it was planned; the same"):
             ledger.sealed_plan(store, "p")
@@ -166,38 +131,31 @@ def test_a_plan_counts_from_when_it_is_announced_and_its_forerunner_until_it_is_
         with pytest.raises(Failure, match="was edited after it was planned"):
             ledger.sealed_plan(store, "p")
         count = len(ledger.events("plan of p"))
-        for step in (ledger.announce, store.write_plan, ledger.plan):
-            step(second)
+        planned(store, ledger, second)
         assert len(ledger.events("plan of p")) == count == 4
 
 
 @pytest.mark.parametrize("parsed", [False, True])
-def test_a_plan_that_a_driver_writes_between_two_looks_of_a_reader_is_no_edit(
-    store, monkeypatch, parsed
-):
+def test_a_plan_written_between_two_looks_of_a_reader_is_no_edit(store, monkeypatch, parsed):
     """`parsed`: the moment the file has been read; else before the ledger is asked."""
-    first, second = small_plan(), small_plan(seeds=(0, 1, 2))
-    with Ledger.driving(store) as ledger:
-        for step in (ledger.announce, store.write_plan, ledger.plan):
-            step(first)
-        with Ledger.reading(store) as reader:
-            owner, name = (Plan, "from_tree") if parsed else (reader, "plan_seals")
-            look = getattr(owner, name)
+    second = small_plan(seeds=(0, 1, 2))
+    with Ledger.driving(store) as ledger, Ledger.reading(store) as reader:
+        planned(store, ledger, small_plan())
+        owner, name = (Plan, "from_tree") if parsed else (reader, "plan_seals")
+        look = getattr(owner, name)
 
-            def late(what: Any) -> Any:
-                seen = look(what) if parsed else None
-                for step in (ledger.announce, store.write_plan, ledger.plan):
-                    step(second)
-                return seen if parsed else look(what)
+        def late(what: Any) -> Any:
+            seen = look(what) if parsed else None
+            planned(store, ledger, second)
+            return seen if parsed else look(what)
 
-            monkeypatch.setattr(owner, name, late)
-            assert reader.sealed_plan(store, "p") == second
+        monkeypatch.setattr(owner, name, late)
+        assert reader.sealed_plan(store, "p") == second
 
 
 def test_a_plan_without_its_seal_was_never_planned_here(store):
     with Ledger.driving(store) as ledger:
-        for step in (ledger.announce, store.write_plan, ledger.plan):
-            step(small_plan())
+        planned(store, ledger, small_plan())
         ledger._db.execute("DELETE FROM event WHERE run = 'plan of p'")
         with pytest.raises(Failure, match="was never planned here"):
             ledger.sealed_plan(store, "p")
@@ -227,6 +185,8 @@ def test_different_long_names_are_different_files():
 
 RUNS = [f"{row}{seed}" for row in "ab" for seed in range(3)]
 ENDS = ("interrupted", "finished", "diverged", "pruned", "failed")
+BLANK = {"status": "planned", "attempts": 0, "oom": 0, "hung": 0, "step": 0}
+PLANS = {"seeds": st.integers(1, 3), "name": st.sampled_from(["p", "q"])}
 
 
 class Interleaved(RuleBasedStateMachine):
@@ -247,17 +207,16 @@ class Interleaved(RuleBasedStateMachine):
         self.opened.close()
         self.folder.cleanup()
 
-    @rule(seeds=st.integers(1, 3), name=st.sampled_from(["p", "q"]))
+    @rule(**PLANS)
     def plan(self, seeds, name):
         plan = small_plan(name, tuple(range(seeds)))
         self.store.write_plan(plan)
         self.ledger.plan(plan)
         for run in plan.runs():
-            new = {"status": "planned", "attempts": 0, "oom": 0, "hung": 0, "step": 0}
-            if run.id not in self.model:
-                self.model[run.id], self.events[run.id] = new, ["planned"]
+            self.model.setdefault(run.id, dict(BLANK))
+            self.events.setdefault(run.id, ["planned"])
 
-    @rule(seeds=st.integers(1, 3), name=st.sampled_from(["p", "q"]), written=st.booleans())
+    @rule(**PLANS, written=st.booleans())
     def die_planning(self, seeds, name, written):
         """No row of it counts, and it may be in its file or not."""
         plan = small_plan(name, tuple(range(seeds)))
@@ -267,32 +226,28 @@ class Interleaved(RuleBasedStateMachine):
 
     @rule(run=st.sampled_from(RUNS), kind=st.sampled_from(ENDS))
     def end(self, run, kind):
-        self.say(run, kind, **({"result_sha256": "0" * 64} if kind in FINAL else {}))
-        self.change(run, status=kind)
+        sealed = {"result_sha256": "0" * 64} if kind in FINAL else {}
+        self.say(run, kind, {"status": kind}, **sealed)
 
     @rule(run=st.sampled_from(RUNS), step=st.integers(0, 3))
     def start(self, run, step):
-        self.say(run, "started", step=step)
-        self.change(run, status="started", step=step)
+        self.say(run, "started", {"status": "started", "step": step}, step=step)
 
     @rule(run=st.sampled_from(RUNS), step=st.integers(0, 3))
     def die(self, run, step):
-        before = self.model.get(run, {"step": 0, "attempts": 0})
-        got_on = step > before["step"]
-        self.say(run, "died", step=step, code=-9)
-        self.change(run, step=step, attempts=before["attempts"] + (0 if got_on else 1))
+        before = self.model.get(run, BLANK)
+        attempts = before["attempts"] + (0 if step > before["step"] else 1)
+        self.say(run, "died", {"step": step, "attempts": attempts}, step=step, code=-9)
 
     @rule(run=st.sampled_from(RUNS), kind=st.sampled_from(["oom", "hung"]))
     def fail_once_more(self, run, kind):
-        self.say(run, kind)
-        self.change(run, status=kind, **{kind: self.model.get(run, {kind: 0})[kind] + 1})
+        self.say(run, kind, {"status": kind, kind: self.model.get(run, BLANK)[kind] + 1})
 
     @rule(run=st.sampled_from(RUNS))
     def retry(self, run):
-        self.say(run, "retried")
-        self.change(run, status="interrupted", attempts=0, oom=0, hung=0)
+        self.say(run, "retried", {"status": "interrupted", "attempts": 0, "oom": 0, "hung": 0})
 
-    @rule(seeds=st.integers(1, 3), name=st.sampled_from(["p", "q"]))
+    @rule(**PLANS)
     def look(self, seeds, name):
         """Another connection than the driver's."""
         look = reading("bx", tuple(range(seeds)), name).event()
@@ -313,18 +268,15 @@ class Interleaved(RuleBasedStateMachine):
             path.unlink()
         self.ledger = self.opened.enter_context(Ledger.driving(self.store))
         planned = {run.id for p in "pq" if (t := self.store.read_plan(p)) for run in t.runs()}
-        blank = {"status": "planned", "attempts": 0, "oom": 0, "hung": 0, "step": 0}
-        self.model = {run: dict(blank) for run in planned}
+        self.model = {run: dict(BLANK) for run in planned}
         self.events = {run: ["planned"] for run in planned}
 
-    def say(self, run, kind, **detail):
+    def say(self, run, kind, changes, **detail):
         if run in self.model:
-            self.ledger.record(run, kind, **detail)
+            state = self.ledger.record(run, kind, **detail)
             self.events[run].append(kind)
-
-    def change(self, run, **values):
-        if run in self.model:
-            self.model[run] |= values
+            self.model[run] |= changes
+            assert vars(state) == self.model[run]
 
     @invariant()
     def the_ledger_says_the_same(self):

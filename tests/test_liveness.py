@@ -3,8 +3,6 @@
 The workers here hold no lock of this host, as those of a cluster: who asks a lock finds none alive.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil
@@ -15,9 +13,10 @@ import time
 from pathlib import Path
 
 import pytest
-from test_ledger import small_plan
+from test_ledger import planned, small_plan
 
 from ablate.audit.doctor import stored
+from ablate.planning.plan import Plan
 from ablate.report.show import describe_run, follow_log
 from ablate.report.status import show_status
 from ablate.running.driver import Drive
@@ -94,36 +93,27 @@ class Quiet:
         pass
 
 
-def driven(store: Store, launcher: Elsewhere, **settings):
-    plan = small_plan()
+def driven(store: Store, launcher: Elsewhere, view=None, plan: Plan | None = None, **settings):
+    plan = plan or small_plan()
     with driving(store, plan.name, Quiet) as ledger:
-        return Drive(plan, store, ledger, launcher, {**SETTINGS, **settings}, Quiet()).run()
+        settings = {**SETTINGS, **settings}
+        return Drive(plan, store, ledger, launcher, settings, view or Quiet()).run()
 
 
-@pytest.fixture
-def store(tmp_path) -> Store:
-    return Store(tmp_path / "runs")
+def left_behind(store: Store, launcher: Elsewhere) -> Elsewhere:
+    """Of four runs `a0` has a worker, which a driver started that is dead."""
+    with Ledger.driving(store) as ledger:
+        planned(store, ledger, small_plan())
+        ledger.record("a0", "started", step=0, slot="far:1")
+    store.rundir("a0").create({"data": {"fingerprint": "f"}})
+    launcher.live(store.rundir("a0"), "far:1")
+    store.liveness = launcher
+    return launcher
 
 
 @pytest.fixture
 def working(store) -> Elsewhere:
-    """Of four runs `a0` has a worker, which a driver started that is dead."""
-    plan, far = small_plan(), Elsewhere()
-    with Ledger.driving(store) as ledger:
-        store.write_plan(plan)
-        ledger.plan(plan)
-        ledger.record("a0", "started", step=0, slot="far:1")
-    store.rundir("a0").create({"data": {"fingerprint": "f"}})
-    far.live(store.rundir("a0"), "far:1")
-    store.liveness = far
-    return far
-
-
-def test_a_driver_asks_its_launcher_alone(store):
-    launcher = Elsewhere()
-    outcome = driven(store, launcher)
-    assert outcome.progress.counts == {"finished": 4}
-    assert sorted(launcher.started) == ["a0", "a1", "b0", "b1"]
+    return left_behind(store, Elsewhere())
 
 
 def test_a_code_is_no_proof_of_death(store):
@@ -134,9 +124,7 @@ def test_a_code_is_no_proof_of_death(store):
     assert len(launcher.started) == 4
 
 
-def test_a_worker_that_another_launcher_started_is_adopted_and_its_word_is_the_stores(
-    store, working
-):
+def test_a_worker_of_another_launcher_is_adopted_and_its_word_is_the_stores(store, working):
     own = Elsewhere()
     own.poll = lambda wait_s=0.0, poll=own.poll: (working.poll() and {}) or poll()
     assert driven(store, own).progress.counts == {"finished": 4}
@@ -161,7 +149,7 @@ def test_a_run_that_has_finished_while_it_waits_is_not_started_again(store):
 
 def test_a_death_on_another_host_is_told_with_the_log_that_stays(store):
     """The next attempt goes on with it, and the folder of the dead one is removed."""
-    launcher, died = Elsewhere(), []
+    launcher, view, died = Elsewhere(), Quiet(), []
     launcher.remote = True
 
     def poll(wait_s=0.0, poll=launcher.poll):
@@ -174,9 +162,7 @@ def test_a_death_on_another_host_is_told_with_the_log_that_stays(store):
         return {"a0": -9}
 
     launcher.poll = poll
-    plan, view = small_plan(), Quiet()
-    with driving(store, plan.name, Quiet) as ledger:
-        Drive(plan, store, ledger, launcher, SETTINGS, view).run()
+    driven(store, launcher, view)
     (line,) = (line for line in view.lines if line.startswith("died: "))
     log = Path(line.partition("(see ")[2].rstrip(")"))
     assert not died[0].path.exists()
@@ -223,11 +209,11 @@ def test_every_reader_asks_the_store(store, working, capsys):
     real = store.rundir("ab" * 8)
     shutil.copytree(store.rundir("a0").path, real.path)
     working.live(real, "far:0")
-    with Ledger.reading(store) as ledger:
-        assert [item.path for item in rubbish(store, ledger, []) if item.kind == "runs"] == []
+    for alive in (True, False):
+        with Ledger.reading(store) as ledger:
+            found = [item.path for item in rubbish(store, ledger, []) if item.kind == "runs"]
+        assert found == [real.path] * (not alive)
         working.left.clear()
-        found = rubbish(store, ledger, [])
-    assert [item.path for item in found if item.kind == "runs"] == [real.path]
 
 
 def followed(store: Store, tmp_path: Path) -> str:
@@ -245,17 +231,15 @@ def test_a_log_is_followed_while_there_is_a_worker(store, working, tmp_path):
 
 
 @pytest.mark.parametrize("ends", ["result", "given up", "driver", "another's driver"])
-def test_a_log_is_followed_over_a_restart_until_the_run_or_its_driver_ends(
-    store, working, tmp_path, ends
-):
+def test_a_log_is_followed_until_the_run_or_its_driver_ends(store, working, tmp_path, ends):
     """The log is written between two looks; the second attempt's is a file of its own, which goes
     on from the first's."""
     folder = store.rundir("a0")
     assert store.driver.acquire()
     store.driver.note(pid=os.getpid(), sweep="p")
 
-    def say(lines: str, new: bool = False) -> None:
-        folder.log.unlink(missing_ok=new)
+    def say(lines: str) -> None:
+        folder.log.unlink(missing_ok=True)
         folder.log.write_text(lines)
 
     def end() -> None:
@@ -271,25 +255,22 @@ def test_a_log_is_followed_over_a_restart_until_the_run_or_its_driver_ends(
         else:
             store.driver.note(sweep="another")
 
-    looks = iter(
-        [
-            (None, False),  # it has not begun
-            (lambda: say("one\n", new=True), True),
-            (None, False),  # dead, and its driver will start it again
-            (lambda: say("one\ntwo\n"), True),
-            (end, False),
-        ]
-    )
+    looks = [
+        (lambda: None, False),  # it has not begun
+        (lambda: say("one\n"), True),
+        (lambda: None, False),  # dead, and its driver will start it again
+        (lambda: say("one\ntwo\n"), True),
+        (end, False),
+    ]
 
     def alive(run: RunDir) -> bool:
-        act, lives = next(looks)
-        if act is not None:
-            act()
+        act, lives = looks.pop(0)
+        act()
         return lives
 
     working.alive = alive
     assert followed(store, tmp_path) == "one\ntwo\nits last word\n"
-    assert next(looks, None) is None
+    assert looks == []
     store.driver.release()
 
 
@@ -343,41 +324,34 @@ def test_a_worker_that_notes_another_host_lives_while_it_writes_and_is_not_signa
     def note(**notes: object) -> None:
         run.lock.clear()
         lock = RunDir(run.path).lock
-        assert lock.acquire()
-        lock.note(pid=innocent.pid, **notes)
-        lock.release()
-
-    def age() -> None:
-        os.utime(run.lock.path, (0, 0))
+        with lock.held():
+            lock.note(pid=innocent.pid, **notes)
 
     try:
         note(host="another", phase="train")
         assert by.alive(run)
         assert stop_at_once(store) == ["a#0 trains on another: `ablate stop` stops it there"]
         for dead in (
-            age,
+            lambda: os.utime(run.lock.path, (0, 0)),
             lambda: note(host="another", exit="stopped"),
             lambda: note(host=platform.node(), phase="train"),
             lambda: note(phase="train"),
+            lambda: write_whole(run.result, to_json({"status": "finished"})),
         ):
             note(host="another", phase="train")
             assert by.alive(run)
             dead()
             assert not by.alive(run)
-        note(host="another", phase="train")
-        write_whole(run.result, to_json({"status": "finished"}))
-        assert not by.alive(run)
 
         holder = RunDir(run.path).lock
-        assert holder.acquire()
-        holder.note(pid=innocent.pid, host="another")
-        by.stop(run, now=True)
-        time.sleep(0.1)
-        assert innocent.poll() is None
-        holder.note(host=platform.node())
-        by.stop(run, now=True)
-        assert innocent.wait(10) == -signal.SIGKILL
-        holder.release()
+        with holder.held():
+            holder.note(pid=innocent.pid, host="another")
+            by.stop(run, now=True)
+            time.sleep(0.1)
+            assert innocent.poll() is None
+            holder.note(host=platform.node())
+            by.stop(run, now=True)
+            assert innocent.wait(10) == -signal.SIGKILL
     finally:
         innocent.kill()
         innocent.wait()
@@ -385,10 +359,8 @@ def test_a_worker_that_notes_another_host_lives_while_it_writes_and_is_not_signa
 
 def stop_at_once(store: Store) -> list[str]:
     """What `ablate stop` says, which gives up at once."""
-    plan = small_plan()
-    store.write_plan(plan)
     with Ledger.driving(store) as ledger:
-        ledger.plan(plan)
+        planned(store, ledger, small_plan())
         ledger.record("a0", "started", step=0)
     said: list[str] = []
     with pytest.raises(Failure, match="still alive: a#0"):

@@ -1,8 +1,6 @@
 """Loggers: after kill -9 of driver, workers and loggers, each service's own library reads every
 step once; a service that fails costs a warning. And `notify`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -30,9 +28,10 @@ from ablate.shared.errors import UserError
 from ablate.shared.files import Lock
 from ablate.shared.rundir import RunDir
 
-# Two runs, in words that leave time for a kill; and two in words that don't.
-SLOW = ("sweep", "block.attn=pre,post", "model.depth=2", "train.epochs=8", "--as", "k", "seeds=1")
-TINY = ("sweep", "block.attn=pre,post", "model.depth=1", "train.steps=4", "--as", "k", "seeds=1")
+# Two runs, in words that leave time for a kill; and in words that don't.
+ROWS = ("sweep", "block.attn=pre,post", "--as", "k")
+SLOW = (*ROWS, "model.depth=2", "train.epochs=8", "seeds=1")
+TINY = (*ROWS, "model.depth=1", "train.steps=4")
 
 Facts = list[tuple[str, int, float]]  # key, step, value
 
@@ -63,11 +62,9 @@ def feeders(folder: Path) -> list[int]:
 
 def kept(shell: Shell) -> int:
     """The furthest step that a run measured and has in a checkpoint."""
-    steps = [0]
-    for path in (shell.folder / "runs" / "runs").glob("*"):
-        newest = RunDir(path).newest_step()
-        steps += [x["step"] for x in RunDir(path).read_metrics() if x["step"] <= newest]
-    return max(steps)
+    runs = [RunDir(path) for path in (shell.folder / "runs" / "runs").glob("*")]
+    steps = [x["step"] for r in runs for x in r.read_metrics() if x["step"] <= r.newest_step()]
+    return max(steps, default=0)
 
 
 def cut_off(shell: Shell, words: tuple[str, ...], beyond: int, all_of_them: bool) -> int:
@@ -76,15 +73,13 @@ def cut_off(shell: Shell, words: tuple[str, ...], beyond: int, all_of_them: bool
     driver = shell.start(*words)
     wait_for(lambda: kept(shell) > beyond or driver.poll() is not None)
     held = workers(shell.folder)
-    for pid in held:  # what follows is no race against the training
-        os.kill(pid, signal.SIGSTOP)
+    kill(held, signal.SIGSTOP)  # what follows is no race against the training
     step = kept(shell)
     files = shell.folder / "runs" / "logs" / "jsonl" / "k"
     if step:
         wait_for(lambda: any(f'"step": {step},' in f.read_text() for f in files.glob("[!.]*#*")))
     kill([driver.pid, *feeders(shell.folder), *(held if all_of_them else ())])
-    for pid in held if not all_of_them else ():
-        os.kill(pid, signal.SIGCONT)
+    kill(() if all_of_them else held, signal.SIGCONT)
     driver.wait()
     return step
 
@@ -112,13 +107,11 @@ def jsonl(logs: Path) -> Iterator[tuple[str, str, Facts]]:
 
 
 def tensorboard(logs: Path) -> Iterator[tuple[str, str, Facts]]:
-    from tensorboard.backend.event_processing.event_accumulator import (
-        STORE_EVERYTHING_SIZE_GUIDANCE,
-        EventAccumulator,
-    )
+    from tensorboard.backend.event_processing import event_accumulator as reader
 
+    every = reader.STORE_EVERYTHING_SIZE_GUIDANCE
     for folder in logs.glob("tensorboard/k/*#*"):
-        events = EventAccumulator(str(folder), STORE_EVERYTHING_SIZE_GUIDANCE).Reload()
+        events = reader.EventAccumulator(str(folder), every).Reload()
         settings = events.Tensors("configuration")[0].tensor_proto.string_val[0].decode()
         assert "| model.depth | 2 |" in settings
         assert "| sweep | k |" in settings
@@ -200,20 +193,16 @@ def test_no_step_twice_and_none_missing_after_two_kills(killed, read):
 @pytest.mark.faults
 def test_the_same_command_again_writes_nothing_twice(killed):
     """Nor where a kill came between a page and the note that it is there in full."""
-    files = {
-        file: file.stat().st_mtime_ns
-        for file in (killed.folder / "runs" / "logs").rglob("*#*")
-        if file.is_file()
-    }
+    logs = killed.folder / "runs" / "logs"
+    files = {file: file.stat().st_mtime_ns for file in logs.rglob("*#*") if file.is_file()}
     others = [name for name in installed() if name != "mlflow"]  # which is asked, and takes long
-    killed(*SLOW, "launcher=inline", f"logger=[{','.join(others)}]")
-    wait_for(lambda: not feeders(killed.folder))
     assert files
-    assert {file: file.stat().st_mtime_ns for file in files} == files
-    for note in killed.folder.glob("runs/logs/*/k/done.jsonl"):
-        note.unlink()
-    killed(*SLOW, "launcher=inline", f"logger=[{','.join(others)}]")
-    wait_for(lambda: not feeders(killed.folder))
+    for _ in range(2):
+        killed(*SLOW, "launcher=inline", f"logger=[{','.join(others)}]")
+        wait_for(lambda: not feeders(killed.folder))
+        assert {file: file.stat().st_mtime_ns for file in files} == files
+        for note in logs.glob("*/k/done.jsonl"):
+            note.unlink()
     for read in (jsonl, tensorboard, wandb):
         if read.__name__ in others:
             test_no_step_twice_and_none_missing_after_two_kills(killed, read)
@@ -293,15 +282,21 @@ def test_a_missing_extra_is_named_with_its_remedy(monkeypatch):
 # --- What fails, and who is told ----------------------------------------------------------------
 
 
+def fed(folder: Path) -> tuple[Feeders, subprocess.Popen, list[str]]:
+    """A logger that hands on nothing yet, its process, and what is said of it."""
+    said: list[str] = []
+    feeders = Feeders({"jsonl": {"folder": ""}}, folder, "s", said.append)
+    [process] = feeders._processes.values()
+    return feeders, process, said
+
+
 def test_a_service_that_hangs_is_left_behind(monkeypatch, tmp_path):
     def hangs(told, log):
         return subprocess.Popen(["sleep", "1000"], stdin=subprocess.PIPE, start_new_session=True)
 
     monkeypatch.setattr(loggers, "_start", hangs)
     monkeypatch.setattr(loggers, "END_S", 0.1)
-    said = []
-    feeders = loggers.Feeders({"jsonl": {"folder": ""}}, tmp_path, "k", said.append)
-    [process] = feeders._processes.values()
+    feeders, process, said = fed(tmp_path)
     feeders.look()
     assert said == []
     feeders.close()
@@ -319,7 +314,6 @@ def told(tmp_path_factory) -> Shell:
     shell = Shell(tmp_path_factory.mktemp("told"))
     (shell.folder / "jsonl").write_text("a file where a folder should be")
     words = (*TINY, "launcher=inline", "seeds=3", "logger=jsonl", "logger.folder=.")
-    words = tuple(word for word in words if word != "seeds=1")
     shell(*words, f"notify=cat > told.json; : {TOKEN}")
     return shell
 
@@ -332,9 +326,7 @@ def test_a_logger_that_fails_is_one_warning_and_nothing_else(told):
 
 
 def test_a_logger_whose_log_was_removed_costs_the_sweep_nothing(tmp_path):
-    said = []
-    feeders = Feeders({"jsonl": {"folder": ""}}, tmp_path, "s", said.append)
-    [process] = feeders._processes.values()
+    feeders, process, said = fed(tmp_path)
     process.kill()
     process.wait()
     shutil.rmtree(tmp_path / "logs")
@@ -348,14 +340,11 @@ def test_a_logger_whose_log_was_removed_costs_the_sweep_nothing(tmp_path):
 def test_a_logger_that_never_had_its_turn_is_told(tmp_path):
     """Of the sweep before, whose service was slow: else a sweep would lack its logs unsaid."""
     (tmp_path / "logs").mkdir()
-    other, said = Lock(tmp_path / "logs" / ".jsonl.lock"), []
-    assert other.acquire()
-    feeders = Feeders({"jsonl": {"folder": ""}}, tmp_path, "s", said.append)
-    [process] = feeders._processes.values()
-    process.stdin.close()
-    process.wait()
-    feeders.look()
-    other.release()
+    with Lock(tmp_path / "logs" / ".jsonl.lock").held():
+        feeders, process, said = fed(tmp_path)
+        process.stdin.close()
+        process.wait()
+        feeders.look()
     [line] = said
     assert "still hands on" in line
     assert "the same command hands on what it lacks" in line
@@ -380,10 +369,10 @@ def test_the_command_stands_nowhere(told):
 
 def test_a_failed_run_is_told_and_a_command_that_fails_is_one_warning(shell):
     found = shell("config", "model.depth=1", "train.steps=4", "--format", "json").out
-    (shell.folder / "runs" / "runs" / json.loads(found)["run"] / "metrics.jsonl").mkdir(
-        parents=True
-    )
-    done = shell(*TINY, "launcher=inline", "notify=cat >> told; exit 3", code=1)
+    folder = shell.folder / "runs" / "runs" / json.loads(found)["run"]
+    (folder / "metrics.jsonl").mkdir(parents=True)
+    words = (*TINY, "seeds=1", "launcher=inline", "notify=cat >> told; exit 3")
+    done = shell(*words, code=1)
     assert done.out.count("warning: notify: the command ended with exit code 3; ") == 1
     told = map(json.loads, (shell.folder / "told").read_text().splitlines())
     said = {one["event"]: one for one in told}
@@ -394,24 +383,26 @@ def test_a_failed_run_is_told_and_a_command_that_fails_is_one_warning(shell):
     assert said["end"]["line"].startswith(f"{where}{failed}")
 
 
-def test_a_command_that_hangs_is_killed_with_what_it_started(monkeypatch, tmp_path):
-    monkeypatch.setattr(loggers, "LIMIT_S", 0.5)
-    pids, said = tmp_path / "pids", []
-    command = f"echo $$ >> {pids}; sleep 1000 & echo $! >> {pids}; wait"
+def notified(command: str) -> list[str]:
+    """What is said of a command that is told something."""
+    said: list[str] = []
     notifier = loggers.Notifier(command, said.append)
     notifier.send({})
     notifier.close()
-    [line] = said
+    return said
+
+
+def test_a_command_that_hangs_is_killed_with_what_it_started(monkeypatch, tmp_path):
+    monkeypatch.setattr(loggers, "LIMIT_S", 0.5)
+    pids = tmp_path / "pids"
+    [line] = notified(f"echo $$ >> {pids}; sleep 1000 & echo $! >> {pids}; wait")
     assert line.startswith("warning: notify: the command took more than 0 s, and was killed; ")
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.read_text().split()))
 
 
 def test_no_list_of_processes_shows_the_command(tmp_path):
-    said, out = [], tmp_path / "out"
-    command = f"cat /proc/$PPID/cmdline /proc/$$/cmdline > {out}; : {TOKEN}"
-    notifier = loggers.Notifier(command, said.append)
-    notifier.send({})
-    notifier.close()
+    out = tmp_path / "out"
+    said = notified(f"cat /proc/$PPID/cmdline /proc/$$/cmdline > {out}; : {TOKEN}")
+    assert said == []
     assert "timeout" in out.read_text()
     assert TOKEN not in out.read_text()
-    assert said == []

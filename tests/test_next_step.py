@@ -1,8 +1,6 @@
 """The rules of `next_step`, row by row, and that nothing is left out of them; and that the driver
 that goes by it starts no run for ever."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -17,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_ledger import small_plan
-from test_liveness import Quiet
+from test_liveness import Elsewhere, Quiet
 
 from ablate.running import disk
 from ablate.running.driver import Drive
@@ -32,68 +30,53 @@ from ablate.store.store import Store
 LIMIT = 3
 
 
-def step(
-    status: str, *, result=False, refused=False, alive=False, exit=None, **counters
-) -> NextStep:
-    state = RunState(status=status, **counters)
-    known = {"result": result, "refused": refused, "alive": alive}
-    return next_step(state, **known, exit=exit, attempts=LIMIT)
+def step(status, *, result=False, refused=False, alive=False, exit=None, **counters) -> NextStep:
+    known = {"result": result, "refused": refused, "alive": alive, "exit": exit}
+    return next_step(RunState(status=status, **counters), **known, attempts=LIMIT)
 
 
 TABLE = [
     # result there, alive: it is tearing down
-    (dict(status="started", result=True, alive=True), NextStep(None, "wait")),
-    (dict(status="finished", result=True, alive=True), NextStep(None, "wait")),
+    ("started finished", dict(result=True, alive=True), (None, "wait")),
     # result there, not alive, status not final: record what it says
-    (dict(status="planned", result=True), NextStep("result", "leave")),
-    (dict(status="started", result=True), NextStep("result", "leave")),
-    (dict(status="failed", result=True), NextStep("result", "leave")),
+    ("planned started failed cancelled", dict(result=True), ("result", "leave")),
     # final, but no whole result in the folder
-    (dict(status="finished"), NextStep("interrupted", "start")),
-    (dict(status="diverged"), NextStep("interrupted", "start")),
+    ("finished diverged", {}, ("interrupted", "start")),
     # alive: adopt, whatever the status
-    (dict(status="finished", alive=True), NextStep(None, "adopt")),
-    (dict(status="started", alive=True), NextStep(None, "adopt")),
-    (dict(status="failed", alive=True), NextStep(None, "adopt")),
-    (dict(status="planned", alive=True), NextStep(None, "adopt")),
+    ("finished started failed planned", dict(alive=True), (None, "adopt")),
     # what lies there as its result is none: it goes, and counts unless it was recorded once
-    (dict(status="started", refused=True), NextStep("died", "again")),
-    (dict(status="failed", refused=True), NextStep("died", "again")),
-    (dict(status="finished", refused=True), NextStep("interrupted", "again")),
-    (dict(status="started", refused=True, alive=True), NextStep(None, "adopt")),
+    ("started failed", dict(refused=True), ("died", "again")),
+    ("finished", dict(refused=True), ("interrupted", "again")),
+    ("started", dict(refused=True, alive=True), (None, "adopt")),
     # planned, interrupted: start
-    (dict(status="planned"), NextStep(None, "start")),
-    (dict(status="interrupted"), NextStep(None, "start")),
+    ("planned interrupted", {}, (None, "start")),
     # started, attempts left / none left
-    (dict(status="started", attempts=2), NextStep("interrupted", "start")),
-    (dict(status="started", attempts=3), NextStep("failed", "leave")),
+    ("started", dict(attempts=2), ("interrupted", "start")),
+    ("started", dict(attempts=3), ("failed", "leave")),
     # an exception fails at once; a stop, a full disk and a lack of devices never count
-    (dict(status="started", exit="failed"), NextStep("failed", "leave")),
-    (dict(status="started", exit="stopped", attempts=3), NextStep("interrupted", "start")),
-    (dict(status="started", exit="disk full", attempts=3), NextStep("interrupted", "start")),
-    (dict(status="started", exit="no device", attempts=3), NextStep("interrupted", "start")),
+    ("started", dict(exit="failed"), ("failed", "leave")),
+    ("started", dict(exit="stopped", attempts=3), ("interrupted", "start")),
+    ("started", dict(exit="disk full", attempts=3), ("interrupted", "start")),
+    ("started", dict(exit="no device", attempts=3), ("interrupted", "start")),
     # out of memory or hung: once more, then no more
-    (dict(status="started", exit="oom"), NextStep("oom", "again")),
-    (dict(status="oom", oom=1), NextStep(None, "start")),
-    (dict(status="oom", oom=2), NextStep(None, "leave")),
-    (dict(status="hung", hung=1), NextStep(None, "start")),
-    (dict(status="hung", hung=2), NextStep(None, "leave")),
+    ("started", dict(exit="oom"), ("oom", "again")),
+    ("oom", dict(oom=1), (None, "start")),
+    ("oom", dict(oom=2), (None, "leave")),
+    ("hung", dict(hung=1), (None, "start")),
+    ("hung", dict(hung=2), (None, "leave")),
     # held by the user: left, but a worker that it still has is adopted, to be stopped
-    (dict(status="skipped"), NextStep(None, "leave")),
-    (dict(status="cancelled"), NextStep(None, "leave")),
-    (dict(status="cancelled", alive=True), NextStep(None, "adopt")),
-    (dict(status="cancelled", result=True), NextStep("result", "leave")),
+    ("skipped cancelled", {}, (None, "leave")),
+    ("cancelled", dict(alive=True), (None, "adopt")),
     # failed: left alone; results: left alone
-    (dict(status="failed"), NextStep(None, "leave")),
-    (dict(status="finished", result=True), NextStep(None, "leave")),
-    (dict(status="diverged", result=True), NextStep(None, "leave")),
-    (dict(status="pruned", result=True), NextStep(None, "leave")),
+    ("failed", {}, (None, "leave")),
+    ("finished diverged pruned", dict(result=True), (None, "leave")),
 ]
 
 
-@pytest.mark.parametrize(("given", "expected"), TABLE)
-def test_each_row_of_the_state_table(given, expected):
-    assert step(**given) == expected
+@pytest.mark.parametrize(("statuses", "given", "expected"), TABLE)
+def test_each_row_of_the_state_table(statuses, given, expected):
+    for status in statuses.split():
+        assert step(status, **given) == NextStep(*expected)
 
 
 def test_it_is_total_and_never_trains_what_has_a_result():
@@ -101,9 +84,8 @@ def test_it_is_total_and_never_trains_what_has_a_result():
     for status, result, alive, exit, count in itertools.product(
         get_args(Status), (False, True), (False, True), exits, range(5)
     ):
-        got = step(
-            status, result=result, alive=alive, exit=exit, attempts=count, oom=count, hung=count
-        )
+        counts = dict.fromkeys(("attempts", "oom", "hung"), count)
+        got = step(status, result=result, alive=alive, exit=exit, **counts)
         assert got.then in ("start", "adopt", "wait", "leave", "again")
         if result or alive:
             assert got.then not in ("start", "again")
@@ -127,18 +109,13 @@ class End(NamedTuple):
     lingers: bool
 
 
+WORDS = (rundir.STOPPED, rundir.DISK_FULL, rundir.OOM, rundir.LOST, rundir.NO_DEVICE)
+RESULTS = (b"", b"[]", b'{"status": "done"}', b'{"status": "finished", "step": 1e999}')
 ENDS = st.builds(
     End,
-    exit=st.sampled_from(
-        [
-            *(None, None, rundir.STOPPED, rundir.DISK_FULL, rundir.OOM, rundir.LOST),
-            *(rundir.NO_DEVICE, rundir.ROTTEN, rundir.FAILED, "unheard of"),
-        ]
-    ),
+    exit=st.sampled_from([None, None, *WORDS, rundir.ROTTEN, rundir.FAILED, "unheard of"]),
     code=st.sampled_from([0, 1, -9, 74, rundir.EXIT_TAKEN, 79]),
-    result=st.sampled_from(
-        [None, None, b"", b"[]", b'{"status": "done"}', b'{"status": "finished", "step": 1e999}']
-    ),
+    result=st.sampled_from([None, None, *RESULTS]),
     hangs=st.booleans(),
     lingers=st.booleans(),
 )
@@ -147,26 +124,21 @@ MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None  # where nothing wait
 MORE = 1 + 1 + 6 + 2
 
 
-class Ends:
+class Ends(Elsewhere):
     """A launcher whose workers end so, one after another, and never write a checkpoint."""
 
-    remote = False
-
     def __init__(self, ends: Sequence[End]) -> None:
+        super().__init__()
         self.slots = [Slot(f"s{n}", f"s{n}", "cuda") for n in range(3)]
         self.ends = ends
         self.starts: Counter[str] = Counter()
-        self.alive_for: dict[str, int] = {}  # polls
         self.ended: dict[str, tuple[RunDir, End]] = {}
-
-    def offer(self, waiting: int, without) -> tuple[str, ...]:
-        return ()
 
     def start(self, run: RunDir, slot: Slot, settled: object = None) -> None:
         end = self.ends[self.starts[run.id] % len(self.ends)]
         self.starts[run.id] += 1
         assert self.starts[run.id] <= LIMIT + MORE, "it is started for ever"
-        self.alive_for[run.id] = 10**9 if end.hangs else int(end.lingers)
+        self.left[run.id] = 10**9 if end.hangs else int(end.lingers)
         notes = {"slot": slot.name, **({"exit": end.exit} if end.exit else {})}
         run.lock.path.write_text(json.dumps(notes))
         if end.result is not None:
@@ -174,24 +146,24 @@ class Ends:
         self.ended[run.id] = run, end
 
     def alive(self, run: RunDir) -> bool:
-        return self.alive_for.get(run.id, -1) >= 0
+        return self.left.get(run.id, -1) >= 0
 
     def notes(self, run: RunDir) -> dict:
         return run.lock.notes()
 
     def stop(self, run: RunDir, now: bool = False) -> None:
-        self.alive_for[run.id] = 0
+        self.left[run.id] = 0
 
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
-        self.alive_for = {run: left - 1 for run, left in self.alive_for.items()}
-        ended = [run for run in self.ended if self.alive_for[run] < 10**8]
+        self.left = {run: left - 1 for run, left in self.left.items()}
+        ended = [run for run in self.ended if self.left[run] < 10**8]
         return {run: self.ended.pop(run)[1].code for run in ended}
 
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(ENDS, min_size=1, max_size=4))
 def test_no_sequence_of_ends_starts_a_run_for_ever_without_a_newer_checkpoint(ends):
-    now = itertools.count(step=2.0)
+    now, told = itertools.count(step=2.0), Quiet()
     with (
         tempfile.TemporaryDirectory(dir=MEMORY) as folder,
         patch.object(disk, "has_room", lambda folder, size: True),
@@ -200,7 +172,6 @@ def test_no_sequence_of_ends_starts_a_run_for_ever_without_a_newer_checkpoint(en
     ):
         launcher, store = Ends(ends), Store(Path(folder) / "runs")
         store.liveness = launcher
-        told = Quiet()
         with Ledger.driving(store) as ledger:
             given = {"attempts": LIMIT, "hang_s": 0.0}
             outcome = Drive(small_plan(), store, ledger, launcher, given, told).run()

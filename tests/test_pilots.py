@@ -1,8 +1,6 @@
 """Pilots, on an engine of processes: the launchers' contract, and what is only theirs: hosts that
 die, drivers that come back, limits, and workers that wake up after they were given up."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import itertools
@@ -18,11 +16,11 @@ from typing import Any
 import nvidia
 import process_engine
 import pytest
+from conftest import contents
 from launcher_contract import BesideContract, end, settings, until
 from test_ledger import small_plan
 
 from ablate.running.launchers import pilots, slurm
-from ablate.running.launchers import pilots as engines
 from ablate.running.launchers.pilot import NodeCache
 from ablate.running.launchers.pilots import PilotLauncher
 from ablate.shared import decoded
@@ -40,22 +38,27 @@ CPUS = settings("slurm", gpus=0, cpus=2)
 @pytest.fixture(autouse=True, scope="module")
 def quick():
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((pilots, "BEAT_S"), (pilots, "LOOK_S"), (engines, "ASK_S")):
-            patch.setattr(module, name, 0.1)
+        for name in ("BEAT_S", "LOOK_S", "ASK_S"):
+            patch.setattr(pilots, name, 0.1)
         patch.setattr(pilots, "GONE_S", 0.5)
         yield
 
 
 def offered(launcher: PilotLauncher) -> PilotLauncher:
     """Once it has slots."""
-
-    def has_slots() -> bool:
-        launcher.poll(0.1)
-        assert not launcher.offer(1, ())
-        return bool(launcher.slots)
-
-    until(has_slots)
+    until(lambda: not launcher.poll(0.1) and not launcher.offer(1, ()) and launcher.slots)
     return launcher
+
+
+@contextlib.contextmanager
+def flown(root: Path, given: dict[str, Any], jobs: int | None = 1) -> Iterator[PilotLauncher]:
+    """A launcher whose so many jobs end when it does; None: any number."""
+    (root / "cache").mkdir(parents=True)
+    made, engine = process_engine.launcher(given, root)
+    yield made
+    made.free()
+    ended = [job.wait(60) for job in engine.jobs.values()]
+    assert ended == [0] * (len(ended) if jobs is None else jobs)
 
 
 class TestPilots(BesideContract):
@@ -95,19 +98,12 @@ class TestPilots(BesideContract):
         attempts.appoint(self.store, run.id, number)
         return forked
 
-    def test_a_worker_that_was_given_up_wakes_up_and_writes_where_nobody_reads(
-        self, launcher, folder
-    ):
+    def test_a_worker_that_was_given_up_writes_where_nobody_reads(self, launcher, folder):
         """Stopped through its successor's whole run, it then goes on to a result of its own."""
         first = folder("train.steps=120")
         noted: dict[str, Any] = {}  # a read beside a write may see none
-
-        def is_training() -> bool:
-            noted.update(first.lock.notes())
-            return noted.get("step", 0) > 0
-
         launcher.start(first, launcher.slots[0])
-        until(is_training, pause=0.001)
+        until(lambda: noted.update(first.lock.notes()) or noted.get("step", 0) > 0, pause=0.001)
         os.kill(noted["pid"], signal.SIGSTOP)
         assert not first.has_result()
         second = self.again(first)
@@ -115,7 +111,7 @@ class TestPilots(BesideContract):
         assert end(launcher, second) == [0]
         attempts.publish(self.store, first.id)
         published = self.store.rundir(first.id)
-        before = files(published)
+        before = contents(published.path)
         assert "result.json" in before
         assert not published.path.is_symlink()
         assert not second.path.exists()
@@ -123,29 +119,22 @@ class TestPilots(BesideContract):
         os.kill(noted["pid"], signal.SIGCONT)
         assert end(launcher, first) == [0]
         assert first.has_result()
-        assert files(published) == before
+        assert contents(published.path) == before
 
 
 @pytest.mark.parametrize(
     ("told", "left"),
     [
+        # as squeue says it
         *(("1-02:03:04", 93784.0), ("2:03:04", 7384.0), ("5:30", 330.0), ("0:00", 0.0)),
         *(("UNLIMITED", None), ("INVALID", None), ("", None)),
-    ],
-)
-def test_the_time_left_as_squeue_says_it(told, left):
-    assert slurm.seconds(told) == left
-
-
-@pytest.mark.parametrize(
-    ("said", "limit"),
-    [
+        # as sbatch reads it
         *(("10", 600.0), ("10:30", 630.0), ("1:00:30", 3630.0), ("2-1", 176400.0)),
-        *(("1-0:30", 88200.0), ("1-0:0:5", 86405.0), ("UNLIMITED", None), ("1:2:3:4", None)),
+        *(("1-0:30", 88200.0), ("1-0:0:5", 86405.0), ("1:2:3:4", None)),
     ],
 )
-def test_a_limit_as_sbatch_reads_it(said, limit):
-    assert slurm.seconds(said) == limit
+def test_the_time_that_is_left_and_a_limit(told, left):
+    assert slurm.seconds(told) == left
 
 
 def test_a_limit_without_time_to_train_is_refused():
@@ -168,49 +157,35 @@ PAIRS = settings("slurm", gpus=4, gpus_per_run=2, jobs=3, nodes=2)
 
 def test_groups_of_a_jobs_gpus_are_its_slots(tmp_path, machine):
     machine.has([nvidia.gpu(n) for n in range(5)])
-    (tmp_path / "runs" / "cache").mkdir(parents=True)
-    made, engine = process_engine.launcher(PAIRS, tmp_path / "runs")
-    assert made.most == 2 * 2 * 3  # of jobs, nodes and pairs
-    names = [slot.name.partition("/")[2] for slot in offered(made).slots]
-    assert names == ["gpu:0+1", "gpu:2+3"]
-    made.free()
-    assert [job.wait(60) for job in engine.jobs.values()] == [0]
+    with flown(tmp_path / "runs", PAIRS) as made:
+        assert made.most == 2 * 2 * 3  # of jobs, nodes and pairs
+        names = [slot.name.partition("/")[2] for slot in offered(made).slots]
+        assert names == ["gpu:0+1", "gpu:2+3"]
 
 
 def test_where_the_number_is_open_a_job_has_groups_of_every_size(tmp_path, machine):
     machine.has([nvidia.gpu(n) for n in range(4)])
-    (tmp_path / "runs" / "cache").mkdir(parents=True)
     given = {**PAIRS, "gpus_per_run": "auto", "nodes": 1}
-    made, engine = process_engine.launcher(given, tmp_path / "runs")
-    assert (made.worlds, made.most) == ([1, 2, 4], 4 * 3)
-    slots = {slot.name.partition("/")[2]: slot for slot in offered(made).slots}
-    assert [*slots] == ["gpu:0", "gpu:1", "gpu:2", "gpu:3", "gpu:0+1", "gpu:2+3", "gpu:0+1+2+3"]
-    beside = {(a, b) for a in slots for b in slots if slots[a].takes.isdisjoint(slots[b].takes)}
-    assert ("gpu:0+1", "gpu:2+3") in beside
-    assert not {("gpu:0+1", "gpu:1"), ("gpu:0+1+2+3", "gpu:2"), ("gpu:0+1+2+3", "gpu:0+1")} & beside
-    made.offer(5, ())  # devices are waited for: five are two jobs of four
-    until(lambda: made.poll(0.1) == {} and not made.offer(5, ()) and len(made.slots) == 14)
-    made.free()
-    assert [job.wait(60) for job in engine.jobs.values()] == [0] * 2
+    with flown(tmp_path / "runs", given, jobs=2) as made:
+        assert (made.worlds, made.most) == ([1, 2, 4], 4 * 3)
+        slots = {slot.name.partition("/")[2]: slot for slot in offered(made).slots}
+        assert [*slots] == ["gpu:0", "gpu:1", "gpu:2", "gpu:3", "gpu:0+1", "gpu:2+3", "gpu:0+1+2+3"]
+        beside = {(a, b) for a in slots for b in slots if slots[a].takes.isdisjoint(slots[b].takes)}
+        assert ("gpu:0+1", "gpu:2+3") in beside
+        whole = {("gpu:0+1+2+3", "gpu:2"), ("gpu:0+1+2+3", "gpu:0+1")}
+        assert not {("gpu:0+1", "gpu:1"), *whole} & beside
+        made.offer(5, ())  # devices are waited for: five are two jobs of four
+        until(lambda: not made.poll(0.1) and not made.offer(5, ()) and len(made.slots) == 14)
 
 
 def test_a_node_with_fewer_gpus_than_a_run_takes_is_not_used(tmp_path, machine):
     machine.has([nvidia.gpu(0)])
-    (tmp_path / "runs" / "cache").mkdir(parents=True)
-    made, engine = process_engine.launcher(PAIRS, tmp_path / "runs")
-    said: list[str] = []
-
-    def is_said() -> bool:
-        made.poll(0.1)
-        said.extend(made.offer(1, ()))
-        return bool(said)
-
-    until(is_said)
-    why = "launcher.gpus_per_run: 2, and 1 GPUs are used here; give at most 1, or auto"
-    assert said[0] == f"host0: not used: {why}"
-    assert not made.slots
-    made.free()
-    assert [job.wait(60) for job in engine.jobs.values()] == [0]
+    with flown(tmp_path / "runs", PAIRS, jobs=None) as made:  # the next may be asked for
+        said: list[str] = []
+        until(lambda: made.poll(0.1) or said.extend(made.offer(1, ())) or said)
+        why = "launcher.gpus_per_run: 2, and 1 GPUs are used here; give at most 1, or auto"
+        assert said[0] == f"host0: not used: {why}"
+        assert not made.slots
 
 
 NO_GPU = "2, and runs train on CPUs; give at most 1, or auto$"
@@ -219,15 +194,9 @@ NO_GPU = "2, and runs train on CPUs; give at most 1, or auto$"
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (
-            {"gpus": 2, "gpus_per_run": 4},
-            r"4, and a node's job has 2 GPUs \(launcher.gpus\); give at most 2, or auto$",
-        ),
-        ({"gpus": 0, "gpus_per_run": 2}, "2, and runs train on CPUs; give at most 1, or auto$"),
-        (
-            {"devices": "cpu", "gpus": 2, "gpus_per_run": 2},
-            "2, and runs train on CPUs; give at most 1, or auto$",
-        ),
+        ({"gpus": 2, "gpus_per_run": 4}, r"4, and a node's job has 2 GPUs \(launcher.gpus\); give"),
+        ({"gpus": 0, "gpus_per_run": 2}, NO_GPU),
+        ({"devices": "cpu", "gpus": 2, "gpus_per_run": 2}, NO_GPU),
         ({"gpus": 8, "gpus_per_run": 3}, "expected one of auto, 1, 2, 4, 8, got 3$"),
         ({"gpus": 2, "gpus_per_run": 2, "runs_per_gpu": 2}, "a run has its GPUs alone; "),
     ],
@@ -238,27 +207,16 @@ def test_groups_that_no_node_can_have_are_refused(given, why, tmp_path):
 
 
 def test_settings_become_sbatchs_own():
-    pytest.importorskip("submitit")
-    words = {
-        "sbatch": "reservation=vit --exclusive",
-        "mem": "64G",
-        "account": "me",
-        "time": "1:0:0",
-    }
-    parameters = slurm._parameters(settings("slurm", gpus=2, cpus=8, jobs=3, **words), "name")
-    text = submitit_script(parameters)
+    submitit = pytest.importorskip("submitit.slurm.slurm")
+    own = {"sbatch": "reservation=vit --exclusive", "mem": "64G", "account": "me", "time": "1:0:0"}
+    parameters = slurm._parameters(settings("slurm", gpus=2, cpus=8, jobs=3, **own), "name")
+    text = submitit._make_sbatch_string("command", "folder", **parameters)
     for line in (
         *("job-name=name", "nodes=1", "ntasks-per-node=1", "cpus-per-task=16", "gpus-per-node=2"),
         *("account=me", "mem=64G", "time=1:0:0", "reservation=vit", "exclusive", "requeue"),
         *("signal=USR2@90",),
     ):
         assert f"\n#SBATCH --{line}\n" in text, line
-
-
-def submitit_script(parameters: dict[str, Any]) -> str:
-    from submitit.slurm.slurm import _make_sbatch_string
-
-    return _make_sbatch_string("command", "folder", **parameters)
 
 
 def test_a_host_without_the_store_or_its_data_is_no_pilot(tmp_path):
@@ -279,7 +237,8 @@ def test_a_host_without_the_store_or_its_data_is_no_pilot(tmp_path):
 
 def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch):
     """Of a driver that says nothing, or a pilot without orders, nothing may be concluded."""
-    answers = [*[OSError(errno.ESTALE, "Stale file handle")] * 3, {"beat": 1}]
+    stale = OSError(errno.ESTALE, "Stale file handle")
+    answers = [stale, stale, stale, {"beat": 1}]
 
     def read(path: Path) -> Any:
         answer = answers.pop(0)
@@ -289,7 +248,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkey
 
     monkeypatch.setattr(exchange, "read_json", read)
     assert read_object(tmp_path / "driver.json") == {"beat": 1}
-    answers += [OSError(errno.ESTALE, "Stale file handle")] * 100
+    answers += [stale] * 100
     with pytest.raises(OSError, match="Stale file handle"):
         read_object(tmp_path / "driver.json")
     answers[:] = [PermissionError(errno.EACCES, "no")]
@@ -297,9 +256,7 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkey
         read_object(tmp_path / "driver.json")
 
 
-def test_every_set_that_a_run_reads_is_copied_to_the_node_and_again_when_it_is_discarded(
-    tmp_path, monkeypatch
-):
+def test_every_set_of_a_run_is_copied_to_the_node_whenever_it_lacks(tmp_path, monkeypatch):
     shared, node = tmp_path / "runs" / "cache", tmp_path / "node"
     for name in ("own", "beside"):
         (shared / name).mkdir(parents=True)
@@ -352,26 +309,16 @@ class TestPilotsOnFuse(TestPilots):
                 assert reader.states()["a0"].status == "started"
 
 
-def files(run: RunDir) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in run.path.iterdir()}
-
-
-def test_a_cluster_that_never_answers_ends_the_sweep_and_one_that_falls_silent_does_not(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(engines, "ASK_S", 0.0)
+@pytest.mark.parametrize("first", [None, {}])
+def test_a_cluster_ends_the_sweep_where_it_never_answered(tmp_path, monkeypatch, first):
+    monkeypatch.setattr(pilots, "ASK_S", 0.0)
     monkeypatch.setattr(pilots, "LOOK_S", 0.0)
-    for first, ends in ((None, True), ({}, False)):
-        root = tmp_path / str(ends)
-        (root / "cache").mkdir(parents=True)
-        made, engine = process_engine.launcher(CPUS, root)
+    ends = pytest.raises(Failure, match=r"^launcher=slurm: the cluster gives no answer; ")
+    with flown(tmp_path / "runs", CPUS, jobs=0) as made:
         answers = itertools.chain([first], itertools.repeat(None))
-        monkeypatch.setattr(engine, "states", answers.__next__)
+        monkeypatch.setattr(made._jobs._engine, "states", answers.__next__)
         said: list[str] = []
-        with pytest.raises(Failure) if ends else contextlib.nullcontext() as raised:
+        with ends if first is None else contextlib.nullcontext():
             while not any("gives no answer" in line for line in said):
                 said += made.offer(0, ())
                 made.poll(0.05)
-        if ends:
-            assert str(raised.value).startswith("launcher=slurm: the cluster gives no answer; ")
-        made.free()

@@ -3,8 +3,6 @@
 Most on files alone, as the other side would have written them; what a signal does on processes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
@@ -24,7 +22,6 @@ from test_pilots import CPUS, offered
 
 from ablate.planning.compose import resolve
 from ablate.running.launchers import pilots
-from ablate.running.launchers import pilots as engines
 from ablate.running.launchers.local import Inline
 from ablate.running.launchers.pilots import PilotLauncher
 from ablate.shared.errors import Failure
@@ -39,8 +36,8 @@ pytestmark = pytest.mark.faults
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    for module, name in ((pilots, "BEAT_S"), (pilots, "LOOK_S"), (engines, "ASK_S")):
-        monkeypatch.setattr(module, name, 0.05)
+    for name in ("BEAT_S", "LOOK_S", "ASK_S"):
+        monkeypatch.setattr(pilots, name, 0.05)
     monkeypatch.setattr(pilots, "GONE_S", 0.3)
 
 
@@ -52,7 +49,7 @@ class Silent:
         self.tokens: list[str] = []
         self.cancelled: list[str] = []
 
-    def __call__(self, token: str) -> Silent:
+    def __call__(self, token: str) -> "Silent":
         self.tokens.append(token)
         return self
 
@@ -89,20 +86,20 @@ def ordered(pilot: PilotDir, *given: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def shared(tmp_path) -> tuple[Store, PilotDir]:
-    """A store with a pilot of job 1, and the first attempts of `x0` and `y0`."""
+    """A store with a pilot of job 1, and the first attempts of `x0`, which it trains, and `y0`."""
     store, pilot = Store(tmp_path / "runs"), PilotDir(tmp_path / "runs" / "pilots" / "p1")
     pilot.create()
     for run in ("x0", "y0"):
         attempts.attempt_folder(store, run, 1).create({})
         attempts.appoint(store, run, 1)
+    ordered(pilot, "1/x0")
+    wrote(pilot, 1, {"1/x0": {"step": 3}})
     return store, pilot
 
 
 def test_who_waits_for_its_turn_begins_with_the_orders_of_that_moment(shared):
     """Made while another drives, which then ends one run, begins the next, and dies."""
     store, pilot = shared
-    ordered(pilot, "1/x0")
-    wrote(pilot, 1, {"1/x0": {"step": 3}})
     engine = Silent("1")
     waits = PilotLauncher(CPUS, store.cache, engine)
     write_proof(store.root, "of the other")
@@ -134,10 +131,10 @@ def test_who_only_asks_writes_no_orders(shared):
 # --- Given up ---------------------------------------------------------------------------------
 
 
-def told(launcher: PilotLauncher, seconds: float = 60.0) -> tuple[dict[str, int], list[str]]:
+def told(launcher: PilotLauncher) -> tuple[dict[str, int], list[str]]:
     """Exit codes and lines, once there are codes."""
     lines: list[str] = []
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + 60
     while not (exits := launcher.poll(0.05)):
         assert time.monotonic() < deadline, "told of nothing"
         lines += launcher.offer(0, ())
@@ -168,8 +165,6 @@ class Clock:
 def test_a_pilot_whose_job_is_gone_is_given_up_once_it_is_silent(shared, monkeypatch, how, code):
     monkeypatch.setattr(pilots, "time", Clock())
     store, pilot = shared
-    ordered(pilot, "1/x0")
-    wrote(pilot, 1, {"1/x0": {"step": 3}})
     made = PilotLauncher(CPUS, store.cache, Silent(end=how))
     made.offer(0, ())
     beats = itertools.count(2)
@@ -191,36 +186,30 @@ def test_a_pilot_whose_job_is_gone_is_given_up_once_it_is_silent(shared, monkeyp
     made.free()
 
 
-def test_jobs_that_end_before_their_pilots_are_seen_end_the_sweep_unless_they_were_taken_away(
-    tmp_path,
-):
+def test_jobs_that_end_unseen_end_the_sweep_unless_they_were_taken_away(tmp_path):
     (tmp_path / "cache").mkdir()
     asked: list[str] = []
     engine = Silent(end="CANCELLED by 0")
     engine.submit = lambda count, without: asked.append(f"{len(asked)}") or asked[-1:]
     made = PilotLauncher(CPUS | {"jobs": 1}, tmp_path / "cache", engine)
-    lines: list[str] = []
 
-    def drive() -> None:
+    def drive(said: list[str]) -> None:
         made.poll(0.02)
-        lines.extend(made.offer(1, ()))
+        said.extend(made.offer(1, ()))
 
-    until(lambda: drive() or len(asked) > engines.UNSEEN + 1)  # each once the one before has ended
+    lines: list[str] = []
+    until(lambda: drive(lines) or len(asked) > pilots.UNSEEN + 1)  # after the end of the one before
     assert lines == []
     engine.end = "FAILED"
-    with pytest.raises(
-        Failure, match=r"^no node can be used: job \d+ ended before .*: see \d+.log$"
-    ):
-        until(drive)
+    no_node = r"^no node can be used: job \d+ ended before .*: see \d+.log$"
+    with pytest.raises(Failure, match=no_node):
+        until(lambda: drive(lines))
     made.free()
 
 
 def test_a_slow_answer_on_a_jobs_end_holds_nobody_up(shared):
-    store, pilot = shared
-    ordered(pilot, "1/x0")
-    wrote(pilot, 1, {"1/x0": {"step": 3}})
-    answered = threading.Event()
-    engine = Silent()
+    store, _ = shared
+    answered, engine = threading.Event(), Silent()
     engine.ended = lambda job: answered.wait(60) and "FAILED"
     made = PilotLauncher(CPUS, store.cache, engine)
     since = time.monotonic()
@@ -263,10 +252,8 @@ def test_a_driver_beats_before_it_builds_models_and_decodes(shell, monkeypatch):
 
     monkeypatch.setattr(Inline, "offer", offer)
     monkeypatch.setattr(Inline, "warm", lambda launcher: pytest.fail("it prepares"))
-    assert (
-        "offered to 0"
-        in shell("sweep", "block.attn=pre,post", *TINY, "launcher=inline", code=1).err
-    )
+    words = ("sweep", "block.attn=pre,post", *TINY, "launcher=inline")
+    assert "offered to 0" in shell(*words, code=1).err
 
 
 def test_nodes_must_see_the_data_that_was_there_when_the_first_run_began(tmp_path):
@@ -289,15 +276,10 @@ def test_nodes_must_see_the_data_that_was_there_when_the_first_run_began(tmp_pat
 # --- On processes -----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.getbasetemp() / "contract-cache"
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
 @pytest.fixture
-def store(tmp_path, cache) -> Store:
+def store(tmp_path, tmp_path_factory) -> Store:
+    cache = tmp_path_factory.getbasetemp() / "contract-cache"
+    cache.mkdir(exist_ok=True)
     made = Store(tmp_path / "runs")
     made.root.mkdir()
     made.cache.symlink_to(cache)
@@ -318,12 +300,14 @@ def launched(store) -> Iterator[Callable[..., tuple[PilotLauncher, Processes]]]:
         yield launch
 
 
-def attempt(store: Store) -> RunDir:
-    """The first of a run that takes long."""
+def training(made: PilotLauncher, store: Store) -> RunDir:
+    """The first attempt of a run that takes long, which a worker trains."""
     tree, run = resolve([TINY[0], *LONG], store.root)
     folder = attempts.attempt_folder(store, run, 1)
     folder.create(tree)
     attempts.appoint(store, run, 1)
+    made.start(folder, offered(made).slots[0])
+    until(lambda: trains(made, folder))
     return folder
 
 
@@ -335,14 +319,10 @@ def family(pid: int) -> Iterator[int]:
             yield from family(int(child))
 
 
-def test_a_worker_is_adopted_and_a_signal_to_every_process_of_its_job_leaves_a_checkpoint(
-    store, launched
-):
+def test_an_adopted_worker_leaves_a_checkpoint_at_a_signal_to_its_job(store, launched):
     """Slurm's, before a limit: it reaches the workers, too, and the server that forks them."""
     first, engine = launched(checkpoint_s=1000)
-    run = attempt(store)
-    first.start(run, offered(first).slots[0])
-    until(lambda: trains(first, run))
+    run = training(first, store)
     second = PilotLauncher(CPUS | {"checkpoint_s": 1000}, store.cache, lambda token: engine)
     second.offer(0, ())
     until(lambda: trains(second, run))
@@ -357,17 +337,13 @@ def test_a_worker_is_adopted_and_a_signal_to_every_process_of_its_job_leaves_a_c
     second.free()
 
 
-def test_a_pilot_that_was_cut_off_is_given_up_and_kills_its_workers_when_it_comes_back(
-    store, launched, monkeypatch
-):
+def test_a_pilot_that_was_cut_off_kills_its_workers_when_it_is_back(store, launched, monkeypatch):
     """Its node hears of no `scancel`."""
     made, engine = launched()
     cancelled: list[str] = []
     monkeypatch.setattr(engine, "cancel", cancelled.extend)
-    run, job = attempt(store), engine.jobs
-    made.start(run, offered(made).slots[0])
-    until(lambda: trains(made, run))
-    os.kill(job["0"].pid, signal.SIGSTOP)
+    run, job = training(made, store), engine.jobs["0"]
+    os.kill(job.pid, signal.SIGSTOP)
     monkeypatch.setattr(pilots, "STALE_S", 0.5)
     exits, (line,) = told(made)
     assert exits == {run.id: EXIT_AWAY}
@@ -376,15 +352,13 @@ def test_a_pilot_that_was_cut_off_is_given_up_and_kills_its_workers_when_it_come
     assert made.slots == []
     assert cancelled == ["0"]
     assert run.lock.is_held()
-    os.kill(job["0"].pid, signal.SIGCONT)
-    assert job["0"].wait(60) == 0
+    os.kill(job.pid, signal.SIGCONT)
+    assert job.wait(60) == 0
     until(lambda: not run.lock.is_held())
     assert "exit" not in run.lock.notes()
 
 
-def test_a_pilot_whose_job_is_about_to_end_takes_no_run_and_another_job_is_asked_for(
-    store, launched
-):
+def test_a_pilot_whose_job_is_about_to_end_makes_way_for_another(store, launched):
     made, engine = launched(jobs=1)
     engine.limit = 3.0  # of which half is too short for a run
     (slot, *_) = offered(made).slots

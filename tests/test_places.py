@@ -1,7 +1,5 @@
 """When a sweep stops by itself: a table of endings, row by row; then a real sweep."""
 
-from __future__ import annotations
-
 import random
 from types import SimpleNamespace
 
@@ -22,19 +20,14 @@ from ablate.store.events import RunState
 FEW = "abcdef"
 
 
-def add(endings: list[Ending], ending: Ending, proven=(), works=False, variants=FEW) -> int:
+def add(endings: list[Ending], ending: Ending, variants=FEW, proven=(), works=False) -> int:
     endings.append(ending)
-    return failures_alike(endings, len(variants), proven, works)
+    return failures_alike(endings, len(variants), [(v, "") for v in proven], works)
 
 
-def row(text: str, variants: str = FEW, proven: str = "", works: bool = False) -> int:
-    """What a drive hears after these endings on a place: `a1!` is a run of variant a, seed 1, that
-    failed at once with the error "!", `a1` one that worked."""
-    endings, said = [], 0
-    for name in text.split():
-        ending = Ending(name[:2], (name[0], ""), name[2:])
-        said = add(endings, ending, {(v, "") for v in proven}, works, variants)
-    return said
+def ending(run: str, kind: str = "!", **more) -> Ending:
+    """Of a run whose variant is its first letter."""
+    return Ending(run, (run[0], ""), kind, **more)
 
 
 TABLE = [
@@ -64,37 +57,33 @@ TABLE = [
 
 @pytest.mark.parametrize(("text", "more", "said"), TABLE)
 def test_each_row(text, more, said):
-    assert row(text, **more) == said
+    """`a1!` is a run of variant a, seed 1, that failed at once with the error "!", `a1` worked."""
+    endings = []
+    heard = [add(endings, ending(name[:2], name[2:]), **more) for name in text.split()]
+    assert heard[-1] == said
 
 
 def test_deaths_by_a_signal_end_no_sweep_while_attempts_are_left():
-    endings, said = [], []
-    for attempt in (1, 2, 3):
-        for run in ("a1", "b1", "c1"):
-            ending = Ending(run, (run[0], ""), "!", spared=attempt < 3)
-            said.append(add(endings, ending))
+    endings, runs = [], [(run, attempt < 3) for attempt in (1, 2, 3) for run in ("a1", "b1", "c1")]
+    said = [add(endings, ending(run, spared=spared)) for run, spared in runs]
     assert said == [0] * 8 + [3]
 
 
 def test_never_more_than_so_many_fail_alike_in_a_row_whatever_has_worked():
     draw = random.Random(0)
     for _ in range(200):
+        endings = [ending("x", "")]
         runs = [f"{draw.choice(FEW)}{n:03}" for n in range(1, AT_MOST + 1)]
-        endings = []
-        add(endings, Ending("x", ("x", ""), ""), works=True)
-        said = [add(endings, Ending(run, (run[0], ""), "!"), works=True) for run in runs]
+        said = [add(endings, ending(run), works=True) for run in runs]
         assert said == [0] * (AT_MOST - 1) + [AT_MOST]
 
 
 def test_one_variant_that_fails_with_each_of_its_seeds_stops_no_sweep():
-    endings = []
-    add(endings, Ending("x", ("x", ""), ""), works=True)
+    endings = [ending("x", "")]
     for seed in range(3 * AT_MOST):
-        ending = Ending(f"a{seed}", ("a", ""), "!")
-        assert add(endings, ending, works=True) == 0
-    for name, said in (("b", 0), ("c", 3 * AT_MOST + 2)):
-        ending = Ending(f"{name}1", (name, ""), "!")
-        assert add(endings, ending, works=True) == said
+        assert add(endings, ending(f"a{seed}"), works=True) == 0
+    assert add(endings, ending("b1"), works=True) == 0
+    assert add(endings, ending("c1"), works=True) == 3 * AT_MOST + 2
 
 
 def test_places_are_apart():

@@ -1,7 +1,5 @@
 """A step's micro-batches, summed in one order: the same bits on one rank and on several."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -60,19 +58,20 @@ def summed(parts: list[list[torch.Tensor]]) -> list[torch.Tensor]:
     return [a + b for a, b in zip(left, right, strict=True)]
 
 
+def same(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
 @pytest.mark.parametrize("micro", [16, 8, 4, 2, 1])
 def test_a_steps_gradient_is_a_balanced_tree_of_its_micro_batches(micro):
     training = begun({"train.micro_batch": micro, "model.depth": 1})
     parts = [gradients(training, rows) for rows in training.micro_batches()]
-    images, target = training.inputs()
-    training.task.backward(training, images, target, {})
+    training.task.backward(training, *training.inputs(), {})
     found = [p.grad for p in training.model.parameters()]
-    assert all(torch.equal(a, b) for a, b in zip(found, summed(parts), strict=True))
+    assert same(found, summed(parts))
     if micro == 2:  # else this would say nothing of the order
-        folded = parts[0]
-        for part in parts[1:]:
-            folded = [a + b for a, b in zip(folded, part, strict=True)]
-        assert not all(torch.equal(a, b) for a, b in zip(found, folded, strict=True))
+        folded = [sum(rest, first) for first, *rest in zip(*parts, strict=True)]
+        assert not same(found, folded)
 
 
 BEFORE = {  # ids of runs from before sums were trees, by their micro-batch
@@ -92,21 +91,19 @@ def test_runs_of_four_micro_batches_have_ids_of_their_own(micro):
 @pytest.mark.parametrize("norm", ["batchnorm", "switchnorm"])
 def test_running_statistics_are_taken_in_by_the_order_of_the_micro_batches(norm):
     training = begun({"norm": norm, "train.micro_batch": 4, "model.depth": 1})
-    norms = [m for m in training.model.modules() if hasattr(m, "momentum")]
-    seen, kept = [[] for _ in norms], 0.9
-    for module, rows in zip(norms, seen, strict=True):
+    seen = {m: [] for m in training.model.modules() if hasattr(m, "momentum")}
+    for module in seen:
         module.register_forward_pre_hook(
-            lambda _, inputs, rows=rows: rows.append(inputs[0].detach().double().flatten(0, -2))
+            lambda module, inputs: seen[module].append(inputs[0].detach().double().flatten(0, -2))
         )
     training.step()
-    for module, rows in zip(norms, seen, strict=True):
+    for module, rows in seen.items():
         assert len(rows) == 4
         mean = torch.zeros(rows[0].shape[1], dtype=torch.float64)
-        var = torch.ones_like(mean) * isinstance(module, BatchNorm)
+        var = torch.ones_like(mean)
         for values in rows:
-            mean = kept * mean + (1 - kept) * values.mean(0)
-            if isinstance(module, BatchNorm):
-                var = kept * var + (1 - kept) * values.var(0)
+            mean = 0.9 * mean + 0.1 * values.mean(0)
+            var = 0.9 * var + 0.1 * values.var(0)
         torch.testing.assert_close(module.mean.double(), mean)
         if isinstance(module, BatchNorm):
             torch.testing.assert_close(module.var.double(), var)
@@ -123,10 +120,14 @@ def answers(shell: Shell) -> dict[str, tuple]:
     """What each run came to, but for times and places."""
     found = {}
     for folder in (shell.folder / "runs" / "runs").iterdir():
-        result = json.loads((folder / "result.json").read_text())
-        same = {key: value for key, value in result.items() if key not in PLACES}
-        found[folder.name] = json.dumps(same), (folder / "predictions.npy").read_bytes()
+        same = json.loads((folder / "result.json").read_text())
+        same = json.dumps({key: value for key, value in same.items() if key not in PLACES})
+        found[folder.name] = same, (folder / "predictions.npy").read_bytes()
     return found
+
+
+def predictions(found: dict[str, tuple]) -> dict[str, bytes]:
+    return {run: table for run, (_, table) in found.items()}
 
 
 def on(ranks: int, folder: Path, *words: str) -> dict[str, tuple]:
@@ -148,12 +149,8 @@ TASKS = {
     ),
     "fine-tuned": (*QUICK, *SPLIT, "stem=none,dpn", "optim.lr=0.001"),
     "few-shot": (
-        *QUICK[:3],
-        *SPLIT[1:],
-        "seeds=1",
-        "task=fewshot",
-        "stem=none,dpn",
-        "eval.batch=50",
+        *(*QUICK[:3], *SPLIT[1:], "seeds=1"),
+        *("task=fewshot", "stem=none,dpn", "eval.batch=50"),
     ),
     "contrastive": (
         *("table4", "--scale", "digits", "train.steps=4", "optim.warmup_steps=1", "seeds=1"),
@@ -186,26 +183,25 @@ def test_segmentation_on_four_ranks_has_the_bits_of_one(tmp_path):
     assert on(1, tmp_path, *words) == on(4, tmp_path, *words)
 
 
-TWO = "launcher.cores_per_run=2"
+TWO, THREE = "launcher.cores_per_run=2", "launcher.cores_per_run=3"
 OF_SLURM = ("launcher=slurm", "launcher.gpus=2", "launcher.gpus_per_run=2")
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
-    {
-        (TWO, "train.micro_batch=null"): "2 ranks can't share the 1 micro-batches of a step",
-        (*OF_SLURM, "train.micro_batch=null"): "2 ranks can't share the 1 micro-batches",
-        (TWO, "train.batch=48", "train.micro_batch=16"): "a power of two of micro-batches",
-        (TWO, "norm=layernorm,powernorm"): "powernorm reads in each micro-batch what",
-        (TWO, "norm=layernorm,batchnorm", "train.micro_batch=32"): (
-            "train.micro_batch: running statistics of 2 micro-batches can't be gathered; give at "
-            "most 16, or one rank (batchnorm)"
-        ),
+    [
+        ((TWO, "train.micro_batch=null"), "2 ranks can't share the 1 micro-batches of a step"),
+        ((*OF_SLURM, "train.micro_batch=null"), "2 ranks can't share the 1 micro-batches"),
+        ((TWO, "train.batch=48", "train.micro_batch=16"), "a power of two of micro-batches"),
+        ((TWO, "norm=layernorm,powernorm"), "powernorm reads in each micro-batch what"),
         (
-            "launcher.cores_per_run=3",
-        ): "launcher.cores_per_run: expected one of auto, 1, 2, 4, 8, got 3",
-        ("launcher=inline", TWO): r"launcher.cores_per_run: is a setting of launcher=local",
-    }.items(),
+            (TWO, "norm=layernorm,batchnorm", "train.micro_batch=32"),
+            "train.micro_batch: running statistics of 2 micro-batches can't be gathered; give at "
+            "most 16, or one rank (batchnorm)",
+        ),
+        ((THREE,), "launcher.cores_per_run: expected one of auto, 1, 2, 4, 8, got 3"),
+        (("launcher=inline", TWO), "launcher.cores_per_run: is a setting of launcher=local"),
+    ],
 )
 def test_what_can_not_be_the_same_is_refused_with_its_reason(words, why, shell):
     rows = () if any("norm=" in word for word in words) else ("stem=none,dpn",)
@@ -257,12 +253,12 @@ def test_a_class_of_ones_own_that_changes_as_it_is_called_is_refused_by_its_run(
     ],
 )
 def test_a_plan_says_where_ranks_do_not_promise_the_bits_of_one(models, across, why, tmp_path):
-    gpus = [Gpu(str(n), f"GPU-{n}", model, f"GPU-{n}") for n, model in enumerate(models)]
-    device = "cuda" if gpus else "cpu"
-    launcher = SimpleNamespace(worlds=[2], device=device, devices=GpuSet(tuple(gpus)))
-    variants = "variants: [{none: {stem: none}}, {dpn: {stem: dpn}}]"
-    across = f"across: {{train.deterministic: [{across}]}}"
-    (tmp_path / "two.yaml").write_text(f"base: {{data: digits}}\n{variants}\n{across}\n")
+    gpus = GpuSet(tuple(Gpu(f"{n}", f"GPU-{n}", model, "") for n, model in enumerate(models)))
+    launcher = SimpleNamespace(worlds=[2], device="cuda" if models else "cpu", devices=gpus)
+    (tmp_path / "two.yaml").write_text(
+        "base: {data: digits}\nvariants: [{none: {stem: none}}, {dpn: {stem: dpn}}]\n"
+        f"across: {{train.deterministic: [{across}]}}\n"
+    )
     cells = planned([str(tmp_path / "two.yaml")], store=tmp_path)[0].cells
     said = [why.format("equal those on one up to rounding (")] if why else []
     assert sharing.rounded(cells, launcher) == said
@@ -274,29 +270,19 @@ def test_a_table_says_where_ranks_do_not_promise_the_bits_of_one():
     plan = make_plan(["base", "near"], ("S", "B"))
     alone = plant(plan, PLANTED_TWO)
 
-    def told(**of_b: object) -> list[str]:
-        """Of runs on four ranks; `of_b`: what is noted in those of column B."""
-        found = {
-            run: {**result, "ranks": 4, "deterministic": True, **(of_b if "@B" in run else {})}
-            for run, result in alone.items()
-        }
-        return said_of(found)
+    def told(of="@B", on="cpu", **noted: object) -> list[str]:
+        """Of runs on four ranks; what is noted is in those whose ids have `of`."""
+        four = {"ranks": 4, "deterministic": True, "device": on}
+        found = {run: {**one, **four, **(noted if of in run else {})} for run, one in alone.items()}
+        return [text for text in tabulate(plan, found).texts("caption") if "rounding" in text]
 
-    def said_of(found: dict) -> list[str]:
-        return [t for t in tabulate(plan, found).texts("caption") if "rounding" in t]
-
-    assert told() == []
-    assert told(ranks=1, deterministic=False) == []
     said = "everal ranks shared runs, equal up to rounding: "
+    assert told() == told(ranks=1, deterministic=False) == []
     assert told(deterministic=False) == []  # on a CPU
     off = told(deterministic=False, device="H100")
     assert off == [f"B: s{said}deterministic algorithms were off."]
     assert told(device="H100, A100") == [f"B: s{said}devices differ (H100, A100)."]
-    mixed = {
-        run: {**one, "ranks": 2, "deterministic": True, "device": "AB"["near" in run]}
-        for run, one in alone.items()
-    }
-    assert said_of(mixed) == [f"S, B: s{said}devices differ (A, B)."]
+    assert told("near", "A", device="B") == [f"S, B: s{said}devices differ (A, B)."]
 
 
 @pytest.mark.slow
@@ -307,18 +293,24 @@ def test_an_automatic_micro_batch_leaves_eight_to_share(tmp_path):
     assert on(8, tmp_path, *words) == two
 
 
-def test_a_group_of_gpus_is_handed_to_the_ranks_of_a_run(shell, tmp_path, monkeypatch):
-    """GPUs and CUDA are a stand-in, by the same code over gloo: nothing here is said of NCCL."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    machine = nvidia.Machine(tmp_path / "machine")
-    machine.has([nvidia.gpu(0), nvidia.gpu(1)])
-    words = (*QUICK, "stem=none,dpn", "train.micro_batch=16", "--yes")
-    given = ("launcher.gpus_per_run=2", "launcher.attempts=1")
+GROUP = ",".join(nvidia.gpu(n)["uuid"] for n in (0, 1))
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch) -> nvidia.Machine:
+    """Two GPUs. They and CUDA are a stand-in, by the same code over gloo: not a word of NCCL."""
+    for key in SEEN:
+        monkeypatch.delenv(key, raising=False)
+    return nvidia.Machine(tmp_path / "machine", nvidia.gpu(0), nvidia.gpu(1))
+
+
+def test_a_group_of_gpus_is_handed_to_the_ranks_of_a_run(shell, machine, tmp_path):
+    words = (*QUICK, "stem=none,dpn", "train.micro_batch=16")
+    given = ("--yes", "launcher.gpus_per_run=2", "launcher.attempts=1")
     assert shell.end(shell.start("sweep", *words, *given, **machine.stand_in)).code == 0
-    pair = ",".join(nvidia.gpu(n)["uuid"] for n in (0, 1))
-    assert {visible for what, visible, _ in machine.touched() if what == "run"} == {pair}
-    found, alone = answers(shell), on(1, tmp_path / "alone", *words[:-1], "launcher.devices=cpu")
-    assert {key: value[1] for key, value in found.items()} == {k: v[1] for k, v in alone.items()}
+    assert {visible for what, visible, _ in machine.touched() if what == "run"} == {GROUP}
+    alone = on(1, tmp_path / "alone", *words, "launcher.devices=cpu")
+    assert predictions(answers(shell)) == predictions(alone)
 
 
 # --- Trainers of one's own ------------------------------------------------------------------------
@@ -351,9 +343,12 @@ def main(settings, run):
 """
 
 
-def own(shell: Shell, text: str, setting: str, env=None, **declared: object) -> Path:
+def own(shell: Shell, text: str, setting: str, metrics: str, env=None, **declared: object) -> Path:
     """Train a trainer of one's own once; the folder of its run."""
     sweep = {"base": {"trainer": "pair"}, "variants": [{"one": {}}], "seeds": 1}
+    declared["metrics"] = {key: {"direction": "more"} for key in metrics.split()}
+    if "command" in declared:
+        declared |= {"result": {"file": "result.json"}, "code": ["pair.py"]}
     for folder, tree in {"conf/trainer/pair": declared, "sweeps/one": sweep}.items():
         (shell.folder / folder).parent.mkdir(parents=True)
         (shell.folder / f"{folder}.yaml").write_text(json.dumps(tree))
@@ -365,24 +360,14 @@ def own(shell: Shell, text: str, setting: str, env=None, **declared: object) -> 
 
 
 @pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_a_command_is_given_the_gpus_of_its_group(number, shell, tmp_path, monkeypatch):
-    for key in SEEN:
-        monkeypatch.delenv(key, raising=False)
-    machine = nvidia.Machine(tmp_path / "machine")
-    machine.has([nvidia.gpu(0), nvidia.gpu(1)])
-    folder = own(
-        *(shell, PROGRAM, f"launcher.gpus_per_run={number}"),
-        env=machine.stand_in,
-        command="python pair.py {gpus} {folder}",
-        metrics={"gpus": {"direction": "more"}},
-        result={"file": "result.json"},
-        code=["pair.py"],
-    )
+def test_a_command_is_given_the_gpus_of_its_group(number, shell, machine):
+    command = "python pair.py {gpus} {folder}"
+    given = (PROGRAM, f"launcher.gpus_per_run={number}", "gpus", machine.stand_in)
+    folder = own(shell, *given, command=command)
     result = RunDir(folder).read_result()
     assert (result["test"]["gpus"], result["ranks"]) == (number, number)
-    group = ",".join(nvidia.gpu(n)["uuid"] for n in range(number))
-    worlds = [None, None] if number == 1 else ["2", "2"]
-    assert json.loads((folder / "scratch" / "seen.json").read_text()) == [*worlds, group]
+    seen = [None, None, nvidia.gpu(0)["uuid"]] if number == 1 else ["2", "2", GROUP]
+    assert json.loads((folder / "scratch" / "seen.json").read_text()) == seen
 
 
 TORCHRUN = """
@@ -395,32 +380,22 @@ total = torch.tensor([distributed.get_rank() + 1])
 distributed.all_reduce(total)
 if distributed.get_rank() == 0:
     json.dump({"sum": total.item(), "n": 1}, open(f"{sys.argv[1]}/result.json", "w"))
+distributed.destroy_process_group()
 """
 
 
 @pytest.mark.faults
-def test_torchrun_itself_starts_a_process_for_each_gpu_of_the_group(shell, tmp_path, monkeypatch):
+def test_torchrun_itself_starts_a_process_for_each_gpu_of_the_group(shell, machine, monkeypatch):
     """What it sets for its processes stands, whatever its own process was given."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    machine = nvidia.Machine(tmp_path / "machine")
-    machine.has([nvidia.gpu(0), nvidia.gpu(1)])
     launch = "python -m torch.distributed.run --standalone --nproc-per-node {gpus}"
-    folder = own(
-        *(shell, TORCHRUN, "launcher.gpus_per_run=2"),
-        env=machine.stand_in,
-        command=f"{launch} pair.py {{folder}}",
-        metrics={"sum": {"direction": "more"}},
-        result={"file": "result.json"},
-        code=["pair.py"],
-    )
+    given = (TORCHRUN, "launcher.gpus_per_run=2", "sum", machine.stand_in)
+    folder = own(shell, *given, command=f"{launch} pair.py {{folder}}")
     assert RunDir(folder).read_result()["test"]["sum"] == 1 + 2
 
 
 def test_processes_of_a_trainer_find_one_another_by_what_torchrun_sets(shell):
-    metrics = {key: {"direction": "more"} for key in ("sum", "cpus")}
-    given = {"name": "pair:main", "metrics": metrics}
-    folder = own(shell, FUNCTION, "launcher.cores_per_run=2", **given)
+    folder = own(shell, FUNCTION, "launcher.cores_per_run=2", "sum cpus", name="pair:main")
     test = RunDir(folder).read_result()["test"]
     assert (test["sum"], test["cpus"]) == (2 * (1 + 2), 2)
 
@@ -436,8 +411,8 @@ def test_a_result_names_the_devices_of_all_ranks(monkeypatch):
 def test_unequal_ranks_are_named():
     assert unequal([[1, 2], [1, 2]], 5) is None
     assert unequal([[1, 2], [1, 3]], 5) == "ranks 0 and 1 of 2: weights differ at step 5"
-    three = [[1], [1], [7], [1]]
-    assert unequal(three, 5) == "rank 2 of 4: weights differ from the others' at step 5"
+    three = "rank 2 of 4: weights differ from the others' at step 5"
+    assert unequal([[1], [1], [7], [1]], 5) == three
 
 
 # --- Deaths ---------------------------------------------------------------------------------------
@@ -472,20 +447,15 @@ def gone(pid: int) -> bool:
 @pytest.mark.parametrize(
     ("number", "how"), [(signal.SIGKILL, "died (signal SIGKILL)"), (signal.SIGSTOP, "is stopped")]
 )
-def test_a_rank_that_dies_or_is_stopped_ends_the_attempt_named_and_it_goes_on(
-    number, how, shell, calm
-):
+def test_a_rank_that_dies_or_stops_is_named_and_its_run_goes_on(number, how, shell, calm):
     driver = shell.start("sweep", *LONG, *OFTEN, "launcher.cores_per_run=4", "--yes")
-    _, second, third = victims = wait_for(lambda: children(shell))
-    os.kill(second, number)
-    began = time.monotonic()
-    wait_for(lambda: all(map(gone, victims)), 20)
-    assert time.monotonic() - began < 15
+    victims = wait_for(lambda: children(shell))
+    os.kill(victims[1], number)
+    wait_for(lambda: all(map(gone, victims)), 15)
     done = shell.end(driver)
     assert done.code == 0
     assert f"rank 2 of 4 {how}" in done.out + done.err
     assert answers(shell) == calm
-    assert gone(third)
 
 
 @pytest.mark.faults
@@ -529,9 +499,7 @@ training.Training.step = step
 
 
 @pytest.mark.faults
-def test_ranks_that_are_made_unequal_end_the_attempt_named_and_the_table_is_the_calm_one(
-    shell, calm
-):
+def test_ranks_that_are_made_unequal_are_named_and_nothing_is_lost(shell, calm):
     place = shell.folder / "site"
     place.mkdir()
     tried = f"from pathlib import Path\nTRIED = Path({str(shell.folder / 'tried')!r})\n"

@@ -1,12 +1,9 @@
 """Whole writes, locks that the kernel frees, checkpoints and metrics that survive a torn file."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -33,7 +30,7 @@ def test_a_reader_never_sees_half_of_a_write(tmp_path):
         while time.monotonic() < deadline:
             assert path.read_bytes() in (a, b)
     finally:
-        writer.send_signal(signal.SIGKILL)
+        writer.kill()
         writer.wait()
     assert path.read_bytes() in (a, b)
 
@@ -61,39 +58,31 @@ time.sleep(60)
 def test_a_lock_is_held_while_its_process_lives_and_no_longer(tmp_path):
     lock = Lock(tmp_path / "lock")
     assert not lock.is_held()
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(lock.path)], stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdout.readline() == "held\n"
-    assert lock.is_held()
-    assert not lock.acquire(wait_s=0.05)
-    assert lock.notes() == {"pid": 1, "word": "held"}
-    holder.kill()
-    holder.wait()
-    holder.stdout.close()
+    words = [sys.executable, "-c", HOLD, str(lock.path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        assert lock.is_held()
+        assert not lock.acquire(wait_s=0.05)
+        assert lock.notes() == {"pid": 1, "word": "held"}
+        holder.kill()
     assert not lock.is_held()
     assert lock.notes()["word"] == "held"  # last words stay, until the next holder's
     lock.clear()
     assert lock.notes() == {}
     assert lock.acquire()
     lock.release()
-
-
-def test_torn_notes_are_no_notes(tmp_path):
-    lock = Lock(tmp_path / "lock")
-    lock.path.write_bytes(b'{"pid": 12')
+    lock.path.write_bytes(b'{"pid": 12')  # torn notes are none
     assert lock.notes() == {}
 
 
 def test_notes_are_whole_after_each_write_also_shorter_ones(tmp_path, monkeypatch):
     """Whoever reads between two writes of a holder finds them."""
     lock, pwrite, seen = Lock(tmp_path / "lock"), os.pwrite, []
-    assert lock.acquire()
     monkeypatch.setattr(os, "pwrite", lambda *what: pwrite(*what) and seen.append(lock.notes()))
     phases = ("data", "validation", "train")
-    for phase in phases:
-        lock.note(phase=phase)
-    lock.release()
+    with lock.held():
+        for phase in phases:
+            lock.note(phase=phase)
     assert seen == [{"phase": phase} for phase in phases]
 
 

@@ -1,10 +1,9 @@
 """How many devices share a run where that is open: by a forecast of the end, and for real."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import random
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -33,15 +32,14 @@ def decided(works, devices=8):
     return share(works, options, devices, 1.0)
 
 
+PARENT = work(64 * DAY, 1, "L", True)
+
+
 @pytest.mark.parametrize(
     ("works", "worlds", "ends"),
     [
         # one long parent, and children that take a few hours: by the eight, then one each
-        (
-            [work(64 * DAY, 1, "L", True), work(DAY / 4, 12, "L")],
-            {("L", True): 8, ("L", False): 1},
-            8.5,
-        ),
+        ([PARENT, work(DAY / 4, 12, "L")], {("L", True): 8, ("L", False): 1}, 8.5),
         # as many runs as devices, or many more: nothing is won
         ([work(DAY, 8)], {("", False): 1}, 1),
         ([work(DAY, 800)], {("", False): 1}, 100),
@@ -91,53 +89,45 @@ def test_a_micro_batch_that_was_settled_smaller_or_larger_narrows_the_choice(tmp
 
 def test_devices_of_a_group_at_work_are_not_tried_before_a_drive():
     """They work, and may have no room for a kernel more."""
-    names = ["g0", "g1", "g2", "g3"]
-    single = [Slot(name, name, "cuda") for name in names]
-    groups = [
-        Slot("+".join(group), "+".join(group), "cuda", ranks=len(group), group=group)
-        for group in (names[:2], names[2:], names)
-    ]
-    tried = []
+    names, tried = ["g0", "g1", "g2", "g3"], []
+    slots = [Slot(name, name, "cuda") for name in names]
+    for group in (names[:2], names[2:], names):
+        name = "+".join(group)
+        slots.append(Slot(name, name, "cuda", ranks=len(group), group=group))
 
     def unfit(slots):
         tried.extend(slot.name for slot in slots)
         return {"g2": "lost", "g2+g3": "lost"}
 
-    launcher = SimpleNamespace(remote=False, slots=[*single, *groups], unfit=unfit)
+    launcher = SimpleNamespace(remote=False, slots=slots, unfit=unfit)
     preflight(launcher, {"g0+g1"}, print)
     assert tried == ["g2", "g3", "g2+g3"]
     assert [slot.name for slot in launcher.slots] == ["g0", "g1", "g3", "g0+g1"]
 
 
-def test_a_sweep_shares_its_long_runs_alone_and_its_results_are_those_of_one(
-    ask, tmp_path, monkeypatch
-):
+def test_a_sweep_shares_its_long_runs_alone_to_the_same_results(ask, here, monkeypatch):
     """On two cores: both share the long run, and then have a short one each."""
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr(sharing, "MEETING_S", 0.0)  # these take seconds
-    (tmp_path / "three.yaml").write_text(
+    (here / "three.yaml").write_text(
         "base: {data: digits, recipe: quick, model.depth: 2, train.micro_batch: 16}\n"
         "variants: [{none: {stem: none}}]\nacross: {train.steps: [60, 4, 5]}\n"
     )
-    words = str(tmp_path / "three.yaml"), "seeds=1"
-    auto = "launcher.cores_per_run=auto"
-    code, said = ask("plan", *words, auto)
-    assert code == 0, said
-    assert "devices of a run: train.steps=60: 2, for " in said
-    assert "; others: one\n" in said
-    of = json.loads(ask("plan", *words, auto, "--format", "json")[1])["variants"]
+    words = str(here / "three.yaml"), "seeds=1"
+
+    def told(command: str, *more: str) -> str:
+        code, said = ask(command, *words, "launcher.cores_per_run=auto", *more)
+        assert code == 0, said
+        return said
+
+    assert re.search("devices of a run: train.steps=60: 2, for .*; others: one\n", told("plan"))
+    of = json.loads(told("plan", "--format", "json"))["variants"]
     assert [variant["devices"] for variant in of] == [2, 1, 1]
-    code, said = ask("doctor", *words, auto)
-    assert "trains 2 runs at once: cpu:0, cpu:1" in said
-    code, said = ask("sweep", *words, auto, "--quiet", "--yes")
-    assert code == 0, said
-    results = [
-        json.loads(path.read_text()) for path in (tmp_path / "runs").glob("runs/*/result.json")
-    ]
+    assert "trains 2 runs at once: cpu:0, cpu:1" in told("doctor")
+    told("sweep", "--quiet", "--yes")
+    results = [json.loads(path.read_text()) for path in here.glob("runs/runs/*/result.json")]
     assert {(each["step"], each["ranks"]) for each in results} == {(60, 2), (4, 1), (5, 1)}
-    with Ledger.reading(Store(tmp_path / "runs")) as ledger:  # for the forecast of another number
+    with Ledger.reading(Store(here / "runs")) as ledger:  # for the forecast of another number
         noted = ledger.last_detail("finished")
     assert sorted(each.get("ranks", 1) for each in noted.values()) == [1, 1, 2]
-    there = SimpleNamespace(folder=tmp_path)
-    assert answers(there) == on(1, tmp_path / "alone", *words)
+    assert answers(SimpleNamespace(folder=here)) == on(1, here / "alone", *words)

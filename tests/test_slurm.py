@@ -4,8 +4,6 @@ The cluster is this host's own (see `slurm_cluster`): three nodes with fake GPUs
 because their norm sleeps, not because they compute.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -26,7 +24,7 @@ import slurm_cluster
 from conftest import Shell, wait_for
 from slurm_cluster import SlurmCluster
 from test_command import TRAIN, attempts, declare, expected, results
-from test_ranks import QUICK, answers, children, on
+from test_ranks import GROUP, QUICK, answers, children, on, predictions
 
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import read_object, token_of
@@ -51,10 +49,7 @@ class Norm(nn.LayerNorm):
 """
 ROWS = ("norm=sleepy:Norm", "block.attn=pre,post", "model.depth=1", "train.steps=60", "--as", "s")
 OFTEN = ("launcher.checkpoint_s=1", "launcher.attempts=1000")
-SELDOM = (
-    "launcher.checkpoint_s=1000",
-    "launcher.attempts=1",
-)  # who is stopped writes one all the same
+SELDOM = ("launcher.checkpoint_s=1000", "launcher.attempts=1")  # who is stopped writes one anyway
 CPU = ("launcher.gpus=1", "launcher.devices=cpu", "launcher.cpus=1")
 SLURM = ("launcher=slurm", *CPU, "launcher.jobs=2", "launcher.grace_s=15")
 
@@ -77,14 +72,7 @@ def calm(tmp_path_factory) -> Shell:
     return shell
 
 
-def start(
-    shell: Shell,
-    cluster: SlurmCluster,
-    calm: Shell,
-    *words: str,
-    sleep: float = 0.06,
-    limits: Sequence[str] = OFTEN,
-):
+def start(shell: Shell, cluster: SlurmCluster, calm: Shell, *words: str, sleep=0.06, limits=OFTEN):
     """The sweep, on the cluster."""
     if not (shell.folder / "sleepy.py").exists():
         shutil.copytree(calm.folder / "runs" / "cache", shell.folder / "runs" / "cache")
@@ -137,15 +125,8 @@ def beats(shell: Shell) -> list[dict]:
 
 
 def train(shell: Shell, pilots: int = 2) -> list[dict]:
-    """Wait until so many pilots train."""
-    found: list[dict] = []
-
-    def at_work() -> bool:
-        found[:] = beats(shell)
-        return len(found) >= pilots
-
-    wait_for(at_work)
-    return found
+    """Wait until so many pilots train; their beats."""
+    return wait_for(lambda: found if len(found := beats(shell)) >= pilots else [])
 
 
 def check(shell: Shell, process: subprocess.Popen, calm: Shell, runs: int = 4) -> list[int]:
@@ -154,8 +135,8 @@ def check(shell: Shell, process: subprocess.Popen, calm: Shell, runs: int = 4) -
     assert done.code == 0, done.out + done.err
     ours, theirs = (Store(one.folder / "runs") for one in (shell, calm))
     if runs == 4:
-        tables = [one("table", "s", "--format", "csv").out for one in (shell, calm)]
-        assert tables[0] == tables[1]
+        words = ("table", "s", "--format", "csv")
+        assert shell(*words).out == calm(*words).out
     starts = []
     with Ledger.reading(ours) as ledger:
         for run in ours.read_plan("s").runs():
@@ -190,7 +171,7 @@ def all_stopped(shell: Shell, may_die: bool = False) -> None:
     assert {"stopped"} <= {*exits} <= {"stopped", *([None] if may_die else [])}
 
 
-def test_a_sweep_is_byte_for_byte_the_local_one_with_data_on_the_nodes(
+def test_a_sweep_with_data_on_the_nodes_has_the_bytes_of_the_local_one(
     shell, sweep, calm, tmp_path
 ):
     process = sweep(f"launcher.cache={tmp_path}/node", sleep=0)
@@ -200,42 +181,45 @@ def test_a_sweep_is_byte_for_byte_the_local_one_with_data_on_the_nodes(
     assert copied.read_bytes() == shared.read_bytes()
 
 
-def test_runs_on_pairs_of_a_nodes_gpus_have_the_bits_of_one(shell, cluster, tmp_path, monkeypatch):
-    """GPUs and CUDA are a stand-in; Slurm hands out two of each node."""
+@pytest.fixture
+def paired(shell, cluster, tmp_path, monkeypatch):
+    """`paired(words, *more)`: starts a sweep with two GPUs for each run; what runs touch. GPUs and
+    CUDA are a stand-in; Slurm hands out two of each node."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    machine = nvidia.Machine(tmp_path / "machine")
-    machine.has([nvidia.gpu(0), nvidia.gpu(1)])
-    words = (*QUICK[:-1], "stem=none,dpn", "train.micro_batch=16", "seeds=2")
-    given = ("launcher=slurm", "launcher.gpus=2", "launcher.cpus=1", "launcher.jobs=3")
-    given = (*given, "launcher.time=10", "launcher.gpus_per_run=2", "--yes")
+    machine = nvidia.Machine(tmp_path / "machine", nvidia.gpu(0), nvidia.gpu(1))
+    given = ("launcher=slurm", "launcher.gpus=2", "launcher.cpus=1", "launcher.gpus_per_run=2")
     environment = {**cluster.environment, **machine.stand_in}
-    done = shell.end(shell.start("sweep", *words, *given, **environment), timeout=400)
+
+    def begin(words: Sequence[str], *more: str) -> tuple[subprocess.Popen, nvidia.Machine]:
+        words = (*words, *given, "launcher.time=10", "--yes", *more)
+        return shell.start("sweep", *words, **environment), machine
+
+    return begin
+
+
+def ended_as_alone(shell: Shell, driver: subprocess.Popen, folder: Path, words) -> str:
+    """With the predictions of runs on one rank; what it said."""
+    done = shell.end(driver, timeout=400)
     assert done.code == 0, done.out + done.err
-    pair = ",".join(nvidia.gpu(n)["uuid"] for n in (0, 1))
-    assert [visible for what, visible, _ in machine.touched() if what == "run"] == [pair] * 4
-    found, alone = answers(shell), on(1, tmp_path / "alone", *words)
-    assert {key: value[1] for key, value in found.items()} == {k: v[1] for k, v in alone.items()}
+    assert predictions(answers(shell)) == predictions(on(1, folder / "alone", *words))
+    return done.out + done.err
+
+
+def test_runs_on_pairs_of_a_nodes_gpus_have_the_bits_of_one(shell, paired, tmp_path):
+    words = (*QUICK[:-1], "stem=none,dpn", "train.micro_batch=16", "seeds=2")
+    driver, machine = paired(words, "launcher.jobs=3")
+    ended_as_alone(shell, driver, tmp_path, words)
+    assert [visible for what, visible, _ in machine.touched() if what == "run"] == [GROUP] * 4
     ran = (shell.folder / "runs" / "runs").glob("*/result.json")
     assert [json.loads(path.read_text())["ranks"] for path in ran] == [2] * 4
 
 
-def test_a_rank_that_dies_on_a_pilot_is_named_and_its_run_goes_on(
-    shell, cluster, tmp_path, monkeypatch
-):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    machine = nvidia.Machine(tmp_path / "machine")
-    machine.has([nvidia.gpu(0), nvidia.gpu(1)])
+def test_a_rank_that_dies_on_a_pilot_is_named_and_its_run_goes_on(shell, paired, tmp_path):
     words = (*QUICK[:3], "stem=none,dpn", "train.micro_batch=16", "train.steps=500", "seeds=1")
-    given = ("launcher=slurm", "launcher.gpus=2", "launcher.cpus=1", "launcher.time=10")
-    given = (*given, "launcher.checkpoint_s=0.2", "--yes")
-    environment = {**cluster.environment, **machine.stand_in}
-    driver = shell.start("sweep", *words, *given, "launcher.gpus_per_run=2", **environment)
+    driver, _ = paired(words, "launcher.checkpoint_s=0.2")
     os.kill(*wait_for(lambda: children(shell), 200), signal.SIGKILL)
-    done = shell.end(driver, timeout=400)
-    assert done.code == 0, done.out + done.err
-    assert "rank 1 of 2 died (signal SIGKILL)" in done.out + done.err
-    found, alone = answers(shell), on(1, tmp_path / "alone", *words)
-    assert {key: value[1] for key, value in found.items()} == {k: v[1] for k, v in alone.items()}
+    said = ended_as_alone(shell, driver, tmp_path, words)
+    assert "rank 1 of 2 died (signal SIGKILL)" in said
 
 
 def test_programs_are_stopped_killed_and_resumed_as_here(shell, cluster, monkeypatch):
