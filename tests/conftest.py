@@ -31,6 +31,7 @@ from nursery import Nursery
 from ablate import cli
 from ablate.planning import compose, conf
 from ablate.running.launchers import fork
+from ablate.shared.errors import UserError
 from ablate.shared.system import ENDING
 from ablate.store.store import Store
 
@@ -230,6 +231,11 @@ def forget(folder: Path, names: Iterable[str] | None = None) -> None:
     for name in [*(sys.modules if names is None else names)]:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(f"{folder}/"):
             del sys.modules[name]
+
+
+def refused(line: str) -> Any:
+    """What is done in here must end in a UserError with that line, a regular expression."""
+    return pytest.raises(UserError, match=line)
 
 
 def _expected(code: int, done: Done) -> Done:

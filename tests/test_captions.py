@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import json
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas
 import pytest
 import torch
+from conftest import refused
 from PIL import Image
 
 from ablate.data.cache import prepare
 from ablate.planning.expand import plan as make_plan
 from ablate.shared import spec
-from ablate.shared.errors import UserError
 from ablate.shared.metrics.contrastive import score
 from ablate.shared.rundir import RunDir
 from ablate.store.store import Store
@@ -43,33 +43,45 @@ def image_text(folder, split: str, rows: list[tuple[int, str]]) -> None:
 
 
 @pytest.fixture
-def captioned(tmp_path):
-    folder = tmp_path / "captioned"
+def captioned(here):
+    folder = here / "captioned"
     kinds = [(0, "A dark, red thing!"), (120, "a middling thing"), (250, "some bright thing")]
     image_text(folder, "train", [(shade + n, text) for shade, text in kinds for n in range(4)])
     image_text(folder, "test", [(1, kinds[0][1]), (2, "a dark blue thing"), (251, kinds[2][1])])
     return folder
 
 
-def caption_words(folder) -> tuple[str, ...]:
-    words = ("task=contrastive", "recipe=lit", "data=imagetext", f"data.path={folder}")
-    words = (*words, "data.validation=2", "data.size=8", "model.arch=mu/4", "text.arch=mu")
-    words = (*words, "text.tokens=words", "train.batch=8", "train.precision=fp32", "seeds=1")
-    return ("stem=none,dpn", *words, "augment.randaug=0")
+WORDS = (
+    *("stem=none,dpn", "task=contrastive", "recipe=lit", "data=imagetext", "data.validation=2"),
+    *("data.size=8", "model.arch=mu/4", "text.arch=mu", "text.tokens=words", "train.batch=8"),
+    *("train.precision=fp32", "seeds=1", "augment.randaug=0"),
+)
+ALSO = ("train.steps=5", "optim.warmup_steps=1", "eval.also=[./shades]")
 
 
-def captions_run(folder, store, *words: str):
-    plan, _ = make_plan([*caption_words(folder), *words], store=store)
-    return next(iter(plan.runs())).run()
+def planned(folder, *words: str):
+    return make_plan([*WORDS, f"data.path={folder}", *words], store=Path("runs"))[0]
 
 
-def test_a_table_of_paths_and_texts_is_a_set_whose_classes_are_its_texts(captioned, tmp_path):
-    run = captions_run(captioned, tmp_path)
+def captions_run(folder, *words: str) -> spec.Run:
+    return next(iter(planned(folder, *words).runs())).run()
+
+
+def prepared(folder, *words: str, cache: str = "cache"):
+    return prepare(captions_run(folder, *words).data, Path(cache))
+
+
+def edit(file, old: str, new: str) -> None:
+    file.write_text(file.read_text().replace(old, new))
+
+
+def test_a_table_of_paths_and_texts_is_a_set_whose_classes_are_its_texts(captioned):
+    run = captions_run(captioned)
     assert (run.data.classes, run.data.test_classes) == (4, 3)
-    cached = prepare(run.data, tmp_path / "cache")
+    cached = prepare(run.data, Path("cache"))
     train, test = cached.split("train"), cached.split("test")
-    assert train.names == ("A dark, red thing!", "a middling thing", "some bright thing",
-                           "a dark blue thing")  # fmt: skip
+    texts = ("A dark, red thing!", "a middling thing", "some bright thing", "a dark blue thing")
+    assert train.names == texts
     assert test.labels.tolist() == [0, 3, 2]
     assert test.images[:, 0, 0, 0].tolist() == [1, 2, 251]
     assert (train.images[:, 0, 0, 0] // 100).tolist() == train.labels.tolist()
@@ -78,26 +90,19 @@ def test_a_table_of_paths_and_texts_is_a_set_whose_classes_are_its_texts(caption
 
 
 def test_what_the_set_is_hangs_on_images_and_texts_not_on_its_place(captioned, tmp_path):
-    def known(**data) -> str:
-        words = [f"data.{key}={value}" for key, value in data.items()]
-        return captions_run(captioned, tmp_path, *words).data.fingerprint
-
-    first = known()
-    moved = tmp_path / "moved"
-    shutil.copytree(captioned, moved)
-    assert captions_run(moved, tmp_path).data.fingerprint == first
-    text = (captioned / "train.csv").read_text()
-    (captioned / "train.csv").write_text(text.replace("bright", "light"))
-    other = known()
+    first = captions_run(captioned).data.fingerprint
+    moved = shutil.copytree(captioned, tmp_path / "moved")
+    assert captions_run(moved).data.fingerprint == first
+    edit(captioned / "train.csv", "bright", "light")
+    other = captions_run(captioned).data.fingerprint
     Image.new("RGB", (8, 8), (9, 9, 9)).save(captioned / "images" / "train" / "0.png")
-    assert len({first, other, known()}) == 3
+    assert len({first, other, captions_run(captioned).data.fingerprint}) == 3
 
 
 def test_parquet_of_paths_and_of_images_says_the_same(captioned, tmp_path):
-    expected = prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache")
+    expected = prepared(captioned)
     for image in (False, True):
-        folder = tmp_path / f"parquet{image}"
-        shutil.copytree(captioned, folder)
+        folder = shutil.copytree(captioned, tmp_path / f"parquet{image}")
         for split in ("train", "test"):
             table = pandas.read_csv(folder / f"{split}.csv")
             if image:
@@ -107,8 +112,7 @@ def test_parquet_of_paths_and_of_images_says_the_same(captioned, tmp_path):
             (folder / f"{split}.csv").unlink()
         if image:
             shutil.rmtree(folder / "images")
-        words = ("data.image=image",) if image else ()
-        found = prepare(captions_run(folder, tmp_path, *words).data, tmp_path / "cache")
+        found = prepared(folder, *["data.image=image"] * image)
         for split in ("train", "validation", "test"):
             one, other = found.split(split), expected.split(split)
             assert torch.equal(one.images, other.images)
@@ -117,42 +121,33 @@ def test_parquet_of_paths_and_of_images_says_the_same(captioned, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("old", "new", "said"),
     [
-        (lambda t: t.replace("text", "words"), r"^data\.text: expected a column of .*train\.csv"),
-        (lambda t: t.replace("path", "file"), r"^data\.image: expected a column of .*train\.csv"),
-        (lambda t: t.replace("a middling thing", " "), r"^data\.text: row 4 of .* has no text"),
-        (
-            lambda t: t.replace('"A dark, red thing!"', "A dark, red thing!"),
-            r"^data\.path: row 0 of .*train\.csv: has 3 cells, and the table 2 columns; put a text",
-        ),
-        (lambda t: t.replace("images/train/3", "../3"), r"^data\.image: row 3 of .* lies outside"),
-        (
-            lambda t: t.replace("train/3.png", "train/x.png"),
-            r"^data\.image: row 3 of .*no such file",
-        ),
+        ("text", "words", r"^data\.text: expected a column of .*train\.csv"),
+        ("path", "file", r"^data\.image: expected a column of .*train\.csv"),
+        ("a middling thing", " ", r"^data\.text: row 4 of .* has no text"),
+        ('"', "", r"^data\.path: row 0 of .*: has 3 cells, and the table 2 columns; put a text"),
+        ("images/train/3", "../3", r"^data\.image: row 3 of .* lies outside"),
+        ("train/3.png", "train/x.png", r"^data\.image: row 3 of .*no such file"),
     ],
 )
-def test_a_table_that_can_t_be_read_is_told_in_a_line(captioned, tmp_path, change, said):
-    file = captioned / "train.csv"
-    file.write_text(change(file.read_text()))
-    with pytest.raises(UserError, match=said):
-        prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache")
+def test_a_table_that_can_t_be_read_is_told_in_a_line(captioned, old, new, said):
+    edit(captioned / "train.csv", old, new)
+    with refused(said):
+        prepared(captioned)
 
 
-def test_a_table_of_one_text_has_nothing_to_tell_apart(captioned, tmp_path):
+def test_a_table_of_one_text_has_nothing_to_tell_apart(captioned):
     for split in ("train", "test"):
-        rows = (captioned / f"{split}.csv").read_text().splitlines()[1:]
-        rows = [row.partition(",")[0] + ",one thing" for row in rows]
-        (captioned / f"{split}.csv").write_text("\n".join(["path,text", *rows]))
-    with pytest.raises(UserError, match=r"^data\.text: each text is a class, .* \('one thing'\)"):
-        captions_run(captioned, tmp_path)
+        file = captioned / f"{split}.csv"
+        file.write_text(re.sub(r"png,.*", "png,one thing", file.read_text()))
+    with refused(r"^data\.text: each text is a class, .* \('one thing'\)"):
+        captions_run(captioned)
 
 
-def test_a_plan_says_that_images_are_asked_for_all_texts_of_the_set(captioned, tmp_path):
-    def asked() -> list[str]:
-        notes = make_plan(caption_words(captioned), store=tmp_path)[0].notes
-        return [note for note in notes if "asked" in note]
+def test_a_plan_says_that_images_are_asked_for_all_texts_of_the_set(captioned):
+    def asked():
+        return [note for note in planned(captioned).notes if "asked" in note]
 
     assert not asked()
     (captioned / "test.csv").unlink()
@@ -161,70 +156,57 @@ def test_a_plan_says_that_images_are_asked_for_all_texts_of_the_set(captioned, t
 
 
 @pytest.mark.parametrize("path", ["images/train/plain", "images/.hidden/0.png", ".0.png"])
-def test_an_image_that_the_fingerprint_does_not_know_is_refused(captioned, tmp_path, path):
+def test_an_image_that_the_fingerprint_does_not_know_is_refused(captioned, path):
     """It could be changed, and the runs would be those of before."""
     (captioned / path).parent.mkdir(exist_ok=True)
     (captioned / "images/train/0.png").rename(captioned / path)
-    file = captioned / "train.csv"
-    file.write_text(file.read_text().replace("images/train/0.png", path))
-    said = rf"^data\.image: row 0 of .*train\.csv: {re.escape(path)}: is passed over: .*rename it"
-    with pytest.raises(UserError, match=said):
-        prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache")
+    edit(captioned / "train.csv", "images/train/0.png", path)
+    with refused(rf"^data\.image: row 0 of .*: {re.escape(path)}: is passed over: .*rename it"):
+        prepared(captioned)
 
 
 def test_images_that_are_links_are_those_that_they_lead_to(captioned, tmp_path):
     """And a path is what its text says, wherever `..` would lead behind a link."""
-    expected = prepare(captions_run(captioned, tmp_path).data, tmp_path / "cache").split("train")
+    expected = prepared(captioned).split("train")
     home = tmp_path / "else" / "where"
     home.parent.mkdir()
     (captioned / "images" / "train").rename(home)
     (home / "0.png").rename(tmp_path / "0.png")
     (home / "0.png").symlink_to(tmp_path / "0.png")
     (captioned / "images" / "train").symlink_to(home)
-    file = captioned / "train.csv"
-    file.write_text(file.read_text().replace("images/train/1.", "images/train/../train/1."))
-    run = captions_run(captioned, tmp_path)
-    assert torch.equal(
-        prepare(run.data, tmp_path / "cache2").split("train").images, expected.images
-    )
+    edit(captioned / "train.csv", "images/train/1.", "images/train/../train/1.")
+    before = captions_run(captioned).data.fingerprint
+    found = prepared(captioned, cache="another").split("train")
+    assert torch.equal(found.images, expected.images)
     Image.new("RGB", (8, 8), (9, 9, 9)).save(tmp_path / "0.png")
-    assert captions_run(captioned, tmp_path).data.fingerprint != run.data.fingerprint
+    assert captions_run(captioned).data.fingerprint != before
 
 
-def test_a_byte_order_mark_is_no_part_of_a_column_s_name(captioned, tmp_path):
+def test_a_byte_order_mark_is_no_part_of_a_column_s_name(captioned):
     file = captioned / "train.csv"
     file.write_text(file.read_text(), encoding="utf-8-sig")
-    assert captions_run(captioned, tmp_path).data.classes == 4
+    assert captions_run(captioned).data.classes == 4
 
 
 def test_a_run_whose_texts_are_other_tokens_now_is_not_gone_on_with(
     captioned, tmp_path, monkeypatch
 ):
     """As byte pairs that another version of `tokenizers` learns."""
-    run, rundir = captions_run(captioned, tmp_path, "train.steps=3"), RunDir(tmp_path / "run")
+    run, rundir = captions_run(captioned, "train.steps=3"), RunDir(tmp_path / "run")
     rundir.path.mkdir()
 
-    def trained(stop: bool) -> dict:
-        machine = [
-            CPU,
-            tmp_path / "cache",
-            1e9,
-            lambda: stop,
-            lambda **notes: None,
-            lambda line: None,
-        ]
-        return train(run, rundir, Machine(*machine))
+    def trained(stop):
+        machine = Machine(CPU, Path("cache"), 1e9, lambda: stop, lambda **notes: None, print)
+        return train(run, rundir, machine)
 
     with pytest.raises(TrainingStopped):
         trained(stop=True)
     with monkeypatch.context() as patched:
         patched.setattr(contrastive, "UNKNOWN", 0)
-        with pytest.raises(
-            UserError, match=r"^text\.tokens: .*checkpoint-1.*: was trained with oth"
-        ):
+        with refused(r"^text\.tokens: .*checkpoint-1.*: was trained with oth"):
             trained(stop=False)
     result = trained(stop=False)
-    split = prepare(run.data, tmp_path / "cache").split("train")
+    split = prepare(run.data, Path("cache")).split("train")
     numbers = Contrastive(run)._tokens(split)([canonical(name) for name in split.names])
     assert result["tokens_sha256"] == hashlib.sha256(numbers.tobytes()).hexdigest()
 
@@ -238,50 +220,36 @@ def shades(folder, *names: str) -> None:
             Image.new("RGB", (8, 8), (120 * number, one, 9)).save(home / f"{one}.png")
 
 
-def also_words(captioned) -> tuple[str, ...]:
-    words = ("train.steps=5", "optim.warmup_steps=1", "eval.also=[./shades]")
-    return (*caption_words(captioned), *words)
-
-
-def test_a_set_without_names_of_classes_is_refused_before_anything_trains(
-    captioned, tmp_path, monkeypatch
-):
+def test_a_set_without_names_of_classes_is_refused_before_anything_trains(captioned, tmp_path):
     """By the plan; before the first run, of a set that only then was fetched; by a run itself."""
-    monkeypatch.chdir(tmp_path)
     (tmp_path / "shades").mkdir()
     shades(tmp_path / "drawn", "dark")
     each = [{"bytes": file.read_bytes()} for file in sorted((tmp_path / "drawn/dark").iterdir())]
     table = pandas.DataFrame({"image": each, "label": [0, 1]})
     table.to_parquet(tmp_path / "shades" / "test.parquet")
-    run, stepped = also_run(captioned, tmp_path), []
+    run, stepped = captions_run(captioned, *ALSO), []
     machine = Machine(CPU, tmp_path / "cache", 0.0, bool, lambda **notes: None, stepped.append)
     tree = spec.to_tree(run)
     sets = {"data": tree["data"], "other": tree["eval"]["also"][0], "texts": True}
     for what in (
-        lambda: described(run, tmp_path),
+        lambda: described(run),
         lambda: answers.answer_beside({**sets, "cache": tmp_path / "cache"}, print),
         lambda: train(run, RunDir(tmp_path / "run"), machine),
     ):
-        with pytest.raises(UserError, match=r"^eval\.also: shades: texts ask for classes by"):
+        with refused(r"^eval\.also: shades: texts ask for classes by"):
             what()
     assert not stepped
 
 
-def test_a_plan_says_that_texts_ask_by_ids_of_wordnet(captioned, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_plan_says_that_texts_ask_by_ids_of_wordnet(captioned, tmp_path):
     shades(tmp_path / "shades", "n01440764", "n01443537")
-    (said,) = described(also_run(captioned, tmp_path), tmp_path)["warnings"]
+    (said,) = described(captions_run(captioned, *ALSO))["warnings"]
     assert said.startswith("eval.also: shades: its classes are called by WordNet's ids")
 
 
-def also_run(captioned, folder) -> spec.Run:
-    plan, _ = make_plan(also_words(captioned), store=folder)
-    return next(iter(plan.runs())).run()
-
-
-def described(run, folder) -> dict:
+def described(run) -> dict:
     specs = {"it": spec.to_tree(run)}
-    question = {"specs": specs, "calibrate": [], "cache": folder / "cache", "device": "cpu"}
+    question = {"specs": specs, "calibrate": [], "cache": Path("cache"), "device": "cpu"}
     return answers.answer_describe(question, print)["it"]
 
 
@@ -295,15 +263,15 @@ def test_another_set_is_asked_for_its_own_classes(captioned, shell, monkeypatch)
 
     monkeypatch.setattr(Contrastive, "evaluate", told)
     shades(shell.folder / "shades", "dark", "middling", "bright, light")
-    shell("sweep", *also_words(captioned), "launcher=inline", "--as", "c")
+    words = (*WORDS, f"data.path={captioned}", *ALSO, "launcher=inline", "--as", "c")
+    shell("sweep", *words)
     store = Store(shell.folder / "runs")
-    run = next(iter(store.read_plan("c").runs()))
-    path = store.rundir(run.id).path
-    result = json.loads((path / "result.json").read_text())
-    rows = np.load(next(path.glob("predictions*shades*")))
+    rundir = store.rundir(next(iter(store.read_plan("c").runs())).id)
+    told = rundir.read_result()["also"]["shades"]["test"]
+    rows = np.load(next(rundir.path.glob("predictions*shades*")))
     assert rows["label"].tolist() == [0, 0, 1, 1, 2, 2]
-    assert result["also"]["shades"]["test"]["n"] == 6
-    assert score(rows, 3) == result["also"]["shades"]["test"]
+    assert told["n"] == 6
+    assert score(rows, 3) == told
     assert asked[-3:] == ["imagetext", "imagetext", "shades"]
     assert "nothing wrong" in shell("verify").out
     assert "on shades" in shell("table").out

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Shell
 from test_data import DIGITS, describe, folders
 
 from ablate.data.cache import prepare
@@ -25,13 +24,13 @@ WORDS = ("sweep", "optim.lr=0.001,0.002", "model.arch=mu/4", "model.depth=1", "t
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Path:
+def whole(tmp_path_factory):
     store = tmp_path_factory.mktemp("store")
     return prepare(DATA, store / "cache").folder
 
 
 @pytest.fixture
-def home(whole, tmp_path) -> Path:
+def home(whole, tmp_path):
     """A copy of a decoded set, in a store of its own."""
     return shutil.copytree(whole, tmp_path / "cache" / whole.name)
 
@@ -42,13 +41,14 @@ def flip(path: Path, place: int) -> None:
     path.write_bytes(content)
 
 
-def test_every_file_is_hashed_block_by_block(home, monkeypatch):
+def test_every_file_is_hashed_block_by_block(home, tmp_path, monkeypatch):
     monkeypatch.setattr(decoded, "BLOCK", 1000)
     for path in home.glob("*.npy"):
         content = path.read_bytes()
         blocks = [content[at : at + 1000] for at in range(0, len(content), 1000)]
         expected = [hashlib.sha256(block).hexdigest() for block in blocks]
         assert decoded.hashes(home, {path.name: len(content)}) == {path.name: expected}
+    assert decoded.damage(prepare(DATA, tmp_path / "small").folder) is None
 
 
 def test_a_flipped_bit_is_named_wherever_it_is(home):
@@ -90,18 +90,15 @@ def test_what_is_half_trained_on_a_damaged_set_begins_again(home, tmp_path):
     assert [rundir.distrust.exists() for rundir in rundirs] == [True, False]
 
 
-def test_zeroed_labels_are_found_and_trained_on_by_nobody(shell: Shell):
+def test_zeroed_labels_are_found_and_trained_on_by_nobody(shell):
     """The same run before and after: the labels it is trained on are the unharmed ones."""
     shell(*WORDS, "seeds=1", "launcher=inline", "--as", "tiny")
-    store = shell.folder / "runs"
-    (labels,) = (store / "cache").glob("*/train.labels.npy")
-    run = sorted((store / "runs").iterdir())[0]
-    before, unharmed = json.loads((run / "result.json").read_text()), labels.read_bytes()
+    (labels,) = (shell.folder / "runs" / "cache").glob("*/train.labels.npy")
+    run = RunDir(next((shell.folder / "runs" / "runs").iterdir()))
+    before, unharmed = run.read_result(), labels.read_bytes()
     meta = json.loads((labels.parent / "meta.json").read_text())
-    hashes = {
-        path.name: [hashlib.sha256(path.read_bytes()).hexdigest()]
-        for path in labels.parent.glob("*.npy")
-    }  # each is smaller than a block
+    files = labels.parent.glob("*.npy")  # each is smaller than a block
+    hashes = {path.name: [hashlib.sha256(path.read_bytes()).hexdigest()] for path in files}
     assert hashes == meta["sha256"]
     assert before["data_sha256"] == hashlib.sha256(to_json(hashes)).hexdigest()
 
@@ -111,11 +108,11 @@ def test_zeroed_labels_are_found_and_trained_on_by_nobody(shell: Shell):
     assert labels.stat().st_size == len(unharmed)
     found = shell("verify", "tiny", code=1)
     assert "train.labels.npy: not the bytes that were written" in found.out
-    (run / "result.json").unlink()  # so that it is trained again
+    run.result.unlink()  # so that it is trained again
     again = shell(*WORDS, "seeds=1", "launcher=inline", "--as", "tiny")
     assert "train.labels.npy: not the bytes that were written; decoding it again" in again.out
     assert labels.read_bytes() == unharmed
-    after = json.loads((run / "result.json").read_text())
+    after = run.read_result()
     for key in ("data_sha256", "test", "weights_sha256", "train_loss"):
         assert before[key] == after[key], key
 
@@ -126,14 +123,12 @@ def test_zeroed_labels_are_found_and_trained_on_by_nobody(shell: Shell):
     assert json.loads((labels.parent / "meta.json").read_text()) == meta
 
 
-def test_a_picture_in_two_splits_is_counted_and_refused_where_that_is_asked(shell: Shell):
-    for split, seed in (("train", 0), ("test", 1000)):
-        folders(shell.folder / "images" / split, "ab", 20, seed=seed)
+def test_a_picture_in_two_splits_is_counted_and_refused_where_that_is_asked(shell):
     images = shell.folder / "images"
+    for split, seed in (("train", 0), ("test", 1000)):
+        folders(images / split, "ab", 20, seed=seed)
     for number in (3, 7):  # by another name, and of another class
-        shutil.copy(
-            images / "train" / "a" / f"{number}.png", images / "test" / "b" / f"x{number}.png"
-        )
+        shutil.copy(images / f"train/a/{number}.png", images / f"test/b/x{number}.png")
     words = ("data", "prepare", "imagefolder", "data.path=images", "data.size=8")
     line = "2 of 42 test images are in another split, too, pixel for pixel"
     refused = shell(*words, "data.overlap=error", code=2).err

@@ -30,7 +30,7 @@ def words(text: str) -> list[int]:
 
 
 @pytest.mark.parametrize(("counter", "secret", "expected"), PUBLISHED)
-def test_philox_gives_the_published_words(counter: str, secret: str, expected: str) -> None:
+def test_philox_gives_the_published_words(counter, secret, expected):
     for shape in ((), (3,), (2, 5)):
         at = tuple(torch.full(shape, word) for word in words(counter))
         before = [word.clone() for word in at]
@@ -51,11 +51,11 @@ def one(purpose: str, block: int, row: int, step: int) -> list[int]:
     return c
 
 
-def test_a_draw_hangs_on_its_place_alone() -> None:
+def test_a_draw_hangs_on_its_place_alone():
     draws = Draws(7)
     got = draws.words("some", 5, range(2, 5), 6, steps=2)
     for i, row in itertools.product(range(2), range(3)):
-        expected = one("some", 0, 2 + row, 5 + i) + one("some", 1, 2 + row, 5 + i)
+        expected = [word for block in (0, 1) for word in one("some", block, 2 + row, 5 + i)]
         assert got[i, :, row].tolist() == expected[:6]
     lanes = draws.lanes("some", 5, range(2, 5), 21)
     for row in range(3):
@@ -66,7 +66,7 @@ def test_a_draw_hangs_on_its_place_alone() -> None:
         assert lanes[row].tolist() == signed[:21]
 
 
-def test_the_order_is_that_of_64_bit_words() -> None:
+def test_the_order_is_that_of_64_bit_words():
     halves = [one("order", block, 0, 3) for block in range(5)]
     pairs = [h[:2] for h in halves] + [h[2:] for h in halves]
     signed = [(((a << 32) | b) ^ 1 << 63) for a, b in pairs][:9]
@@ -82,8 +82,8 @@ def sites(masks: StepKey, *elements: str, **rates: float) -> StepKey:
     return masks
 
 
-def test_how_much_is_drawn_at_once_changes_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    def seen() -> list[torch.Tensor]:
+def test_how_much_is_drawn_at_once_changes_no_draw(monkeypatch):
+    def seen():
         draws = Draws(1)
         masks = sites(StepKey(draws, 12), "a", b=0.3)
         made = []
@@ -100,7 +100,7 @@ def test_how_much_is_drawn_at_once_changes_no_draw(monkeypatch: pytest.MonkeyPat
     assert all(map(torch.equal, first, seen()))
 
 
-def test_rows_of_a_batch_are_drawn_for_themselves() -> None:
+def test_rows_of_a_batch_are_drawn_for_themselves():
     """A micro-batch makes its own share of a mask, and it is the whole one's."""
     masks = sites(StepKey(Draws(0), 10), "here", here=0.5)
     whole = masks.dropped("here", (10, 5, 6), 30_000)
@@ -111,7 +111,7 @@ def test_rows_of_a_batch_are_drawn_for_themselves() -> None:
         assert torch.equal(masks.kept("here"), depth[masks.rows])
 
 
-def test_uniform_numbers_are_24_bits_below_one() -> None:
+def test_uniform_numbers_are_24_bits_below_one():
     got = uniform(torch.tensor([0, 255, 256, 0xFFFFFFFF]))
     assert got.tolist() == [0.0, 0.0, 2.0**-24, 1 - 2.0**-24]
     precise = Draws(0).precise("mix", 0, 1000)
@@ -120,7 +120,7 @@ def test_uniform_numbers_are_24_bits_below_one() -> None:
     assert (precise * 2**53 == (precise * 2**53).floor()).all()
 
 
-def test_draws_are_even_and_apart() -> None:
+def test_draws_are_even_and_apart():
     draws = Draws(0)
     numbers = draws.uniform("crop", 0, 3, 30_000)
     joint = (numbers * 8).long()
@@ -132,7 +132,7 @@ def test_draws_are_even_and_apart() -> None:
     assert (more.corrcoef() - torch.eye(5)).abs().max() < 4 / 30_000**0.5
 
 
-def test_masks_are_even_over_elements_rows_sites_and_steps() -> None:
+def test_masks_are_even_over_elements_rows_sites_and_steps():
     masks, share = sites(StepKey(Draws(0), 512), "a", "b"), 6554
     shape = (512, 40, 3)
     first = masks.dropped("a", shape, share)
@@ -154,7 +154,7 @@ def test_masks_are_even_over_elements_rows_sites_and_steps() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
-def test_every_order_is_as_likely(n: int) -> None:
+def test_every_order_is_as_likely(n):
     draws = Draws(0)
     seen = [tuple(draws.order(epoch, n).tolist()) for epoch in range(600)]
     counts = [seen.count(order) for order in itertools.permutations(range(n))]
@@ -177,13 +177,7 @@ def drawn(device: torch.device) -> list[torch.Tensor]:
     return [one.cpu() for one in made]
 
 
-CUDA = pytest.param(
-    "cuda",
-    marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch can use no GPU"),
-)
-
-
-@pytest.mark.parametrize("device", ["cpu", CUDA])
-def test_a_gpu_draws_the_same_bits(device: str) -> None:
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch can use no GPU")
+def test_a_gpu_draws_the_same_bits():
     """Its chunks are larger, and it divides otherwise."""
-    assert all(map(torch.equal, drawn(torch.device("cpu")), drawn(device_of(device))))
+    assert all(map(torch.equal, drawn(torch.device("cpu")), drawn(device_of("cuda"))))

@@ -17,35 +17,17 @@ from scipy import stats
 
 from ablate.data.augment import colour, randaugment, warp
 from ablate.data.augment.operate import DrawnLayer, grouped, masked, settled
-from ablate.data.augment.randaugment import (
-    TF,
-    TF_LAYER,
-    TIMM,
-    TIMM_LAYER,
-    Drawn,
-    operate,
-    tf_layer,
-    tf_randaugment,
-    timm_layer,
-    timm_randaugment,
-)
+from ablate.data.augment.randaugment import TF, TF_LAYER, TIMM, TIMM_LAYER, Drawn
 
 
 def pictures(channels: int = 3, height: int = 24, width: int = 20) -> torch.Tensor:
     """uint8 (7, H, W, C) that operators treat differently: noise, ramps, dark, flat, two levels."""
-    draw = np.random.default_rng(0)
-    shape = (height, width, channels)
+    draw, shape = np.random.default_rng(0), (height, width, channels)
     across = np.linspace(0, 255, width)[None, :, None] * np.ones(shape)
     down = np.linspace(200, 30, height)[:, None, None] * np.linspace(1, 0.3, channels)
-    made = [
-        draw.integers(0, 256, shape),
-        across,
-        np.broadcast_to(down, shape),
-        draw.integers(10, 60, shape),
-        np.full(shape, 77),
-        draw.choice([3, 250], shape),
-        np.clip(draw.normal(90, 25, shape), 0, 255),
-    ]
+    made = [draw.integers(0, 256, shape), across, np.broadcast_to(down, shape)]
+    made += [draw.integers(10, 60, shape), np.full(shape, 77), draw.choice([3, 250], shape)]
+    made += [np.clip(draw.normal(90, 25, shape), 0, 255)]
     return torch.from_numpy(np.stack(made).astype(np.uint8))
 
 
@@ -55,13 +37,13 @@ def drawing(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 def tf(images: torch.Tensor, numbers: torch.Tensor, magnitude: float) -> Any:
-    layers = [tf_layer(some, images.shape[1:3], magnitude) for some in numbers]
-    return tf_randaugment(images, layers)
+    layers = [randaugment.tf_layer(some, images.shape[1:3], magnitude) for some in numbers]
+    return randaugment.tf_randaugment(images, layers)
 
 
 def timm_style(images: torch.Tensor, numbers: torch.Tensor, fill: float, **options: float) -> Any:
-    layers = [timm_layer(some, images.shape[1:3], **options) for some in numbers]
-    return timm_randaugment(images, layers, fill)
+    layers = [randaugment.timm_layer(some, images.shape[1:3], **options) for some in numbers]
+    return randaugment.timm_randaugment(images, layers, fill)
 
 
 def pil(image: torch.Tensor) -> Image.Image:
@@ -69,14 +51,10 @@ def pil(image: torch.Tensor) -> Image.Image:
     return Image.fromarray(levels[..., 0] if levels.shape[2] == 1 else levels)
 
 
-def through_pil(
-    images: torch.Tensor, operator: Callable[..., Image.Image], *parameters: Any
-) -> torch.Tensor:
+def through_pil(images, operator, *parameters):
     """An image after the other through a function of PIL images."""
-    done = [
-        np.asarray(operator(pil(image), *(p[b] for p in parameters)))
-        for b, image in enumerate(images)
-    ]
+    rows = enumerate(images)
+    done = [np.asarray(operator(pil(one), *(p[b] for p in parameters))) for b, one in rows]
     return torch.from_numpy(np.stack(done)).view(images.shape)
 
 
@@ -92,19 +70,10 @@ FACTORS = torch.tensor([0.1, 0.46, 0.73, 1.0, 1.27, 1.9, 2.8])
 
 
 @CHANNELS
-@pytest.mark.parametrize(
-    ("ours", "theirs"),
-    [
-        (colour.brightness, ImageEnhance.Brightness),
-        (colour.contrast, ImageEnhance.Contrast),
-        (colour.saturation, ImageEnhance.Color),
-        (colour.sharpness, ImageEnhance.Sharpness),
-    ],
-)
-def test_enhancements_are_pils_each_image_by_its_own_factor(
-    ours: Callable, theirs: Any, channels: int
-) -> None:
-    images = pictures(channels)
+@pytest.mark.parametrize("name", ["Brightness", "Contrast", "Color", "Sharpness"])
+def test_enhancements_are_pils_each_image_by_its_own_factor(name, channels):
+    images, theirs = pictures(channels), getattr(ImageEnhance, name)
+    ours = colour.saturation if name == "Color" else getattr(colour, name.lower())
     for turn in range(len(FACTORS)):
         factors = FACTORS.roll(turn)
         expected = through_pil(images, lambda i, f: theirs(i).enhance(f.item()), factors)
@@ -112,7 +81,7 @@ def test_enhancements_are_pils_each_image_by_its_own_factor(
 
 
 @CHANNELS
-def test_equalize_and_invert_are_pils(channels: int) -> None:
+def test_equalize_and_invert_are_pils(channels):
     # steps of 16, of 1 (with levels beyond 255), and of 0
     for height, width in ((70, 61), (20, 19), (15, 15)):
         images = pictures(channels, height, width)
@@ -121,7 +90,7 @@ def test_equalize_and_invert_are_pils(channels: int) -> None:
 
 
 @CHANNELS
-def test_autocontrast_is_pils_but_for_its_floats(channels: int) -> None:
+def test_autocontrast_is_pils_but_for_its_floats(channels):
     images = pictures(channels)
     got = colour.autocontrast(images)
     distance = apart(got, through_pil(images, ImageOps.autocontrast))
@@ -134,7 +103,7 @@ def test_autocontrast_is_pils_but_for_its_floats(channels: int) -> None:
             assert torch.equal(result, exact)
 
 
-def test_autocontrast_is_exact_for_every_range() -> None:
+def test_autocontrast_is_exact_for_every_range():
     """All low, high and levels between: 255 (x - low) is divided by every span there is."""
     spans = torch.arange(1, 256)
     images = torch.stack([torch.arange(256).clamp(max=s) for s in spans]).to(torch.uint8)
@@ -144,7 +113,7 @@ def test_autocontrast_is_exact_for_every_range() -> None:
 
 
 @CHANNELS
-def test_bits_and_thresholds_are_pils(channels: int, oracle: Any) -> None:
+def test_bits_and_thresholds_are_pils(channels, oracle):
     timm = oracle("timm.data.auto_augment")
     images = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).repeat(9, 1, 1, channels)
     bits = torch.arange(9)
@@ -161,21 +130,21 @@ def test_bits_and_thresholds_are_pils(channels: int, oracle: Any) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1))
-def test_grey_is_pils_for_any_colour(seed: int) -> None:
+def test_grey_is_pils_for_any_colour(seed):
     images = np.random.default_rng(seed).integers(0, 256, (1, 40, 40, 3), dtype=np.uint8)
     planes = torch.from_numpy(images).permute(0, 3, 1, 2).float()
     expected = np.asarray(Image.fromarray(images[0]).convert("L"), np.float32)
     np.testing.assert_array_equal(colour.grey(planes)[0, 0], expected)
 
 
-def test_jitter_is_brightness_contrast_saturation_by_uniform_factors(oracle: Any) -> None:
+def test_jitter_is_brightness_contrast_saturation_by_uniform_factors(oracle):
     v2 = oracle("torchvision.transforms.v2.functional")
     images = pictures().repeat(3, 1, 1, 1)
     uniform = drawing(3, 21, seed=3)
     got = colour.colour_jitter(images, 0.4, uniform)
     factors = (1 + 0.4 * (2 * uniform - 1)).tolist()
 
-    def chain(image: Image.Image, b: int) -> Image.Image:
+    def chain(image, b):
         image = v2.adjust_brightness(image, factors[0][b])
         image = v2.adjust_contrast(image, factors[1][b])
         return v2.adjust_saturation(image, factors[2][b])
@@ -195,17 +164,17 @@ FACTOR = torch.tensor([0.3013, -0.3017, 0.2719, 0.0, -0.0523, 0.4511, -0.6037]) 
 
 
 @CHANNELS
-def test_warps_are_pils(channels: int) -> None:
+def test_warps_are_pils(channels):
     images = pictures(channels)
     height, width = images.shape[1:3]
     fill = 128 if channels == 1 else (124, 116, 104)
     ours = torch.tensor(fill, dtype=torch.uint8).view(-1)
     zeros, shifts = torch.zeros(7), FACTOR * 30
 
-    def affine(*six: float, by: Any) -> Callable:
+    def affine(*six, by):
         return lambda image, _: image.transform(image.size, Image.AFFINE, six, by, fillcolor=fill)
 
-    def turned(angle: float, by: Any) -> Callable:
+    def turned(angle, by):
         return lambda image, _: image.rotate(angle, by, fillcolor=fill)
 
     cases = [
@@ -217,25 +186,21 @@ def test_warps_are_pils(channels: int) -> None:
     ]  # fmt: skip
     for number, (matrix, operator, parameters) in enumerate(cases):
         for ours_by, by in ((warp.warp, Image.NEAREST), (warp.warp_bilinear, Image.BILINEAR)):
-            expected = torch.cat(
-                [
-                    through_pil(images[b : b + 1], operator(p.item(), by), [0])
-                    for b, p in enumerate(parameters)
-                ]
-            )
+            each = zip(images.split(1), parameters.tolist(), strict=True)
+            expected = torch.cat([through_pil(one, operator(p, by), [0]) for one, p in each])
             distance = apart(ours_by(images, matrix, ours), expected)
             far = (distance.amax(3) > (by == Image.BILINEAR)).float().mean()
             assert far < 0.003, (number, by, far)  # PIL's nearest counts in 1 / 65536 pixels
 
 
-def test_between_pixels_levels_are_rounded() -> None:
+def test_between_pixels_levels_are_rounded():
     image = torch.tensor([10, 13, 13, 10], dtype=torch.uint8).view(1, 1, 4, 1).expand(2, 4, 4, 1)
     moved = warp.translation(torch.tensor([0.5, 0.25]), torch.zeros(2))
     seen = warp.warp_bilinear(image, moved, 0)[:, 2, :, 0]
     assert seen.tolist() == [[12, 13, 12, 0], [11, 13, 12, 10]]  # from 11.5, 10.75 and 12.25
 
 
-def test_flip_mirrors_those_of_the_mask() -> None:
+def test_flip_mirrors_those_of_the_mask():
     images = pictures()
     mask = torch.tensor([True, False, False, True, True, False, True])
     for batch in (images, images.float()):
@@ -247,9 +212,7 @@ def test_flip_mirrors_those_of_the_mask() -> None:
 # --- RandAugment --------------------------------------------------------------------------------
 
 
-def drawn(
-    batch: int, magnitude: float, sign: float = 1.0, row: float = 0.5, column: float = 0.5
-) -> Drawn:
+def drawn(batch, magnitude, sign=1.0, row=0.5, column=0.5):
     full = [torch.full((batch,), v) for v in (sign, row, column)]
     return Drawn(torch.full((batch,), magnitude, dtype=torch.float64), *full)
 
@@ -351,8 +314,8 @@ SHARES = dict.fromkeys(("Rotate", "ShearX", "ShearY"), 0.003) | {"Color": 1e-5}
 
 
 @pytest.mark.parametrize("size", [224, 32])
-@pytest.mark.parametrize("magnitude", MAGNITUDES)
-def test_tf_operators_are_those_that_the_script_executes(magnitude: int, size: int) -> None:
+@pytest.mark.parametrize("magnitude", [*MAGNITUDES, 24])  # whose shift wraps
+def test_tf_operators_are_those_that_the_script_executes(magnitude, size):
     images = pictures(height=size, width=size)[[0, 3, 6]]
     for name, operator in TF.items():
         for sign in (-1.0, 1.0):
@@ -362,23 +325,14 @@ def test_tf_operators_are_those_that_the_script_executes(magnitude: int, size: i
             assert far <= SHARES.get(name, 0), (name, sign)
 
 
-def test_what_the_script_executes_is_not_what_it_reads() -> None:
-    images = pictures(height=224, width=224)
-    for magnitude in (0, 10, 20):
-        assert torch.equal(TF["Solarize"](images, drawn(7, magnitude), 128), 255 - images)
-    assert TF["Posterize"](images, drawn(7, 0), 128).unique().tolist() == [0, 128]
-    assert TF["Posterize"](images, drawn(7, 25), 128).unique().tolist() == [0, 128]
-    for size, grey in ((224, 196), (32, 4), (512, 255)):
-        flat = torch.full((1, size, size, 3), grey, dtype=torch.uint8)
-        assert torch.equal(TF["Contrast"](flat, drawn(1, 15), 128), flat)  # any other one moves
+def test_contrast_of_large_images_is_about_white():
+    flat = torch.full((1, 512, 512, 3), 255, dtype=torch.uint8)
+    assert torch.equal(TF["Contrast"](flat, drawn(1, 15), 128), flat)  # any other one moves
 
 
 def checksum(operator: Callable[[int], np.ndarray]) -> int:
     """Of all magnitudes, one after the other."""
-    done = 0
-    for magnitude in MAGNITUDES:
-        done = zlib.crc32(np.ascontiguousarray(operator(magnitude)).tobytes(), done)
-    return done
+    return zlib.crc32(b"".join(np.asarray(operator(m)).tobytes() for m in MAGNITUDES))
 
 
 # Computed with TensorFlow 2.21 (tf.data): the operators of big_vision/pp/autoaugment.py on
@@ -406,7 +360,7 @@ def formula(size: int) -> np.ndarray:
     return (level * (3 + channel) // 6 + 5 * channel + 11).astype(np.uint8)
 
 
-def test_operators_give_the_bits_that_they_gave_in_tensorflow() -> None:
+def test_operators_give_the_bits_that_they_gave_in_tensorflow():
     for name, expected in TENSORFLOW.items():
         for size, one in zip((224, 32), expected, strict=True):
             image = torch.from_numpy(formula(size))[None]
@@ -418,9 +372,7 @@ def test_operators_give_the_bits_that_they_gave_in_tensorflow() -> None:
 @CHANNELS
 @pytest.mark.parametrize("magnitude", [0.0, 2.2, 7.9, 9.0, 9.9])
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
-def test_timm_operators_are_timms(
-    channels: int, magnitude: float, sign: float, oracle: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timm_operators_are_timms(channels, magnitude, sign, oracle, monkeypatch):
     timm = oracle("timm.data.auto_augment")
     assert list(TIMM) == timm._RAND_INCREASING_TRANSFORMS
     monkeypatch.setattr(timm, "_randomly_negate", lambda level: sign * level)
@@ -437,20 +389,18 @@ def test_timm_operators_are_timms(
             assert distance.max() <= name.startswith("Translate"), name
 
 
-def test_timm_leaves_no_bits_at_the_top() -> None:
+def test_timm_leaves_no_bits_at_the_top():
     assert TIMM["PosterizeIncreasing"](pictures(), drawn(7, 10.0), 0).max() == 0
 
 
 @CHANNELS
 @pytest.mark.parametrize("table", [TF, TIMM], ids=["tf", "timm"])
-def test_each_image_is_changed_as_if_alone(channels: int, table: dict) -> None:
-    images = pictures(channels).repeat(5, 1, 1, 1)
-    generator = torch.Generator().manual_seed(0)
-    uniform = torch.rand((3, 35), generator=generator)
+def test_each_image_is_changed_as_if_alone(channels, table):
+    images, uniform = pictures(channels).repeat(5, 1, 1, 1), drawing(3, 35)
     told = Drawn(10 * uniform[0].double(), (uniform[1] < 0.5) * 2.0 - 1, uniform[1], uniform[2])
-    choice = torch.randint(0, len(table) + 1, (35,), generator=generator)
+    choice = torch.arange(35) % (len(table) + 1)
     before = images.clone()
-    got = operate(images, DrawnLayer(choice, told, {}), table.values(), 128)
+    got = randaugment.operate(images, DrawnLayer(choice, told, {}), table.values(), 128)
     assert torch.equal(images, before)
     operators = [*table.values(), lambda image, *_: image]
     for b in range(35):
@@ -463,9 +413,7 @@ def test_each_image_is_changed_as_if_alone(channels: int, table: dict) -> None:
 @CHANNELS
 @pytest.mark.parametrize("table", [TF, TIMM], ids=["tf", "timm"])
 @pytest.mark.parametrize("size", [(24, 20), (2, 9)])
-def test_all_at_once_they_are_what_they_are_by_groups(
-    channels: int, table: dict, size: tuple[int, int]
-) -> None:
+def test_all_at_once_they_are_what_they_are_by_groups(channels, table, size):
     """Every operator, at magnitudes whose parameters are cut, wrap and are refused elsewhere."""
     images = pictures(channels, *size).repeat(40, 1, 1, 1)
     for seed, most in enumerate((10.0, 20.0)):
@@ -506,7 +454,7 @@ def signs_are_even_for_each(seen: list[tuple[int, Drawn]]) -> bool:
     return stats.chisquare(np.array(joint).ravel()).pvalue > 0.01
 
 
-def test_tf_draws_two_operators_evenly_and_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf_draws_two_operators_evenly_and_apart(monkeypatch):
     monkeypatch.setattr(randaugment, "TF", marked(TF))
     images = torch.zeros((25_600, 1, 1, 1), dtype=torch.int64)
     pairs = tf(images, drawing(2, TF_LAYER, len(images), seed=5), 9).view(-1)
@@ -516,7 +464,7 @@ def test_tf_draws_two_operators_evenly_and_apart(monkeypatch: pytest.MonkeyPatch
     assert chi2(joint) > 0.01
 
 
-def test_tf_signs_and_places_are_even(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tf_signs_and_places_are_even(monkeypatch):
     seen: list[tuple[int, Drawn]] = []
     monkeypatch.setattr(randaugment, "TF", told(TF, seen))
     tf(torch.zeros((8000, 1, 1, 1)), drawing(1, TF_LAYER, 8000, seed=2), 7.5)
@@ -530,20 +478,15 @@ def test_tf_signs_and_places_are_even(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (columns.corrcoef() - torch.eye(4)).abs().max() < 3.3 / 8000**0.5
 
 
-def test_timm_draws_operators_magnitudes_and_signs(
-    oracle: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timm_draws_operators_magnitudes_and_signs(oracle, monkeypatch):
     monkeypatch.setattr(randaugment, "TIMM", marked(TIMM))
     images = torch.zeros((24_000, 1, 1, 1), dtype=torch.int64)
     pairs = timm_style(images, drawing(2, TIMM_LAYER, len(images), seed=1), 0).view(-1)
-    # spared in both, in one, in none: 1/4, 1/2, 1/4
-    layers = torch.stack(
-        [(pairs == 0).sum(), ((pairs > 0) & (pairs < 16)).sum(), (pairs > 15).sum()]
-    )
-    assert stats.chisquare(layers.numpy(), [6000, 12000, 6000]).pvalue > 0.01
-    twice = pairs[pairs > 15]
+    spared, once, twice = pairs == 0, (pairs > 0) & (pairs < 16), pairs[pairs > 15]
+    layers = [spared.sum().item(), once.sum().item(), len(twice)]
+    assert stats.chisquare(layers, [6000, 12000, 6000]).pvalue > 0.01  # 1/4, 1/2, 1/4
     assert chi2(((twice // 16 - 1) * 15 + twice % 16 - 1).bincount(minlength=225)) > 0.01
-    assert chi2(pairs[(pairs > 0) & (pairs < 16)].bincount()[1:]) > 0.01
+    assert chi2(pairs[once].bincount()[1:]) > 0.01
 
     seen: list[tuple[int, Drawn]] = []
     monkeypatch.setattr(randaugment, "TIMM", told(TIMM, seen))
@@ -560,11 +503,10 @@ def test_timm_draws_operators_magnitudes_and_signs(
     assert abs((magnitude == 10).double().mean() - stats.norm.sf(2)) < 0.005  # clamped
     assert signs_are_even_for_each(seen)
     # an image's layers have nothing to do with one another
-    layers: dict[str, torch.Tensor] = {}
+    magnitudes, signs = torch.zeros(2, 2, 24_000)
 
-    def note(x: torch.Tensor, d: Drawn, fill: Any, layer: int) -> torch.Tensor:
-        layers.setdefault("magnitude", torch.zeros(2, 24_000))[layer, x.view(-1)] = d[0].float()
-        layers.setdefault("sign", torch.zeros(2, 24_000))[layer, x.view(-1)] = d.sign
+    def note(x, d, fill, layer):
+        magnitudes[layer, x.view(-1)], signs[layer, x.view(-1)] = d.magnitude.float(), d.sign
         return x
 
     calls = iter(range(30))
@@ -572,19 +514,5 @@ def test_timm_draws_operators_magnitudes_and_signs(
     monkeypatch.setattr(randaugment, "TIMM", every)
     numbers = torch.arange(24_000).view(-1, 1, 1, 1)
     timm_style(numbers, drawing(2, TIMM_LAYER, len(numbers), seed=4), 0, probability=1.0)
-    for values in layers.values():
+    for values in (magnitudes, signs):
         assert values.corrcoef()[0, 1].abs() < 3.3 / 24_000**0.5
-
-
-def test_the_numbers_decide_all() -> None:
-    images, others = pictures(), drawing(2, TF_LAYER, 7, seed=8)
-    for magnitude in (0, 9, 15):
-        numbers = drawing(2, TF_LAYER, 7, seed=7)
-        one = tf(images, numbers, magnitude)
-        assert torch.equal(one, tf(images, numbers, magnitude))
-        assert not torch.equal(one, tf(images, others, magnitude))
-    numbers = drawing(2, TIMM_LAYER, 7, seed=7)
-    for options in ({"probability": 0.0}, {"magnitude": 3.0, "deviation": 0.0}, {}):
-        one = timm_style(images, numbers, 128.0, **options)
-        assert torch.equal(one, timm_style(images, numbers, 128.0, **options))
-        assert torch.equal(one, images) == ("probability" in options)

@@ -23,7 +23,7 @@ import scipy.ndimage
 import tiny
 import torch
 import torch.nn.functional as F
-from conftest import Shell
+from conftest import refused
 from safetensors.torch import load_file
 from sklearn.metrics import accuracy_score, confusion_matrix, jaccard_score
 from test_data import png
@@ -35,7 +35,6 @@ from ablate.analysis.paper import beside
 from ablate.planning import expand
 from ablate.shared import spec
 from ablate.shared.build import build_run
-from ablate.shared.errors import UserError
 from ablate.shared.metrics.segment import SEGMENT, guessed, score
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import NO_CLASS
@@ -43,12 +42,14 @@ from ablate.shared.spec import Run
 from ablate.training import journal
 from ablate.training.calibrate import random_split
 from ablate.training.loop import Machine, train
-from ablate.training.model import Segmenter, build
+from ablate.training.model import build
 from ablate.training.optim import Lengths, learning_rate
 from ablate.training.ranks import ALONE
 from ablate.training.starting_weights import begin, check_shapes
 from ablate.training.task.segment import Segment, Windows
 from ablate.training.training import Training, arithmetic
+
+CPU = torch.device("cpu")
 
 # --- Mean IoU -----------------------------------------------------------------------------------
 
@@ -57,61 +58,47 @@ def run(**changes: Any) -> Run:
     return tiny.run({**masked(), "model.width": 16, "model.heads": 2, "model.depth": 2, **changes})
 
 
-def painted(classes: int) -> Any:
+def painted(images: Tensor) -> Tensor:
     """Logits that say of each pixel the class that its red is."""
-
-    def predict(images: Tensor) -> Tensor:
-        return F.one_hot(images[..., 0].long(), classes).permute(0, 3, 1, 2).float()
-
-    predict.ranks = ALONE  # type: ignore[attr-defined]
-    return predict
+    return F.one_hot(images[..., 0].long(), CLASSES).permute(0, 3, 1, 2).float()
 
 
-def scene(
-    random: np.random.Generator, shape: tuple[int, int], right: float
-) -> tuple[np.ndarray, np.ndarray]:
+painted.ranks = ALONE
+
+
+def scene(random: np.random.Generator, shape: tuple[int, int], right: float) -> list[np.ndarray]:
     """A mask with holes, in which class 3 is not; what is said of it, so much of it right, and
     class 4 only said."""
     mask = random.choice([0, 1, 2, NO_CLASS], shape, p=[0.6, 0.25, 0.05, 0.1])
     said = np.where(random.random(shape) < right, mask, random.choice([0, 1, 2, 4], shape))
-    return mask, np.where(said == NO_CLASS, 0, said)
+    return [mask.astype(np.uint8), np.where(said == NO_CLASS, 0, said).astype(np.uint8)]
 
 
-def test_mean_iou_is_that_of_one_confusion_matrix_of_all_pictures() -> None:
+def test_mean_iou_is_that_of_one_confusion_matrix_of_all_pictures():
     random = np.random.default_rng(0)
     shapes = {(48, 48): 0.5, (70, 131): 0.9, (200, 60): 0.1}
     scenes = [scene(random, *given) for given in shapes.items()]
-    batches = (
-        (
-            torch.from_numpy(np.stack([said] * 3, 2)).float()[None],
-            torch.from_numpy(mask.astype(np.uint8))[None],
-        )
-        for mask, said in scenes
-    )
-    scores, table = Segment(run()).evaluate(painted(CLASSES), batches)
-    known = [mask != NO_CLASS for mask, _ in scenes]
-    truth, said = (
-        np.concatenate([one[n][some] for one, some in zip(scenes, known, strict=True)])
-        for n in (0, 1)
-    )
+    tensors = [list(map(torch.from_numpy, one)) for one in scenes]
+    batches = [(said[None, ..., None].expand(-1, -1, -1, 3), mask[None]) for mask, said in tensors]
+    scores, table = Segment(run()).evaluate(painted, batches)
+    known = [[part[mask != NO_CLASS] for part in (mask, said)] for mask, said in scenes]
+    truth, said = (np.concatenate(parts) for parts in zip(*known, strict=True))
     labels = [0, 1, 2, 4]  # 3 is neither there nor said: left out; 4 is said alone: 0
     expected = jaccard_score(truth, said, labels=labels, average="macro")
     assert scores["n"] == 3
     assert scores["miou"] == pytest.approx(expected, abs=1e-12)
     assert scores["pixels"] == pytest.approx(accuracy_score(truth, said), abs=1e-12)
-    each = []
-    for row, (mask, one), some in zip(table, scenes, known, strict=True):
-        matrix = confusion_matrix(mask[some], one[some], labels=range(CLASSES))
-        assert row["label"].tolist() == matrix.sum(1).tolist()
-        assert row["said"].tolist() == matrix.sum(0).tolist()
-        assert row["same"].tolist() == matrix.diagonal().tolist()
-        each.append(score(table[len(each) : len(each) + 1], CLASSES)["miou"])
+    for row, pixels in zip(table, known, strict=True):
+        matrix = confusion_matrix(*pixels, labels=range(CLASSES))
+        counts = [matrix.sum(1), matrix.sum(0), matrix.diagonal()]
+        np.testing.assert_array_equal([row["label"], row["said"], row["same"]], counts)
+    each = [score(table[n : n + 1], CLASSES)["miou"] for n in range(3)]
     assert scores["miou"] != pytest.approx(np.mean(each), abs=1e-3)  # no mean over pictures
     assert score(table, CLASSES) == scores  # which `verify` makes again
     assert table.dtype.itemsize == 3 * 4 * CLASSES
 
 
-def test_guessing_gets_the_chance_that_is_declared() -> None:
+def test_guessing_gets_the_chance_that_is_declared():
     for classes in (2, 11):
         truth, said = np.random.default_rng(classes).integers(0, classes, (2, 400_000))
         found = jaccard_score(truth, said, average="macro")
@@ -122,22 +109,18 @@ def test_guessing_gets_the_chance_that_is_declared() -> None:
 # --- The window ---------------------------------------------------------------------------------
 
 
-def test_windows_are_anchored_as_the_reference_has_them() -> None:
+def test_windows_are_anchored_as_the_reference_has_them():
     windows = Windows.of(run(**{"data.size": 512, "model.arch": "mu/16"}))
-    assert windows.stride == 341
-    assert windows.anchors(512) == [0]
-    assert windows.anchors(513) == [0, 1]
-    assert windows.anchors(853) == [0, 341]
-    assert windows.anchors(854) == [0, 341, 342]
-    assert windows.anchors(1706) == [0, 341, 682, 1023, 1194]
+    expected = {512: [0], 513: [0, 1], 853: [0, 341], 854: [0, 341, 342]}
+    expected[1706] = [0, 341, 682, 1023, 1194]
+    assert {size: windows.anchors(size) for size in expected} == expected
 
 
 @pytest.fixture(scope="module")
-def model() -> Segmenter:
+def model():
     """Whose answer hangs on the place in its window: it has positions."""
     made = build(run(**{"data.size": 16, "model.arch": "mu/4"}))
     tiny.scramble(made)
-    assert isinstance(made, Segmenter)
     return made.eval()
 
 
@@ -146,30 +129,23 @@ def picture(tall: int, wide: int) -> Tensor:
 
 
 @torch.no_grad()
-def test_one_window_is_the_whole_picture(model: Segmenter) -> None:
+def test_one_window_is_the_whole_picture(model):
     image = picture(16, 16)
     assert torch.equal(Windows(16, 5, 8).logits(model, image), model(image)[0])
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("shape", [(16, 39), (21, 16), (31, 44)])
-def test_a_picture_is_the_mean_of_its_windows_at_every_pixel(
-    model: Segmenter, shape: tuple[int, int]
-) -> None:
+def test_a_picture_is_the_mean_of_its_windows_at_every_pixel(model, shape):
     image, stride = picture(*shape), 7
-    tops, lefts = ([*range(0, n - 16, stride), n - 16] for n in shape)
     seen = {
         (y, x): model(image[:, y : y + 16, x : x + 16])[0]
-        for y, x in itertools.product(tops, lefts)
+        for y, x in itertools.product(*([*range(0, n - 16, stride), n - 16] for n in shape))
     }
     expected = torch.zeros(CLASSES, *shape)
     for row, column in itertools.product(*map(range, shape)):
-        some = [
-            logits[:, row - y, column - x]
-            for (y, x), logits in seen.items()
-            if 0 <= row - y < 16 and 0 <= column - x < 16
-        ]
-        assert some
+        places = {(row - y, column - x): logits for (y, x), logits in seen.items()}
+        some = [one[:, y, x] for (y, x), one in places.items() if 0 <= y < 16 and 0 <= x < 16]
         expected[:, row, column] = torch.stack(some).mean(0)
     for at_once in (1, 3, 100):
         found = Windows(16, stride, at_once).logits(model, image)
@@ -177,7 +153,7 @@ def test_a_picture_is_the_mean_of_its_windows_at_every_pixel(
 
 
 @torch.no_grad()
-def test_a_picture_below_a_window_is_enlarged_and_its_logits_brought_back(model: Segmenter) -> None:
+def test_a_picture_below_a_window_is_enlarged_and_its_logits_brought_back(model):
     image = picture(11, 25)
     large = F.interpolate(image.permute(0, 3, 1, 2), (16, int(25 * 16 / 11)), mode="bilinear")
     inner = Windows(16, 7, 4).logits(model, large.permute(0, 2, 3, 1))
@@ -186,19 +162,19 @@ def test_a_picture_below_a_window_is_enlarged_and_its_logits_brought_back(model:
     torch.testing.assert_close(found, expected)
 
 
-def test_evaluation_holds_one_picture_and_a_few_windows_at_a_time() -> None:
+def test_evaluation_holds_one_picture_and_a_few_windows_at_a_time():
     alive, shown = [], []
 
-    def pictures() -> Any:
+    def pictures():
         for n in range(3):
             alive.append(n)
             yield torch.zeros(1, 100, 150, 3), torch.zeros(1, 100, 150, dtype=torch.uint8)
 
-    def predict(images: Tensor) -> Tensor:
+    def predict(images):
         shown.append((len(alive), len(images)))
-        return painted(CLASSES)(images)
+        return painted(images)
 
-    predict.ranks = ALONE  # type: ignore[attr-defined]
+    predict.ranks = ALONE
     Segment(run(**{"eval.batch": 4, "eval.stride": 20})).evaluate(predict, pictures())
     windows = 4 * 7  # 0 20 40 52 by 0 20 40 60 80 100 102
     assert [number for number, _ in shown] == sorted(number for number, _ in shown)
@@ -209,7 +185,7 @@ def test_evaluation_holds_one_picture_and_a_few_windows_at_a_time() -> None:
 # --- The decoder, and what it starts from -------------------------------------------------------
 
 
-def test_the_decoder_reads_the_last_blocks_tokens_without_the_norm() -> None:
+def test_the_decoder_reads_the_last_blocks_tokens_without_the_norm():
     made = build(run(**{"model.pool": "tok", "model.registers": 2, "model.rep": True})).eval()
     tiny.scramble(made)
     kept: list[Tensor] = []
@@ -219,14 +195,14 @@ def test_the_decoder_reads_the_last_blocks_tokens_without_the_norm() -> None:
         found = made(image)
         patches = kept[0][:, 3:]  # behind the class token and two registers
         assert patches.shape == (2, 36, 16)
-        logits = patches @ made.head.weight.T + made.head.bias  # type: ignore[operator, union-attr]
+        logits = patches @ made.head.weight.T + made.head.bias
         grid = logits.view(2, 6, 6, CLASSES).permute(0, 3, 1, 2)
         expected = F.interpolate(grid, (48, 48), mode="bilinear", align_corners=False)
     torch.testing.assert_close(found, expected)
     assert not [name for name, _ in made.named_parameters() if name.startswith(("norm.", "rep."))]
 
 
-def test_the_head_has_the_size_and_the_initial_weights_of_segmenters() -> None:
+def test_the_head_has_the_size_and_the_initial_weights_of_segmenters():
     made = build(run(**{"data.classes": 150, "model.width": 768, "model.heads": 12}))
     head = made.get_submodule("head")
     assert sum(parameter.numel() for parameter in head.parameters()) == 115_350
@@ -236,7 +212,7 @@ def test_the_head_has_the_size_and_the_initial_weights_of_segmenters() -> None:
     assert not bias.any()
 
 
-def test_it_starts_from_a_classifier_with_positions_on_its_grid() -> None:
+def test_it_starts_from_a_classifier_with_positions_on_its_grid():
     settings = {"model.pool": "tok", "model.rep": True, "model.width": 16, "model.heads": 2}
     parent = build(tiny.run({**settings, "data.size": 32, "model.arch": "mu/8", "seed": 1}))
     tiny.scramble(parent)
@@ -244,29 +220,27 @@ def test_it_starts_from_a_classifier_with_positions_on_its_grid() -> None:
     head = {name: value.clone() for name, value in child.head.named_parameters()}
     tensors = parent.state_dict()
     begin(child, tensors)
-    for name, value in child.state_dict().items():
-        if name.startswith("head."):
-            assert torch.equal(value, head[name.removeprefix("head.")])
-        elif name == "posemb":
+    found = child.state_dict()
+    for name, value in found.items():
+        if name == "posemb":
             grid = tensors[name][0].view(4, 4, 16).numpy()
             zoomed = scipy.ndimage.zoom(grid, (6 / 4, 6 / 4, 1), order=1)
             np.testing.assert_allclose(value[0].numpy(), zoomed.reshape(36, 16), atol=1e-5)
         else:
-            assert torch.equal(value, tensors[name])
-    other = {name: value for name, value in tensors.items() if name != "blocks.0.attn.pre.weight"}
-    with pytest.raises(UserError, match=r"has no weights for blocks\.0\.attn\.pre\.weight"):
-        begin(child, other)
-    with pytest.raises(UserError, match=r"has weights norm"):  # of a classifier nothing is left
-        check_shapes(
-            {name: v.shape for name, v in child.state_dict().items()},
-            {name: v.shape for name, v in tensors.items()},
-        )
+            kept = head.get(name.removeprefix("head.")) if "head." in name else tensors[name]
+            assert torch.equal(value, kept), name
+    shapes = [{name: v.shape for name, v in state.items()} for state in (found, tensors)]
+    with refused(r"has weights norm"):  # of a classifier nothing is left
+        check_shapes(*shapes)
+    del tensors["blocks.0.attn.pre.weight"]
+    with refused(r"has no weights for blocks\.0\.attn\.pre\.weight"):
+        begin(child, tensors)
 
 
 # --- Loss and schedule --------------------------------------------------------------------------
 
 
-def test_the_loss_is_a_mean_over_the_pixels_of_the_batch_however_it_is_split() -> None:
+def test_the_loss_is_a_mean_over_the_pixels_of_the_batch_however_it_is_split():
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(8, CLASSES, 6, 6, generator=generator, dtype=torch.float64)
     masks = torch.randint(CLASSES, (8, 6, 6), generator=generator)
@@ -276,65 +250,57 @@ def test_the_loss_is_a_mean_over_the_pixels_of_the_batch_however_it_is_split() -
     class Given:
         over = staticmethod(lambda count: count)
 
-        def at(self, step: int) -> tuple[Tensor, Tensor]:
+        def at(self, step):
             return torch.zeros(8, 6, 6, 3), masks
 
-    _, target = task.inputs(Given(), 0, torch.float64)  # type: ignore[arg-type]
-    expected = F.cross_entropy(logits, masks, ignore_index=NO_CLASS)
+    _, target = task.inputs(Given(), 0, torch.float64)
+    whole = logits.clone().requires_grad_()
+    expected = F.cross_entropy(whole, masks, ignore_index=NO_CLASS)
+    expected.backward()
     for micro in (8, 4, 2, 1):
         given = logits.clone().requires_grad_()
-        total = sum(
-            task.loss(given[n : n + micro], target[n : n + micro]) * (micro / 8)
-            for n in range(0, 8, micro)
-        )
-        total.backward()  # type: ignore[union-attr]
+        parts = zip(given.split(micro), target.split(micro), strict=True)
+        total = sum(task.loss(*part) * (micro / 8) for part in parts)
+        total.backward()
         torch.testing.assert_close(total, expected)
-        if micro == 8:
-            whole = given.grad
-        torch.testing.assert_close(given.grad, whole)
+        torch.testing.assert_close(given.grad, whole.grad)
     masks[:] = NO_CLASS
-    _, target = task.inputs(Given(), 0, torch.float64)  # type: ignore[arg-type]
+    _, target = task.inputs(Given(), 0, torch.float64)
     assert float(task.loss(logits, target)) == 0.0
 
 
-def test_the_polynomial_schedule_is_its_formula() -> None:
+def test_the_polynomial_schedule_is_its_formula():
     optim = dataclasses.replace(run().optim, lr=3e-5, schedule="poly", warmup_epochs=0.0)
-    total = 161_664  # 128 epochs of 1263
-    at = {0: 1.0, 40_416: 0.7718895, 80_832: 0.5358867, 121_248: 0.2871746, total: 0.0}
-    for step, share in at.items():  # (3/4)^.9, (1/2)^.9, (1/4)^.9
-        found = learning_rate(optim, step, Lengths(total, 0, 0))
-        assert found == pytest.approx(3e-5 * share, rel=1e-6)
     least = dataclasses.replace(optim, min_lr=1e-5)  # Segmenter's own
-    found = learning_rate(least, 80_832, Lengths(total, 0, 0))
-    assert found == pytest.approx(1e-5 + 2e-5 * 0.5358867, rel=1e-6)
-    begun = Lengths(total + 100, 100, 0)  # behind a warm-up
-    assert learning_rate(optim, 100 + 40_416, begun) == pytest.approx(3e-5 * 0.7718895, rel=1e-6)
+    total = 161_664  # 128 epochs of 1263
+    # (3/4)^.9, (1/2)^.9, (1/4)^.9
+    at = {0: 1.0, 40_416: 0.7718895, 80_832: 0.5358867, 121_248: 0.2871746, total: 0.0}
+    for step, share in at.items():
+        for warmup in (0, 100):
+            lengths = Lengths(total + warmup, warmup, 0)
+            found = [learning_rate(one, warmup + step, lengths) for one in (optim, least)]
+            assert found == pytest.approx([3e-5 * share, 1e-5 + 2e-5 * share], rel=1e-6)
 
 
-def test_a_step_is_the_same_in_micro_batches() -> None:
+def test_a_step_is_the_same_in_micro_batches():
     ends = []
     for micro in (None, 4, 1):
         made = run(**{"train.micro_batch": micro, "train.batch": 8, "train.steps": 3})
         torch.manual_seed(0)
-        training = Training(
-            made, random_split(made.data, 8, torch.device("cpu")), torch.device("cpu")
-        )
+        training = Training(made, random_split(made.data, 8, CPU), CPU)
         for _ in range(3):
             training.step()
-        ends.append(training.model.head.weight.detach())  # type: ignore[union-attr]
+        ends.append(training.model.head.weight.detach())
     for end in ends[1:]:
         torch.testing.assert_close(end, ends[0], atol=1e-5, rtol=1e-4)
-    scores, table = training.evaluate(random_split(made.data, 2, torch.device("cpu")))
-    assert scores["n"] == len(table) == 2
 
 
 @pytest.mark.parametrize("precision", ["fp64", "bf16"])
-def test_logits_are_enlarged_in_single_precision_at_least(precision: str) -> None:
-    device = torch.device("cpu")
+def test_logits_are_enlarged_in_single_precision_at_least(precision):
     made = run(**{"train.precision": precision, "train.batch": 2, "train.steps": 1})
-    training = Training(made, random_split(made.data, 2, device), device)
+    training = Training(made, random_split(made.data, 2, CPU), CPU)
     images, target = training.inputs()
-    with arithmetic(device, training.dtype):
+    with arithmetic(CPU, training.dtype):
         logits = training.model(images)
     assert logits.dtype == (torch.float64 if precision == "fp64" else torch.float32)
     loss = training.part(images, target, slice(None))
@@ -358,26 +324,23 @@ WORDS = (
 
 
 @pytest.fixture
-def streets(shell: Shell) -> Shell:
+def streets(shell):
     """A folder with 20 pictures of checkers whose colours say what is where."""
-    folder = shell.folder / "streets"
-    folder.mkdir()
     pairs = [pair(60 + n, 80 - n) for n in range(20)]
-    write(folder / "train.parquet", *([png(one[n]) for one in pairs] for n in (0, 1)))
+    file = shell.folder / "streets" / "train.parquet"
+    write(file, *([png(one[n]) for one in pairs] for n in (0, 1)))
     return shell
 
 
-def test_a_sweep_of_segmentation_from_its_runs_to_its_table(streets: Shell) -> None:
+def test_a_sweep_of_segmentation_from_its_runs_to_its_table(streets):
     streets("sweep", *WORDS, "seeds=1", "train.steps=6", "eval.every=1", "launcher=inline")
     facts = streets.facts()
     assert {f["row"] for f in facts if f["quantity"] == "miou"} == {"none", "dpn"}
-    table = streets("table", "--show", "miou,pixels,gain").out
-    assert "mean IoU" in table or "Mean IoU" in table
+    assert "mean iou" in streets("table", "--show", "miou,pixels,gain").out.lower()
     streets("verify")
     for folder in (streets.folder / "runs" / "runs").iterdir():
         result = json.loads((folder / "result.json").read_text())
-        tree = json.loads((folder / "run.json").read_text())
-        spec = tree.get("spec", tree)
+        spec = RunDir(folder).read_spec()
         if spec.get("task") != "segment":
             assert spec["model"].get("input", "range") == "range"
             continue
@@ -387,7 +350,7 @@ def test_a_sweep_of_segmentation_from_its_runs_to_its_table(streets: Shell) -> N
         weights = load_file(folder / "weights.safetensors")
         assert not [name for name in weights if name.startswith(("norm.", "rep."))]
     # The very file that a run wrote, with a pixel moved: named.
-    path = next(iter((streets.folder / "runs" / "runs").glob("*/predictions.npy")))
+    path = next((streets.folder / "runs" / "runs").glob("*/predictions.npy"))
     content = bytearray(path.read_bytes())
     content[-4] ^= 1
     path.write_bytes(content)
@@ -409,16 +372,12 @@ trained(json.loads(sys.argv[1]), sys.argv[2], killed)
 
 def trained(tree: dict[str, Any], folder: str, after: Any = lambda steps: None) -> list[str]:
     """Train to the end, a checkpoint each step; what was said. `after`: called after each step."""
-    said: list[str] = []
-    steps = itertools.count(1)
-    machine = Machine(
-        device=torch.device("cpu"),
-        cache=Path(folder).parent / "cache",
-        checkpoint_s=0.0,
-        stopping=lambda: bool(after(next(steps))),
-        beat=lambda **notes: None,
-        say=said.append,
-    )
+    said, steps, cache = [], itertools.count(1), Path(folder).parent / "cache"
+
+    def stopping():
+        return bool(after(next(steps)))
+
+    machine = Machine(CPU, cache, 0.0, stopping, lambda **notes: None, said.append)
     before, share = torch.get_num_threads(), journal.CHECKPOINT_SHARE
     torch.set_num_threads(1)
     journal.CHECKPOINT_SHARE = 1e9
@@ -432,9 +391,7 @@ def trained(tree: dict[str, Any], folder: str, after: Any = lambda steps: None) 
 
 
 @pytest.mark.faults
-def test_a_run_that_is_killed_in_the_middle_goes_on_with_the_same_bits(
-    streets: Shell, tmp_path: Path
-) -> None:
+def test_a_run_that_is_killed_in_the_middle_goes_on_with_the_same_bits(streets, tmp_path):
     """kill -9 within an epoch, by micro-batches, with everything drawn that can be."""
     own = sample(streets.folder / "streets", fraction=0.9, test=4, validation=3)
     data = {f"data.{key}": value for key, value in vars(own).items()}
@@ -452,39 +409,36 @@ def test_a_run_that_is_killed_in_the_middle_goes_on_with_the_same_bits(
     assert one == other
 
 
-def test_table_5_is_planned_at_paper_scale_with_its_parents_once(shell: Shell) -> None:
+def test_table_5_is_planned_at_paper_scale_with_its_parents_once(shell):
     """100 runs from 20 parents, of which those of seeds 0, 1 and 2 are runs of Table 1. The images
     of each share and the cost of a window are told before anything is fetched."""
-    planned = shell("plan", "table5", "--on", "h100:8").out
+    words = ("plan", "table5", "--on", "h100:8")
+    planned = shell(*words).out
     assert "2 variants x 5 columns x 10 seeds = 100 runs, from 20 parents (120 planned)" in planned
     # 12 D^2 + 2 N D a token and block, N = 1025, and the patches', in B/16 at 512 pixels.
     told = 12 * 1025 * (12 * 768**2 + 2 * 1025 * 768) + 1024 * 768 * (768 + 150)
     assert f"{told / 1e9:.0f} G" in planned
-    tree = json.loads(shell("plan", "table5", "--on", "h100:8", "--format", "json").out)
+    tree = json.loads(shell(*words, "--format", "json").out)
     assert told in {variant["multiply_adds"] for variant in tree["variants"]}
-    store, fractions = Path("runs"), ("1/16", "1/8", "1/4", "1/2", "1")
+    store = Path("runs")
     with contextlib.chdir(shell.folder):
         five, one = (expand.plan([name], store=store)[0] for name in ("table5", "table1"))
     parents = {run for cell in five.parents() for run in cell.ids.values()}
     assert len(parents) == 20
     assert len(parents & {run for cell in one.cells for run in cell.ids.values()}) == 6
-    cell = five.cell("ViT", "1/16")
-    assert cell is not None
-    assert cell.spec["model"]["input"] == "imagenet"
-    assert cell.spec["parent"]["model"]["input"] == "range"
+    tree = five.cell("ViT", "1/16").spec
+    assert (tree["model"]["input"], tree["parent"]["model"]["input"]) == ("imagenet", "range")
     found = beside(five, store)
-    assert {column for _, column in found} == {*fractions}
+    assert {column for _, column in found} == {"1/16", "1/8", "1/4", "1/2", "1"}
     assert {theirs.differs for theirs in found.values()} == {""}
     assert found["Dual PatchNorm", "1/16"].printed == "28.0 ± 0.21, +0.7"
 
 
 # --- The small scale of Table 5 -----------------------------------------------------------------
 
-LEAST = 8.0  # points of mean IoU above chance that every row has in every column
-
 
 @pytest.mark.slow
-def test_streets_are_learnt_from_any_share_of_them(shell: Shell, data_folder: Any) -> None:
+def test_streets_are_learnt_from_any_share_of_them(shell, data_folder):
     """CamVid, whole, with a kill -9 of driver and workers on the way. Its table: `pytest -s`."""
     words = ("sweep", "table5", "--scale", "camvid", f"data.path={data_folder('camvid')}", "--yes")
     began = os.times()
@@ -494,15 +448,10 @@ def test_streets_are_learnt_from_any_share_of_them(shell: Shell, data_folder: An
     driver.wait()
     shell(*words)
     print(shell("table").out)
-    facts = shell.facts()
-    chance = 100 * guessed(11)
-    above = {
-        (f["row"], f["column"]): float(f["value"]) - chance
-        for f in facts
-        if f["quantity"] == "miou"
-    }
+    facts = [f for f in shell.facts() if f["quantity"] == "miou"]
+    above = {(f["row"], f["column"]): float(f["value"]) - 100 * guessed(11) for f in facts}
     spent = sum(os.times()[:4]) - sum(began[:4])
-    print(f"points above chance ({chance:.1f} %): {above}; {spent:.0f} CPU seconds")
+    print(f"points above chance: {above}; {spent:.0f} CPU seconds")
     assert len(above) == 4
-    assert min(above.values()) > LEAST
+    assert min(above.values()) > 8.0  # points of mean IoU, every row in every column
     shell("verify")
