@@ -3,8 +3,6 @@ checkpoints, and is chosen where it repays."""
 
 from __future__ import annotations
 
-import csv
-import io
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -74,11 +72,10 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [MIXED, *(pytest.param(changes, marks=pytest.mark.slow) for changes in CHOSEN)],
-    ids=tiny.names,
-)
+EACH = [MIXED, *(pytest.param(changes, marks=pytest.mark.slow) for changes in CHOSEN)]
+
+
+@pytest.mark.parametrize("changes", EACH, ids=tiny.names)
 def test_a_step_is_one_graph_which_no_later_step_changes(changes, captured):
     """Whatever is drawn, whichever rows a micro-batch has: `fullgraph` refuses a break."""
     eager, graph = made(changes), made(changes)
@@ -223,21 +220,15 @@ def test_killed_workers_go_on_with_compiled_steps(tmp_path_factory):
     assert list((calm.folder / "runs" / "cache" / "compiled").rglob("*.so"))
     driver = shell.start(*words)
     metrics = "runs/runs/*/metrics.jsonl"
+    lines = lambda: [p.read_bytes().count(b"\n") for p in shell.folder.glob(metrics)]  # noqa: E731
     for epochs in (30, 100, 200):
-        wait_for(
-            lambda epochs=epochs: [
-                path
-                for path in shell.folder.glob(metrics)
-                if len(path.read_bytes().splitlines()) > epochs
-            ],
-            300,
-        )
+        wait_for(lambda epochs=epochs: max(lines(), default=0) > epochs, 300)
         killed = workers(shell.folder)[:1]
         assert killed
         kill(killed)
     assert shell.end(driver, timeout=1200).code == 0
     tables = [each("table", "killed", "--format", "csv").out for each in (calm, shell)]
     assert tables[0] == tables[1]
-    assert len(list(csv.reader(io.StringIO(tables[0])))) > 2
+    assert tables[0].count("\n") > 2
     results = [RunDir(path.parent) for path in shell.folder.glob("runs/runs/*/result.json")]
     assert {rundir.read_result()["execution"] for rundir in results} == {"compiled"}

@@ -32,9 +32,6 @@ class Plain(nn.Module):
     def forward(self, x):
         return x
 
-class Full(Plain):
-    def make(self, width, start):
-        self.weight = nn.Parameter(torch.full((width,), start))
 
 class Drawn(Plain):
     def make(self, width, start):
@@ -101,16 +98,8 @@ def run(folder):
     return run
 
 
-def named(model: nn.Module, ending: str) -> dict[str, torch.Tensor]:
-    both = (*model.named_parameters(), *model.named_buffers())
-    return {name: tensor.detach() for name, tensor in both if name.endswith(ending)}
-
-
-def test_values_of_a_constructor_count(run):
-    for start in (0.25, 4.0):
-        weights = named(build(run("Full", start=start)), "pre.weight")
-        assert len(weights) == 2
-        assert all((weight == start).all() for weight in weights.values())
+def named(model: nn.Module) -> dict[str, torch.Tensor]:
+    return dict((*model.named_parameters(), *model.named_buffers()))
 
 
 def test_draws_of_a_constructor_are_by_seed_and_place(run):
@@ -129,36 +118,35 @@ def test_draws_of_a_constructor_are_by_seed_and_place(run):
         assert torch.equal(again.get_submodule(path).mask, ours.mask)
         assert not torch.equal(other.get_submodule(path).first, ours.first)
     fewer = dataclasses.replace(run("Drawn"), block=tiny.run().block)  # without the norms behind
-    everything = named(model, "")
+    everything = named(model)
     for other, least in ((fewer, 20), (tiny.run(), 15)):
-        shared = {n: t for n, t in named(build(other), "").items() if n in everything}
+        shared = {n: t for n, t in named(build(other)).items() if n in everything}
         assert len(everything) > len(shared) > least
         assert all(torch.equal(everything[name], tensor) for name, tensor in shared.items())
 
 
 def test_what_is_done_to_torchs_layers_counts(run):
-    model = build(run("Layers", start=0.5))
-    layers = model.get_submodule("blocks.0.attn.pre")
+    layers = build(run("Layers", start=0.5)).get_submodule("blocks.0.attn.pre")
     assert (layers.mix.weight == 0).all()
     assert (layers.mix.bias == 0.5).all()
     assert 0 < float(layers.late.weight.detach().abs().max()) <= 2**-0.5
 
 
 def test_its_own_reset_parameters_counts(run):
-    model = build(run("Reset"))
     with torch.random.fork_rng():
         torch.manual_seed(key(0, "init", "blocks.0.mlp.pre"))
         expected = nn.init.normal_(torch.empty(32), std=3.0)
-    inside = model.get_submodule("blocks.0.mlp.pre")
+    inside = build(run("Reset")).get_submodule("blocks.0.mlp.pre")
     assert torch.equal(inside.weight, expected)
     assert (inside.inner.weight == 7).all()
 
 
 def test_roles_win_and_what_they_overrule_is_said(run):
     chosen = run("Roles", start=3.0)
-    (inside,) = named(build(chosen), "0.mlp.pre.scale").values()
-    assert (inside == 1).all()
-    assert (named(build(chosen), "0.mlp.pre.free")["blocks.0.mlp.pre.free"] == 3).all()
+    for path in ("blocks.0.attn.pre", "blocks.0.mlp.pre"):
+        inside = build(chosen).get_submodule(path)
+        assert (inside.scale == 1).all()
+        assert (inside.free == 3).all()
     (line,) = overruled(build(chosen, "meta"), 0)
     assert line.startswith("Roles: 'scale' starts by its role 'scale', not as its constructor")
     assert overruled(build(run("Roles", start=1.0), "meta"), 0) == []

@@ -6,8 +6,6 @@ has besides stands in a file of its own, test_own_parts.py or another.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 import shutil
@@ -67,73 +65,55 @@ KINDS = {
     "model": Kind("model", "model=own_model:Part", "model", None, "model.version"),
     "probe": Kind("probe", "probe=[own_probe:Part]", "", "", "own_probes.versions"),
     "optimizer": Kind(
-        "optim.name",
-        "optim.name=own_optimizer:Part",
-        "optim.settings",
-        "optim.name=torch.optim:SGD",
-        "optim.version",
+        *("optim.name", "optim.name=own_optimizer:Part", "optim.settings"),
+        *("optim.name=torch.optim:SGD", "optim.version"),
     ),
     "schedule": Kind(
-        "optim.schedule",
-        "optim.schedule=own_schedule:Part",
-        "optim.schedule_settings",
-        "optim.schedule=constant",
-        "optim.schedule_version",
+        *("optim.schedule", "optim.schedule=own_schedule:Part", "optim.schedule_settings"),
+        *("optim.schedule=constant", "optim.schedule_version"),
     ),
     "loss": Kind(
-        "train.loss", "train.loss=own_loss:Part", "train.loss_settings", "", "train.loss_version"
+        *("train.loss", "train.loss=own_loss:Part", "train.loss_settings"),
+        *("", "train.loss_version"),
     ),
     "activation": Kind(
-        "model.act",
-        "model.act=own_activation:Part",
-        "model.act_settings",
-        "model.act=relu",
-        "model.act_version",
+        *("model.act", "model.act=own_activation:Part", "model.act_settings"),
+        *("model.act=relu", "model.act_version"),
     ),
     "augmentation": Kind(
-        "augment.extra",
-        "augment.extra=[own_augmentation:Part]",
-        "augment.extra_settings.Part",
-        "",
-        "augment.extra_version",
+        *("augment.extra", "augment.extra=[own_augmentation:Part]"),
+        *("augment.extra_settings.Part", "", "augment.extra_version"),
     ),
     "metric": Kind("analysis.metric", "analysis.metric=own_metric:Part"),
     "trainer": Kind("trainer", "trainer=own_trainer", "trainer"),
 }
+MODULE = """class Part({base}):
+    def __init__(self, {given}, *, SETTINGS):
+        super().__init__({passed})
+        self.by = by{more}
+
+    def forward(self, {seen}):
+        return self.by * {value} * ONE
+"""
+LINEAR = "\n        self.head = nn.Linear(images.channels * images.size**2, outputs)"
+
+
+def module(base: str, given: str, passed: str, seen: str, value: str, more: str = "") -> str:
+    given = {"base": base, "given": given, "passed": passed, "more": more}
+    return MODULE.format(**given, seen=seen, value=value)
+
+
+def function(given: str, value: str) -> str:
+    return f"def Part({given}, SETTINGS):\n    return {value} * ONE\n"
+
+
 TEXTS = {
-    "norm": """class Part(nn.Module):
-    def __init__(self, shape, *, SETTINGS):
-        super().__init__()
-        self.by = by
-
-    def forward(self, x):
-        return self.by * x * ONE
-""",
-    "stem": """class Part(Plain):
-    def __init__(self, patches, width, *, SETTINGS):
-        super().__init__(patches, width)
-        self.by = by
-
-    def forward(self, images):
-        return self.by * super().forward(images) * ONE
-""",
-    "block": """class Part(Block):
-    def __init__(self, layer, *, SETTINGS):
-        super().__init__(layer)
-        self.by = by
-
-    def forward(self, x):
-        return self.by * super().forward(x) * ONE
-""",
-    "model": """class Part(nn.Module):
-    def __init__(self, images, outputs, *, SETTINGS):
-        super().__init__()
-        self.by = by
-        self.head = nn.Linear(images.channels * images.size**2, outputs)
-
-    def forward(self, images):
-        return self.by * self.head(images.flatten(1)) * ONE
-""",
+    "norm": module("nn.Module", "shape", "", "x", "x"),
+    "stem": module("Plain", *2 * ["patches, width"], "images", "super().forward(images)"),
+    "block": module("Block", "layer", "layer", "x", "super().forward(x)"),
+    "model": module(
+        *("nn.Module", "images, outputs", "", "images", "self.head(images.flatten(1))", LINEAR)
+    ),
     "probe": """class Part(Probe):
     numbers = {"steps": {"unit": "steps"}}
 
@@ -151,18 +131,10 @@ TEXTS = {
                 parameter.grad.mul_(self.by * ONE)
         super().step()
 """,
-    "schedule": """def Part(step, total, SETTINGS):
-    return by * ONE
-""",
-    "loss": """def Part(logits, target, SETTINGS):
-    return by * F.cross_entropy(logits, target) * ONE
-""",
-    "activation": """def Part(x, SETTINGS):
-    return by * x.relu() * ONE
-""",
-    "augmentation": """def Part(images, draw, SETTINGS):
-    return by * images * ONE
-""",
+    "schedule": function("step, total", "by"),
+    "loss": function("logits, target", "by * F.cross_entropy(logits, target)"),
+    "activation": function("x", "by * x.relu()"),
+    "augmentation": function("images, draw", "by * images"),
     "metric": """def Part(table):
     return float(np.mean(table["class"] == table["label"])) * ONE
 
@@ -383,8 +355,8 @@ def test_it_does_what_is_shipped_and_otherwise_by_a_setting(driven, new):
     key = "optim" if new == "optimizer" else kind.key
     assert found[new]["plugins"][key]
     assert not found["base"]["plugins"].get(key)
-    bits = [(found[row]["weights_sha256"], found[row]["predictions_sha256"]) for row in found]
-    bits = dict(zip(found, bits, strict=True))
+    files = ("weights_sha256", "predictions_sha256")
+    bits = {row: [result[file] for file in files] for row, result in found.items()}
     if kind.shipped is not None:
         assert bits[new] == bits[f"{new} shipped" if kind.shipped else "base"]
     if kind.place:
@@ -393,20 +365,19 @@ def test_it_does_what_is_shipped_and_otherwise_by_a_setting(driven, new):
     assert (same in (driven.folder / "told").read_text()) == (kind.shipped == "" and new != "probe")
 
 
-def facts(text: str) -> dict[tuple[str, str], float]:
-    """(row, quantity) -> value, of a table in CSV."""
-    lines = csv.DictReader(io.StringIO(text))
-    return {(line["row"], line["quantity"]): line["value"] for line in lines}
+def facts(shell: Shell, *words: str) -> dict[tuple[str, str], str]:
+    """(row, quantity) -> value, of a table."""
+    return {(line["row"], line["quantity"]): line["value"] for line in shell.facts(*words)}
 
 
 def test_all_of_them_stand_in_one_table(driven):
     """The metric is a column; the rows of a trainer have a table of their own."""
     show = ("--show", "accuracy,own_metric:Part,top1")
-    told = facts(driven("table", "parts", "--format", "csv", *show).out)
+    told = facts(driven, "parts", *show)
     for row, result in results(driven, "parts").items():
         assert float(told[row, "top1.run"]) == pytest.approx(100 * result["test"]["top1"])
         assert told[row, "own_metric:Part.run"] == told[row, "top1.run"]
-    told = facts(driven("table", "trainer", "--format", "csv").out)
+    told = facts(driven, "trainer")
     assert [float(told[row, "score.run"]) for row in ("1.0", "0.5")] == [1.0, 0.5]
 
 

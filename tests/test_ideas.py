@@ -60,8 +60,7 @@ def test_lion_against_adamw_each_at_its_own_rate(shell):
 
 
 def test_a_gated_mlp_of_the_same_size(shell):
-    words = command("docs/placements.md", "sweep model.act")
-    table = shell(*words, *BUDGET).out
+    table = shell(*command("docs/placements.md", "sweep model.act"), *BUDGET).out
     size = check_gain(shell, table, "swiglu", "gelu")
     # 8/3 of a width of 32 is no multiple of 8: 88 inside for 85.33, and three biases for two
     assert size["swiglu"] == pytest.approx(size["gelu"], rel=0.03)
@@ -89,14 +88,8 @@ def score(table, classes):
 TASK = TaskChoice(
     line="which half of the classes an image is of",
     path="ablate_tasks._halves:Halves",
-    metrics=(
-        Metric(
-            *("half", "accuracy of halves", "halves", "%", "points", 100.0, 2),
-            lambda classes: 0.5,
-            most=100.0,
-            is_share=True,
-        ),
-    ),
+    metrics=(Metric("half", "accuracy of halves", "halves", "%", "points", 100.0, 2,
+                    lambda classes: 0.5, most=100.0, is_share=True),),
     score=score,
     outputs=lambda classes: 1,
     prior="the shares of the halves",
@@ -201,12 +194,9 @@ variants: [plain: {}, dpn: {stem: dpn}]
 def added(tmp_path_factory):
     """A folder for Python's path with a task of two files, a design and a format of one each."""
     folder = tmp_path_factory.mktemp("added")
-    for file, text in {
-        "ablate_tasks/halves.py": TASK,
-        "ablate_tasks/_halves.py": TRAINED,
-        "ablate_designs/fresh.py": DESIGN,
-        "ablate_formats/org.py": FORMAT,
-    }.items():
+    files = {"ablate_tasks/halves.py": TASK, "ablate_tasks/_halves.py": TRAINED}
+    files |= {"ablate_designs/fresh.py": DESIGN, "ablate_formats/org.py": FORMAT}
+    for file, text in files.items():
         (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_text(text)
     return folder
@@ -215,15 +205,10 @@ def added(tmp_path_factory):
 def test_a_task_of_two_files_and_a_design_and_a_format_of_one(shell, added):
     (shell.folder / "sweeps").mkdir()
     (shell.folder / "sweeps" / "again.yaml").write_text(SWEEP)
-    done = shell.several(
-        ["sweep", "again", "launcher.devices=cpu"],  # workers are processes of their own
-        ["table", "again", "--format", "org"],
-        ["export", "again", "bundle"],
-        ["verify", "bundle"],
-        ["list", "metrics"],
-        ["sweep", "again", "seeds=3"],
-        PYTHONPATH=str(added),
-    )
+    lines = ["sweep again launcher.devices=cpu"]  # workers are processes of their own
+    lines += ["table again --format org", "export again bundle", "verify bundle", "list metrics"]
+    lines = [line.split() for line in (*lines, "sweep again seeds=3")]
+    done = shell.several(*lines, PYTHONPATH=str(added))
     _, table, *_, listed, refused = done
     assert [command.code for command in done[:-1]] == [0] * 5, done
     text = table.out.splitlines()
@@ -235,10 +220,8 @@ def test_a_task_of_two_files_and_a_design_and_a_format_of_one(shell, added):
     assert sorted(seeds) == [100, 100, 101, 101]
     assert (shell.folder / "bundle" / "table.org").read_text() == table.out
     assert "half" in listed.out
-    assert (refused.code, refused.err.strip()) == (
-        2,
-        "ablate: seeds: fresh gives them out; leave one of them away",
-    )
+    assert refused.err == "ablate: seeds: fresh gives them out; leave one of them away\n"
+    assert refused.code == 2
     # Where nobody knows the design, the task or the format: only the format is not missed.
     for file, refused in (
         ("ablate_designs/fresh.py", "has fresh, which is unknown here: ablate_designs/fresh.py"),
@@ -269,10 +252,8 @@ def test_a_task_of_two_files_and_a_design_and_a_format_of_one(shell, added):
 def test_what_cannot_be_added_is_told_in_a_line(shell, tmp_path, file, text, why):
     (tmp_path / "path" / file).parent.mkdir(parents=True)
     (tmp_path / "path" / file).write_text(text)
-    [done] = shell.several(
-        ["sweep", "stem=none,dpn", "train.steps=1", "seeds=1", "launcher=inline"],
-        PYTHONPATH=str(tmp_path / "path"),
-    )
+    words = ["sweep", "stem=none,dpn", "train.steps=1", "seeds=1", "launcher=inline"]
+    [done] = shell.several(words, PYTHONPATH=str(tmp_path / "path"))
     assert done.code == 2
     assert done.err.startswith(f"ablate: {file}: ")
     assert why in done.err

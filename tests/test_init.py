@@ -32,9 +32,8 @@ def test_every_weight_is_filled(weights):
 
 @pytest.mark.parametrize("name", ["stem.dense.weight", "rep.weight"])
 def test_patch_and_representation_kernels_are_lecun_normal(weights, name):
-    weight = weights[name].detach()
-    fan_in = weight.shape[1]
-    assert fan_in == {"stem.dense.weight": 768, "rep.weight": 384}[name]
+    weight, fan_in = weights[name].detach(), {"stem.dense.weight": 768, "rep.weight": 384}[name]
+    assert weight.shape[1] == fan_in
     assert deviation(weight) == pytest.approx(fan_in**-0.5, rel=0.01)  # after truncation
     cut = 2 * fan_in**-0.5 / 0.87962566
     assert 0.98 * cut < weight.abs().max() <= cut
@@ -42,13 +41,21 @@ def test_patch_and_representation_kernels_are_lecun_normal(weights, name):
     assert (weight**4).mean() / (weight**2).mean() ** 2 == pytest.approx(2.37, abs=0.03)
 
 
-def test_each_part_of_qkv_is_xavier_uniform_by_itself(weights):
-    fused = weights["blocks.1.attn.f.qkv.weight"].detach()
-    for part in fused.chunk(3):
-        assert part.shape == (384, 384)
-        assert part.abs().max() <= 0.08839  # sqrt(3 / 384)
-        assert part.abs().max() > 0.0883
-        assert deviation(part) == pytest.approx(384**-0.5, rel=0.01)
+@pytest.mark.parametrize(
+    ("name", "limit"),
+    [
+        *((f"attn.f.qkv {part}", math.sqrt(3 / 384)) for part in range(3)),  # each by itself
+        ("attn.f.out", math.sqrt(3 / 384)),
+        ("mlp.f.fc1", 0.055902),  # sqrt(6 / (5 D))
+        ("mlp.f.fc2", 0.055902),
+    ],
+)
+def test_kernels_of_a_block_are_xavier_uniform(weights, name, limit):
+    name, _, part = name.partition(" ")
+    weight = weights[f"blocks.0.{name}.weight"].detach()
+    weight = weight.chunk(3)[int(part)] if part else weight
+    assert 0.999 * limit < weight.abs().max() <= limit * (1 + 1e-5)
+    assert deviation(weight) == pytest.approx(limit / math.sqrt(3), rel=0.01)
 
 
 def test_qkv_of_another_inner_width_counts_its_own_outputs():
@@ -57,16 +64,6 @@ def test_qkv_of_another_inner_width_counts_its_own_outputs():
     limit = math.sqrt(6 / (64 + 512))
     for name in ("blocks.0.attn.f.qkv.weight", "blocks.0.attn.f.out.weight"):
         assert 0.99 * limit < weights[name].abs().max() <= limit
-
-
-@pytest.mark.parametrize(
-    ("name", "limit"),
-    [("attn.f.out", math.sqrt(3 / 384)), ("mlp.f.fc1", 0.055902), ("mlp.f.fc2", 0.055902)],
-)
-def test_out_and_mlp_kernels_are_xavier_uniform(weights, name, limit):
-    weight = weights[f"blocks.0.{name}.weight"].detach()  # MLP: sqrt(6 / (5 D))
-    assert 0.999 * limit < weight.abs().max() <= limit * (1 + 1e-5)
-    assert deviation(weight) == pytest.approx(limit / math.sqrt(3), rel=0.01)
 
 
 def test_biases_of_the_mlp_are_tiny_normals_and_the_others_zero(weights):
@@ -118,18 +115,15 @@ def test_what_variants_share_starts_from_the_same_bits(variant):
     late = tiny.LATE if str(variant.get("norm")).startswith("dtn") else {}
     other = build(tiny.run({**depth, **variant, **late})).state_dict()
     blocks = 2 if variant.get("stem") == "conv" else 3
-    dense = {
-        name
-        for name in baseline
-        if (".f." in name and name[7] < str(blocks)) or name.startswith("head")
-    }
+    within = [name for name in baseline if ".f." in name and name[7] < str(blocks)]
+    dense = {*within, "head.weight", "head.bias"}
     assert len(dense) == 8 * blocks + 2
     assert dense <= other.keys()
-    larger = ("out", "fc1", "fc2", "qkv") if variant.get("block") == "subln" else ()
+    larger = (".out.", ".fc1.", ".fc2.", ".qkv.") if variant.get("block") == "subln" else ()
     for name in baseline.keys() & other.keys():
         of_norm = name.startswith("blocks") and ".f." not in name
         same_shape = baseline[name].shape == other[name].shape  # conv's dense layer has another
-        if same_shape and not of_norm and not any(f".{layer}." in name for layer in larger):
+        if same_shape and not of_norm and not any(layer in name for layer in larger):
             assert torch.equal(baseline[name], other[name]), name
 
 
@@ -141,13 +135,13 @@ def test_depth_moves_no_weight():
 
 
 def test_another_seed_or_another_name_is_another_draw():
-    one, other = (build(tiny.run({"seed": seed, "model.depth": 2})) for seed in (0, 1))
-    again = build(tiny.run({"seed": 0, "model.depth": 2}))
     name = "blocks.0.attn.f.qkv.weight"
-    assert torch.equal(one.get_parameter(name), again.get_parameter(name))
-    assert not torch.equal(one.get_parameter(name), other.get_parameter(name))
-    second = name.replace("0", "1")
-    assert not torch.equal(one.get_parameter(name), one.get_parameter(second))
+    one, again, other = (
+        build(tiny.run({"seed": seed, "model.depth": 2})).state_dict() for seed in (0, 0, 1)
+    )
+    assert torch.equal(one[name], again[name])
+    assert not torch.equal(one[name], other[name])
+    assert not torch.equal(one[name], one[name.replace("0", "1")])
 
 
 def test_torchs_own_generator_is_left_alone():
@@ -174,17 +168,15 @@ def test_a_weight_without_a_rule_is_an_error():
 
 
 def test_every_rule_is_used():
-    runs = [
-        tiny.run({"model.rep": True, "model.cls_posemb": True}),
-        tiny.run({"stem": "conv", "model.depth": 2}),
-        tiny.run({"model.act": "swiglu", "model.registers": 1, "model.pool": "map"}),
-        tiny.run(
-            {"task": "segment", "data.labels": "masks", "data.cache": "encoded"}
-            | {"data.source": "datasets"}
-        ),
-        tiny.run({"task": "contrastive", "text": tiny.TEXT}),
+    masks = {"data.labels": "masks", "data.cache": "encoded", "data.source": "datasets"}
+    changes = [
+        {"model.rep": True, "model.cls_posemb": True},
+        {"stem": "conv", "model.depth": 2},
+        {"model.act": "swiglu", "model.registers": 1, "model.pool": "map"},
+        {"task": "segment", **masks},
+        {"task": "contrastive", "text": tiny.TEXT},
     ]
-    modules = [module for run in runs for module in build(run).modules()]
+    modules = [module for each in changes for module in build(tiny.run(each)).modules()]
     roles = {role for module in modules for role in getattr(module, "roles", {}).values()}
     for scheme in SCHEMES.values():
         assert roles == scheme.keys()

@@ -2,7 +2,7 @@
 
 import importlib
 import itertools
-from math import exp, isqrt, sqrt
+from math import isqrt, sqrt
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ablate.shared import choices
 from ablate.shared.errors import UserError
 from ablate.training.model import norm as norms
-from ablate.training.model.norm import DTN, ExcludeCls, LayerNorm, Shape
+from ablate.training.model.norm import ExcludeCls, Shape
 
 WIDTH, HEADS, SIDE = 12, 3, 3
 TOKENS = SIDE**2
@@ -52,6 +52,10 @@ def form_of(form, shape=SHAPE):
     return make(name, shape, **settings)
 
 
+def random_like(x, seed):
+    return torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(seed))
+
+
 def at_init(name, shape=SHAPE, seed=0, **settings):
     """The norm as training starts: by `initialise` where it has a say, else by its roles."""
     norm = make(name, shape, **settings).float()
@@ -84,57 +88,35 @@ def assert_same(norm, expected, x=None, atol=1e-10):
     ours = norm(inputs[0])
     theirs = expected(inputs[0], **{name.replace(".", "_"): p for name, p in parameters.items()})
     torch.testing.assert_close(ours, theirs, atol=atol, rtol=1e-10)
-    weight = torch.randn(ours.shape, dtype=ours.dtype, generator=torch.Generator().manual_seed(5))
+    weight = random_like(ours, 5)
     gradients = [
         torch.autograd.grad((y * weight).sum(), inputs, allow_unused=True, materialize_grads=True)
         for y in (ours, theirs)
     ]
     for name, mine, others in zip(["x", *parameters], *gradients, strict=True):
-        torch.testing.assert_close(
-            mine, others, atol=atol, rtol=1e-9, msg=lambda m, name=name: f"d{name}: {m}"
-        )
+        said = f"d{name}: {{}}".format
+        torch.testing.assert_close(mine, others, atol=atol, rtol=1e-9, msg=said)
 
 
 # --- others' implementations --------------------------------------------------------------------
 
 
-def test_layernorm_is_torchs():
-    def expected(x, weight, bias):
-        mean, var = x.mean(-1, keepdim=True), x.var(-1, keepdim=True, correction=0)
-        return (x - mean) / (var + 1e-6).sqrt() * weight + bias
+@pytest.mark.parametrize("settings", [{}, {"eps": 0.1}, {"affine": False}])
+def test_layernorm_is_torchs(settings):
+    def expected(x, weight=None, bias=None):
+        return torch.layer_norm(x, (WIDTH,), weight, bias, settings.get("eps", 1e-6))
 
-    x = tokens() * 1e-3  # small: the place of eps shows
-    assert_same(make("layernorm"), expected, x)
-    assert_same(make("layernorm"), lambda x, weight, bias: layer(WIDTH, weight, bias)(x), x)
-    assert_same(make("layernorm", affine=False), lambda x: expected(x, 1, 0))
-    assert_same(
-        make("layernorm", eps=0.1), lambda x, weight, bias: layer(WIDTH, weight, bias, 0.1)(x)
-    )
-
-
-def layer(width, weight, bias, eps=1e-6):
-    return lambda x: torch.layer_norm(x, (width,), weight, bias, eps)
+    assert_same(make("layernorm", **settings), expected, tokens() * 1e-3)  # small: eps shows
 
 
 def test_rmsnorm_is_torchs():
     x = tokens() * 1e-3  # small: the place of eps shows
     assert_same(make("rmsnorm"), lambda x, weight: F.rms_norm(x, (WIDTH,), weight, 1e-6), x)
-    assert_same(
-        make("rmsnorm"),
-        lambda x, weight: x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight,
-        x,
-    )
 
 
 def on_channels(module):
-    """A torch module for (B, D, N), with our parameters instead of its own."""
-
-    def apply(x, weight, bias):
-        return (
-            module(x.transpose(1, 2)).transpose(1, 2) * weight + bias
-        )  # its affine is off: outside is the same
-
-    return apply
+    """A torch module for (B, D, N), with our parameters instead of its own: its affine is off."""
+    return lambda x, weight, bias: module(x.transpose(1, 2)).transpose(1, 2) * weight + bias
 
 
 @pytest.mark.parametrize("settings", [{}, {"eps": 0.1, "momentum": 0.3}])
@@ -223,13 +205,12 @@ def test_affine_and_identity_measure_nothing():
 
 def switch_statistics(x):
     """{kind: (mean, var)}, of each image and channel, from single values."""
-    mean_in, var_in = torch.empty_like(x[:, 0]), torch.empty_like(x[:, 0])
-    means, vars_ = [], []
-    for image in x:
-        for channel in image.T:
-            mean = sum(channel) / len(channel)
-            means.append(mean)
-            vars_.append(sum((value - mean) ** 2 for value in channel) / (len(channel) - 1))
+    channels = [list(channel) for image in x for channel in image.T]
+    means = [sum(channel) / len(channel) for channel in channels]
+    vars_ = [
+        sum((value - mean) ** 2 for value in channel) / (len(channel) - 1)
+        for mean, channel in zip(means, channels, strict=True)
+    ]
     mean_in, var_in = (torch.stack(s).view(len(x), -1) for s in (means, vars_))
     square = var_in + mean_in**2
     mean_ln, mean_bn = mean_in.mean(1, keepdim=True), mean_in.mean(0, keepdim=True)
@@ -239,16 +220,18 @@ def switch_statistics(x):
 
 
 def switch(x, statistics, weight, bias, mean_logits, var_logits):
-    mean, var = (
-        sum(
-            exp_k / logits.exp().sum() * s[i]
-            for exp_k, s in zip(logits.exp(), statistics, strict=True)
-        )
-        for i, logits in enumerate((mean_logits, var_logits))
-    )
-    if mean.ndim == 2:
-        mean, var = mean[:, None], var[:, None]
+    def weighed(logits, parts):
+        total = sum(share * s for share, s in zip(logits.softmax(0), parts, strict=True))
+        return total[:, None] if total.ndim == 2 else total
+
+    mean, var = map(weighed, (mean_logits, var_logits), zip(*statistics, strict=True))
     return (x - mean) / (var + 1e-5).sqrt() * weight + bias
+
+
+def scaled(x, groups, eps=1e-5):
+    """Each group of channels divided by its root mean square."""
+    parts = [p / (p.square().mean(-1, keepdim=True) + eps).sqrt() for p in x.chunk(groups, -1)]
+    return torch.cat(parts, -1)
 
 
 def test_switchnorm_is_its_equation():
@@ -288,42 +271,31 @@ class Power:
         self.phi, self.nu = torch.ones(2, width, dtype=torch.float64) * torch.tensor([[1], [0]])
         self.t = 0
 
-    def scaled(self, x):
-        parts = [
-            part / (part.square().mean(-1, keepdim=True) + self.eps).sqrt()
-            for part in x.chunk(self.groups, -1)
-        ]
-        return torch.cat(parts, -1)
-
     def train(self, x, gamma, beta, dy):
         """(y, dx, dgamma, dbeta), one step."""
         self.t += 1
-        t = self.t
-        scaled = self.scaled(x)
-        hat = scaled.detach()
+        t, divided = self.t, scaled(x, self.groups, self.eps)
+        hat = divided.detach()
         psi = hat.square().flatten(0, 1).mean(0)
         z = hat / (psi if t <= self.warmup else self.phi).add(self.eps).sqrt()
         if t < self.warmup:
             self.phi = self.phi * (t - 1) / t + psi / t
         self.phi = 0.9 * self.phi + 0.1 * psi
-        g = gamma * dy
-        g_hat = g - 0.1 * self.nu * z
+        g_hat = gamma * dy - 0.1 * self.nu * z
         self.nu = self.nu + (g_hat * z).flatten(0, 1).mean(0)
-        (dx,) = torch.autograd.grad(scaled, x, g_hat / (psi + self.eps).sqrt())
+        (dx,) = torch.autograd.grad(divided, x, g_hat / (psi + self.eps).sqrt())
         return gamma * z + beta, dx, (dy * z).sum((0, 1)), dy.sum((0, 1))
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 3, 10_000])
 @pytest.mark.parametrize("groups", [None, 1, 4])
 def test_powernorm_is_its_equations_over_several_steps(warmup, groups):
-    ours, theirs = (
-        make("powernorm", warmup=warmup, groups=groups),
-        Power(WIDTH, groups or HEADS, warmup),
-    )
+    ours = make("powernorm", warmup=warmup, groups=groups)
+    theirs = Power(WIDTH, groups or HEADS, warmup)
     gamma, beta = ours.weight.detach(), ours.bias.detach()
     for seed in range(6):
         x = tokens(seed=seed).requires_grad_()
-        dy = torch.randn(x.shape, dtype=x.dtype, generator=torch.Generator().manual_seed(seed))
+        dy = random_like(x, seed)
         expected = theirs.train(x, gamma, beta, dy)
         y = ours(x)
         gradients = torch.autograd.grad(y, [x, ours.weight, ours.bias], dy)
@@ -331,7 +303,7 @@ def test_powernorm_is_its_equations_over_several_steps(warmup, groups):
         torch.testing.assert_close(ours.phi, theirs.phi, atol=1e-12, rtol=1e-12)
         torch.testing.assert_close(ours.nu, theirs.nu, atol=1e-12, rtol=1e-12)
     x = tokens(batch=2, seed=9)
-    expected = theirs.scaled(x) / (theirs.phi + 1e-5).sqrt() * gamma + beta
+    expected = scaled(x, theirs.groups) / (theirs.phi + 1e-5).sqrt() * gamma + beta
     torch.testing.assert_close(ours.eval()(x), expected, atol=1e-11, rtol=1e-11)
     assert (ours.steps, ours.phi.tolist()) == (6, pytest.approx(theirs.phi.tolist()))
     assert ours.nu.abs().min() > 1e-4  # it did take part
@@ -343,55 +315,42 @@ def test_powernorm_is_its_equations_over_several_steps(warmup, groups):
 def position_weights(w, c, side):
     """[h][b][a]: softmax over a of w_h . (dx, dy, dx^2 + dy^2) + c_h, (dx, dy) = pos_b - pos_a."""
     places = [(column, row) for row in range(side) for column in range(side)]
-    heads = []
-    for w_h, c_h in zip(w, c, strict=True):
-        rows = []
-        for x_b, y_b in places:
-            scores = []
-            for x_a, y_a in places:
-                dx, dy = x_b - x_a, y_b - y_a
-                scores.append(w_h[0] * dx + w_h[1] * dy + w_h[2] * (dx**2 + dy**2) + c_h)
-            terms = torch.stack(scores).exp()
-            rows.append(terms / terms.sum())
-        heads.append(torch.stack(rows))
-    return heads
+
+    def score(w_h, c_h, dx, dy):
+        return w_h[0] * dx + w_h[1] * dy + w_h[2] * (dx**2 + dy**2) + c_h
+
+    def row(w_h, c_h, x_b, y_b):
+        terms = torch.stack([score(w_h, c_h, x_b - x_a, y_b - y_a) for x_a, y_a in places]).exp()
+        return terms / terms.sum()
+
+    return [[row(w_h, c_h, *b) for b in places] for w_h, c_h in zip(w, c, strict=True)]
 
 
 def dtn(
     x, weight, bias, var_gate, positions_weight, positions_bias, mean_gate=None, pool=None, eps=1e-5
 ):
-    heads = len(var_gate)
-    side = isqrt(x.shape[1])
+    heads, side = len(var_gate), isqrt(x.shape[1])
     coarse = min(pool or side, side)
     step = side // coarse
     positions = position_weights(positions_weight, positions_bias, coarse)
     images = []
     for image in x:
-        parts = [
-            part / (part.square().mean(-1, keepdim=True) + eps).sqrt()
-            for part in image.chunk(heads, -1)
-        ]
-        whole = torch.cat(parts, -1)
+        whole = scaled(image, heads, eps)
         mean_ln, var_ln = whole.mean(-1), whole.var(-1, correction=1)
         outs = []
-        for h, part in enumerate(parts):
+        for h, part in enumerate(whole.chunk(heads, -1)):
             grid = part.view(side, side, -1)
             pooled = [
                 grid[r * step : (r + 1) * step, c * step : (c + 1) * step].flatten(0, 1).mean(0)
-                for r in range(coarse)
-                for c in range(coarse)
+                for r, c in itertools.product(range(coarse), repeat=2)
             ]
             rows = []
             for token, value in enumerate(part):
-                b = token // side // step * coarse + token % side // step
-                share = positions[h][b]
+                share = positions[h][token // side // step * coarse + token % side // step]
                 m = sum(p * v for p, v in zip(share, pooled, strict=True))
                 s = sum(p * v**2 for p, v in zip(share, pooled, strict=True)) - m**2
-                if mean_gate is None:
-                    mean = mean_ln[token]
-                else:
-                    open_ = 1 / (1 + (-mean_gate[h]).exp())
-                    mean = open_ * mean_ln[token] + (1 - open_) * m
+                open_ = 1 if mean_gate is None else 1 / (1 + (-mean_gate[h]).exp())
+                mean = open_ * mean_ln[token] + (1 - open_) * m
                 open_ = 1 / (1 + (-var_gate[h]).exp())
                 var = open_ * var_ln[token] + (1 - open_) * s
                 rows.append((value - mean) / (var + eps).sqrt())
@@ -400,7 +359,8 @@ def dtn(
     return torch.stack(images) * weight + bias
 
 
-@pytest.mark.parametrize("name", ["dtn", "dtn_var"])
+# The grid is no finer than dtn_pool's own, so that it is dtn.
+@pytest.mark.parametrize("name", DTNS)
 def test_dtn_is_its_equation(name):
     assert_same(make(name), dtn, tokens(batch=2))
     assert_same(make(name, eps=0.3), lambda x, **p: dtn(x, **p, eps=0.3), tokens(batch=2) * 0.1)
@@ -411,11 +371,6 @@ def test_dtn_pool_is_its_equation(pool):
     shape = Shape(WIDTH, HEADS, (4, 4), 0)
     ours, x = make("dtn_pool", shape, pool=pool), tokens(2, 16)
     assert_same(ours, lambda x, **p: dtn(x, **p, pool=pool), x)
-
-
-def test_dtn_pool_is_dtn_where_the_grid_is_no_finer():
-    assert torch.equal(make("dtn_pool")(tokens()), make("dtn")(tokens()))
-    assert choices.NORMS["dtn_pool"].params["pool"].default == 14
 
 
 def shares(norm):
@@ -430,20 +385,13 @@ def test_local_heads_start_with_a_bump_beside_their_token(heads):
     """P_h(a -> b) ~ exp(-||b - a - c_h||^2), c_h = (h2 - m, h1 - m), h = h1 + k h2, m = (k-1)/2."""
     side, k = 7, isqrt(heads)
     ours = at_init("dtn", Shape(2 * heads, heads, (side, side), 0))
-    of_heads = shares(ours)
     assert not ours.positions.bias.any()
     middle = side // 2 * side + side // 2
+    row, column = torch.meshgrid(*2 * [torch.arange(side).double()], indexing="ij")
     for h2, h1 in itertools.product(range(k), repeat=2):
         cx, cy = h2 - (k - 1) / 2, h1 - (k - 1) / 2
-        bump = torch.tensor(
-            [
-                exp(-((3 - column - cx) ** 2) - (3 - row - cy) ** 2)
-                for row in range(side)
-                for column in range(side)
-            ],
-            dtype=torch.float64,
-        )
-        share = of_heads[h1 + k * h2, middle]
+        bump = (-((3 - column - cx) ** 2) - (3 - row - cy) ** 2).exp().flatten()
+        share = shares(ours)[h1 + k * h2, middle]
         torch.testing.assert_close(share, bump / bump.sum(), atol=1e-9, rtol=1e-6)
         if k % 2:  # the bump's centre is a token
             assert share.argmax() == middle - cx - side * cy
@@ -454,29 +402,45 @@ def test_only_a_square_number_of_heads_starts_local(heads, local):
     shape = Shape(2 * heads, heads, (4, 4), 0)
     weight = at_init("dtn", shape).positions.weight
     assert (weight[:local, 2] == -1).all()
-    rest = weight[local:]
-    assert (rest.abs() < 0.1).all()
-    assert rest.all()
-    nowhere = torch.cat([at_init("dtn", shape, s, locality_init=False).positions.weight
-                         for s in range(20)])  # fmt: skip
+    assert (weight[local:].abs() < 0.1).all()
+    assert weight[local:].all()
+    unlocal = [at_init("dtn", shape, s, locality_init=False) for s in range(20)]
+    nowhere = torch.cat([norm.positions.weight for norm in unlocal])
     assert nowhere.abs().max() < 0.1
     assert nowhere.std().item() == pytest.approx(0.02, rel=0.15)
 
 
-def test_locality_is_written_and_the_gates_start_half_open():
-    ours = at_init("dtn")
-    assert ours.mean_gate.tolist() == ours.var_gate.tolist() == [0] * HEADS
-    assert choices.NORMS["dtn"].params["locality_init"].default is True
-    assert at_init("dtn", seed=1).positions.weight[0].tolist() == [0, 0, -1]
+COUNTS = {  # values that are normalised together, parameters
+    "layernorm": (WIDTH, 2 * WIDTH),
+    "layernorm, no affine": (WIDTH, 0),
+    "rmsnorm": (WIDTH, WIDTH),
+    "scalenorm": (WIDTH, WIDTH),
+    "scalenorm, scalar": (WIDTH, 1),
+    "batchnorm": (None, 2 * WIDTH),
+    "instancenorm": (TOKENS, 2 * WIDTH),
+    "instancenorm, biased": (TOKENS, 2 * WIDTH),
+    "switchnorm": (TOKENS, 2 * WIDTH + 6),
+    "switchnorm, token": (TOKENS, 2 * WIDTH + 6),
+    "groupnorm": (TOKENS * WIDTH // HEADS, 2 * WIDTH),
+    "groupnorm, token": (WIDTH // HEADS, 2 * WIDTH),
+    "groupnorm, 4 groups": (TOKENS * WIDTH // 4, 2 * WIDTH),
+    "powernorm": (WIDTH // HEADS, 2 * WIDTH),
+    "powernorm, trained": (WIDTH // 2, 2 * WIDTH),
+    "dtn": (WIDTH // HEADS, 2 * WIDTH + 6 * HEADS),
+    "dtn_var": (WIDTH // HEADS, 2 * WIDTH + 5 * HEADS),
+    "dtn_pool": (WIDTH // HEADS, 2 * WIDTH + 6 * HEADS),
+    "dtn_pool, 1": (WIDTH // HEADS, 2 * WIDTH + 6 * HEADS),
+    "dyt": (None, 2 * WIDTH + 1),
+    "affine": (None, 2 * WIDTH),
+    "identity": (None, 0),
+}
 
 
-def test_position_weights_are_made_once_a_forward_pass(monkeypatch):
-    calls, original = [], norms.dtn.Positions.shares
-    monkeypatch.setattr(
-        norms.dtn.Positions, "shares", lambda self: calls.append(1) or original(self)
-    )
-    make("dtn")(tokens(batch=7))
-    assert len(calls) == 1
+@forms
+def test_a_norm_says_its_group_and_has_as_many_parameters_as_published(form):
+    norm = form_of(form)
+    count = sum(p.numel() for p in norm.parameters())
+    assert (getattr(norm, "group", None), count) == COUNTS[form]
 
 
 def test_dtn_stays_finite_where_rounding_takes_its_variance_below_zero():
@@ -523,16 +487,6 @@ def test_in_evaluation_examples_do_not_meet(form):
     torch.testing.assert_close(norm(x)[1:2], norm(x[1:2]), atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize("name", BATCH)
-def test_in_evaluation_the_running_statistics_are_used(name):
-    norm, x = make(name), tokens()
-    fresh = norm.eval()(x)
-    norm.train()(tokens(seed=8))
-    trained = norm.eval()(x)
-    assert (fresh - trained).abs().max() > 1e-2
-    assert torch.equal(norm(x), trained)
-
-
 @forms
 def test_norms_do_not_know_the_tokens_order_unless_they_look_at_the_grid(form):
     norm, x = form_of(form), tokens()
@@ -544,74 +498,23 @@ def test_norms_do_not_know_the_tokens_order_unless_they_look_at_the_grid(form):
     assert same is (FORMS[form][0] not in DTNS or form == "dtn_pool, 1")
 
 
-def test_group_says_how_many_values_are_normalised_together():
-    said = {form: getattr(form_of(form), "group", None) for form in FORMS}
-    assert said == {
-        "layernorm": WIDTH,
-        "layernorm, no affine": WIDTH,
-        "rmsnorm": WIDTH,
-        "scalenorm": WIDTH,
-        "scalenorm, scalar": WIDTH,
-        "batchnorm": None,
-        "instancenorm": TOKENS,
-        "instancenorm, biased": TOKENS,
-        "switchnorm": TOKENS,
-        "switchnorm, token": TOKENS,
-        "groupnorm": TOKENS * WIDTH // HEADS,
-        "groupnorm, token": WIDTH // HEADS,
-        "groupnorm, 4 groups": TOKENS * WIDTH // 4,
-        "powernorm": WIDTH // HEADS,
-        "powernorm, trained": WIDTH // 2,
-        "dtn": WIDTH // HEADS,
-        "dtn_var": WIDTH // HEADS,
-        "dtn_pool": WIDTH // HEADS,
-        "dtn_pool, 1": WIDTH // HEADS,
-        "dyt": None,
-        "affine": None,
-        "identity": None,
-    }
-
-
-def test_a_norm_has_as_many_parameters_as_published():
-    count = {form: sum(p.numel() for p in form_of(form).parameters()) for form in FORMS}
-    exceptions = {
-        "layernorm, no affine": 0,
-        "identity": 0,
-        "rmsnorm": WIDTH,
-        "scalenorm": WIDTH,
-        "scalenorm, scalar": 1,
-        "switchnorm": 2 * WIDTH + 6,
-        "switchnorm, token": 2 * WIDTH + 6,
-        "dyt": 2 * WIDTH + 1,
-        "dtn": 2 * WIDTH + 6 * HEADS,
-        "dtn_pool": 2 * WIDTH + 6 * HEADS,
-        "dtn_pool, 1": 2 * WIDTH + 6 * HEADS,
-        "dtn_var": 2 * WIDTH + 5 * HEADS,
-    }
-    assert count == dict.fromkeys(FORMS, 2 * WIDTH) | exceptions
-
-
 @forms
 def test_every_norm_starts_at_scale_one_and_offset_zero(form):
     name, settings = FORMS[form]
     norm = at_init(name, **settings)
-    starts = {"scalenorm": sqrt(WIDTH)}
-    for key, value in (("weight", starts.get(name, 1)), ("bias", 0)):
-        parameter = getattr(norm, key, None)
-        if parameter is not None:
-            assert parameter.tolist() == pytest.approx([value] * len(parameter)), key
-    if name == "switchnorm":
-        assert norm.mean_logits.tolist() == norm.var_logits.tolist() == [1, 1, 1]
+    starts = {"weight": sqrt(WIDTH) if name == "scalenorm" else 1, "bias": 0}
+    starts |= {"mean_logits": 1, "var_logits": 1, "mean_gate": 0, "var_gate": 0}
+    for key, parameter in norm.named_parameters():
+        if key in starts:
+            assert parameter.tolist() == pytest.approx([starts[key]] * len(parameter)), key
 
 
 @forms
 def test_running_statistics_travel_in_the_state_dict(form):
-    norm = form_of(form)
+    norm, copy = form_of(form), form_of(form)
     for seed in range(3):
         norm(tokens(seed=seed).requires_grad_()).square().sum().backward()
-    copy = form_of(form)
     copy.load_state_dict({name: value.clone() for name, value in norm.state_dict().items()})
-    x = tokens(seed=7)
     for mode in (True, False):
         outcomes = []
         for module in (norm, copy):
@@ -623,10 +526,10 @@ def test_running_statistics_travel_in_the_state_dict(form):
 
 @forms
 def test_half_precision_outside_changes_no_statistics(form):
-    x = tokens().bfloat16()
-    exact = form_of(form)(x.double())
-    norm = form_of(form).float()
-    torch.testing.assert_close(norm(x.float()).double(), exact, atol=1e-4, rtol=1e-4)
+    x, norm = tokens().bfloat16(), form_of(form).float()
+    torch.testing.assert_close(
+        norm(x.float()).double(), form_of(form)(x.double()), atol=1e-4, rtol=1e-4
+    )
     with torch.autocast("cpu", torch.bfloat16):
         inside = form_of(form).float()(x.float())
         half = form_of(form).float()(x)
@@ -696,56 +599,38 @@ def test_a_class_token_may_be_among_the_tokens(name):
 @forms
 def test_an_excluded_class_token_has_a_norm_of_its_own(form):
     patches, token = form_of(form), make("layernorm")
-    norm, x = ExcludeCls(patches, token), tokens(number=TOKENS + 1)
-    y = norm.eval()(x)
+    x = tokens(number=TOKENS + 1)
+    y = ExcludeCls(patches, token).eval()(x)
     assert torch.equal(y[:, 1:], patches(x[:, 1:]))
     assert torch.equal(y[:, :1], token(x[:, :1]))
-    assert isinstance(token, LayerNorm)
-    other = x.clone()
-    other[:, 0] += 1
-    assert torch.equal(norm(other)[:, 1:], y[:, 1:])
-    other = x.clone()
-    other[:, 1:] += 1
-    assert torch.equal(norm(other)[:, 0], y[:, 0])
+
+
+GRID, ONE = (SIDE, SIDE), Shape(WIDTH, HEADS, (1, 1), 0)
+DIVIDE = "groups do not divide width 12"
+WRONG = [
+    *((name, Shape(WIDTH, HEADS, GRID, 1), {},
+       f"norm={name}: .*model.cls=late or model.cls=exclude")
+      for name in DTNS),
+    *((name, Shape(WIDTH, HEADS, (3, 4), 0), {}, f"norm={name}: needs a square grid.*got 3x4")
+      for name in DTNS),
+    *((name, Shape(WIDTH, 5, GRID, 0), {}, f"model.heads: 5 {DIVIDE}") for name in DTNS),
+    *((name, SHAPE, {"groups": n}, f"norm.groups: {n} {DIVIDE}; .*: 1, 2, 3, 4, 6, 12$")
+      for name in ("groupnorm", "powernorm") for n in (5, 0, -1, 24)),
+    *(("dtn_pool", SHAPE, {"pool": n}, f"norm.pool: {n} does not divide.*: 1, 3$")
+      for n in (2, 0, -1)),
+    *((name, ONE, {}, f"norm={name}: .* at least 2 tokens, got 1")
+      for name in ("instancenorm", "switchnorm")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "shape", "settings", "told"), WRONG)
+def test_what_a_norm_can_not_be_is_told(name, shape, settings, told):
+    with pytest.raises(UserError, match=told):
+        make(name, shape, **settings)
+
+
+def test_one_token_has_a_biased_variance():
+    make("instancenorm", ONE, unbiased=False)
 
 
 # --- what cannot be -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", DTNS)
-def test_dtn_refuses_a_class_token_and_other_grids(name):
-    with pytest.raises(UserError, match=f"norm={name}: .*model.cls=late or model.cls=exclude"):
-        make(name, Shape(WIDTH, HEADS, (3, 3), cls=1))
-    with pytest.raises(UserError, match=f"norm={name}: needs a square grid.*got 3x4"):
-        make(name, Shape(WIDTH, HEADS, (3, 4), cls=0))
-    with pytest.raises(UserError, match=r"model.heads: 5 groups do not divide width 12"):
-        make(name, Shape(WIDTH, 5, (3, 3), cls=0))
-
-
-@pytest.mark.parametrize("name", ["groupnorm", "powernorm"])
-@pytest.mark.parametrize("groups", [5, 0, -1, 24])
-def test_groups_must_divide_the_width(name, groups):
-    with pytest.raises(
-        UserError,
-        match=rf"norm.groups: {groups} groups do not divide width 12; .*: 1, 2, 3, 4, 6, 12$",
-    ):
-        make(name, groups=groups)
-
-
-@pytest.mark.parametrize("pool", [2, 0, -1])
-def test_a_coarse_grid_must_divide_the_grid(pool):
-    with pytest.raises(UserError, match=rf"norm.pool: {pool} does not divide.*: 1, 3$"):
-        make("dtn_pool", pool=pool)
-
-
-@pytest.mark.parametrize("name", ["instancenorm", "switchnorm"])
-def test_one_token_has_no_unbiased_variance(name):
-    with pytest.raises(UserError, match=f"norm={name}: .* at least 2 tokens, got 1"):
-        make(name, Shape(WIDTH, HEADS, (1, 1), 0))
-    make("instancenorm", Shape(WIDTH, HEADS, (1, 1), 0), unbiased=False)
-
-
-def test_every_norm_of_the_table_is_exported():
-    paths = {choice.path.partition(":")[2] for choice in choices.NORMS.values()}
-    assert paths <= set(dir(norms))
-    assert issubclass(norms.DTNPool, DTN)

@@ -9,6 +9,7 @@ import torch
 from torch.backends import cuda, cudnn
 
 from ablate.shared.errors import UserError
+from ablate.shared.spec import to_tree
 from ablate.training import answers, numerics
 from ablate.training.numerics import Numerics, choose
 
@@ -122,17 +123,14 @@ def test_a_cpu_has_kernels_of_its_own_and_no_switch_is_touched():
 
 def test_tf32_is_refused_where_there_is_none(gpu, tmp_path):
     run = tiny.run({"train.precision": "tf32"})
-    needs = (
-        r"^train\.precision: tf32 needs a GPU of compute capability 8\.0 \(A100\) or later, and "
-    )
+    needs = r"^train\.precision: tf32 needs a GPU of compute capability 8\.0 \(A100\) or later, "
+    needs += "and "
     with pytest.raises(UserError, match=needs + r"a CPU has none; give train\.precision=fp32$"):
         choose(run, CPU)
     gpu((7, 5))
     with pytest.raises(UserError, match=needs + r"this one has 7\.5; give"):
         choose(run, GPU)
     assert choose(tiny.run(), GPU).kernel == "efficient"
-    from ablate.shared.spec import to_tree
-
     question = {"specs": {"a": to_tree(run)}, "calibrate": [], "cache": str(tmp_path)}
     with pytest.raises(UserError, match="a CPU has none"):  # before anything is trained
         answers.answer("describe", question | {"device": "cpu"}, lambda done, total: None)

@@ -11,12 +11,9 @@ import tiny
 import torch
 from torch import nn
 
-from ablate.data.batches import Batches
 from ablate.shared.choices import OPTIMIZERS
 from ablate.shared.errors import UserError
 from ablate.shared.sections import Optim
-from ablate.training import calibrate
-from ablate.training.fused import Fused
 from ablate.training.model import build
 from ablate.training.optim import (
     Average,
@@ -42,6 +39,7 @@ def rates(lengths: Lengths, **changes: Any) -> list[float]:
 # --- Lengths ------------------------------------------------------------------------------------
 
 IMAGENET = {"train.batch": 4096, "train.epochs": 300}
+COOL = {"optim.cooldown_epochs": 2}
 
 
 @pytest.mark.parametrize(
@@ -60,11 +58,7 @@ IMAGENET = {"train.batch": 4096, "train.epochs": 300}
         ({"train.epochs": 9, "optim.warmup_examples": 9, "optim.warmup_steps": 5}, 7, (63, 5, 0)),
         ({"train.epochs": 9, "optim.warmup_steps": 0}, 7, (63, 0, 0)),  # nought is a length, too
         ({"train.epochs": 9, "optim.cooldown_epochs": 1.5}, 7, (63, 28, 10)),  # 10.5
-        (
-            {"train.epochs": 9, "optim.cooldown_epochs": 2, "optim.cooldown_steps": 3},
-            7,
-            (63, 28, 3),
-        ),
+        ({"train.epochs": 9, **COOL, "optim.cooldown_steps": 3}, 7, (63, 28, 3)),
         ({"train.epochs": 5, "optim.cooldown_epochs": 4}, 7, (35, 28, 7)),  # cut to fit
     ],
 )
@@ -145,22 +139,26 @@ OPTAX = {
 
 @pytest.mark.parametrize("decay", OPTAX)
 def test_adamw_equals_optax(decay):
-    model = nn.Linear(2, 1, dtype=torch.float64)
+    model = nn.Linear(2, 1).double()
     chosen = optim(lr=1e-2, wd=1e-3, b1=0.9, b2=0.99, eps=1e-8, decay=decay)
-    with torch.no_grad():
-        model.weight.copy_(torch.tensor([[3.0, -2.0]]))
-        model.bias.fill_(1.0)
+    model.load_state_dict({"weight": torch.tensor([[3.0, -2.0]]), "bias": torch.ones(1)})
     optimizer = make_optimizer(model, chosen)
     for t, share in enumerate(S):
-        model.weight.grad = torch.tensor(
-            [[math.sin(t + 1.0), 2 * math.cos(2.0 * t)]], dtype=torch.float64
-        )
+        kernel = [[math.sin(t + 1.0), 2 * math.cos(2.0 * t)]]
+        model.weight.grad = torch.tensor(kernel, dtype=torch.float64)
         model.bias.grad = torch.tensor([math.sin(3.0 * t + 1)], dtype=torch.float64)
         optimizer.set_rate(share * chosen.lr)
         optimizer.step()
     kernel, bias = OPTAX[decay]
     assert model.weight[0].tolist() == pytest.approx(kernel, rel=1e-12)
     assert model.bias.item() == pytest.approx(bias, rel=1e-12)
+
+
+def gradients(model: nn.Module, step: int) -> None:
+    """The same for every model of a shape."""
+    generator = torch.Generator().manual_seed(step)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
 
 
 @pytest.mark.parametrize("b1", [0.0, 0.9])
@@ -179,13 +177,11 @@ def test_the_optimisers_are_torchs_bit_for_bit(name, b1):
         theirs = torch.optim.AdamW(groups, lr=0.05, fused=True, **betas)
     else:
         theirs = torch.optim.SGD(groups, lr=0.05, momentum=b1, fused=True)
-    gradients = torch.Generator().manual_seed(0)
     for step in range(4):
         optimizer.zero_grad()
-        for ours, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
-            if ours is not models[0][1].bias:
-                ours.grad = torch.randn(ours.shape, generator=gradients).to(ours.dtype)
-                other.grad = ours.grad.clone()
+        for model in models:
+            gradients(model, step)
+            model[1].bias.grad = None
         optimizer.set_rate(0.05 / (step + 1))
         for group in theirs.param_groups:
             group["lr"] = 0.05 / (step + 1)
@@ -199,13 +195,6 @@ def test_the_optimisers_are_torchs_bit_for_bit(name, b1):
     assert len(optimizer.state) == (3 if name == "adamw" or b1 else 0)
     optimizer.zero_grad()
     assert all(p.grad is None for p in models[0].parameters())
-
-
-def gradients(model: nn.Module, step: int) -> None:
-    """The same for every model of a shape."""
-    generator = torch.Generator().manual_seed(step)
-    for parameter in model.parameters():
-        parameter.grad = torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
 
 
 def against(chosen: Optim, theirs: Any, run: Any = None, atol: float = 1e-7) -> None:
@@ -226,23 +215,21 @@ def against(chosen: Optim, theirs: Any, run: Any = None, atol: float = 1e-7) -> 
         torch.testing.assert_close(parameter, expected[name], rtol=1e-6, atol=atol, msg=name)
 
 
-def split(model: nn.Module, names: set[str], wd: float) -> list[dict[str, Any]]:
-    """The groups of these parameters, by whether they decay."""
-    found: list[dict[str, Any]] = [{"params": [], "weight_decay": share} for share in (wd, 0.0)]
+def split(model: nn.Module, wd: float, matrices: bool | None = None) -> list[dict[str, Any]]:
+    """The groups of all parameters, or of those that are (no) matrices in blocks, by whether they
+    decay."""
+    decay, found = decay_names(model), ([], [])
+    kernels = (".qkv.weight", ".out.weight", ".fc1.weight", ".fc2.weight")
     for name, parameter in model.named_parameters():
-        if name in names:
-            found[name not in decay_names(model)]["params"].append(parameter)
-    return [group for group in found if group["params"]]
+        if matrices in (None, name.startswith("blocks.") and name.endswith(kernels)):
+            found[name not in decay].append(parameter)
+    shares = zip(found, (wd, 0.0), strict=True)
+    return [{"params": part, "weight_decay": share} for part, share in shares if part]
 
 
 def test_lion_equals_timms(oracle):
     lion, chosen = oracle("timm.optim.lion").Lion, optim(name="lion", lr=0.1, wd=0.3, b2=0.98)
-
-    def theirs(model):
-        every = {name for name, _ in model.named_parameters()}
-        return [lion(split(model, every, 0.3), lr=0.1, betas=(chosen.b1, 0.98))]
-
-    against(chosen, theirs)
+    against(chosen, lambda m: [lion(split(m, 0.3), lr=0.1, betas=(chosen.b1, 0.98))])
 
 
 @pytest.mark.parametrize("adjust_lr", ["original", "match_rms_adamw"])
@@ -251,24 +238,49 @@ def test_muon_moves_matrices_in_blocks_as_timms_does_and_adamw_the_rest(adjust_l
     chosen = optim(name="muon", lr=0.1, wd=0.3, momentum=0.8, adjust_lr=adjust_lr)
 
     def theirs(model):
-        every = {name for name, _ in model.named_parameters()}
-        matrices = {
-            name
-            for name in every
-            if name.startswith("blocks.") and name.split(".")[-2] in ("qkv", "out", "fc1", "fc2")
-            if name.endswith(".weight")
-        }
-        assert len(matrices) == 8
+        matrices = split(model, 0.3, matrices=True)
+        assert [len(group["params"]) for group in matrices] == [8]
         settings = {"momentum": 0.8, "nesterov": True, "adjust_lr_fn": adjust_lr}
-        settings["ns_coefficients"] = "original"
         betas = {"betas": (chosen.b1, chosen.b2), "eps": chosen.eps}
         return [
-            muon(split(model, matrices, 0.3), lr=0.1, **settings),
-            torch.optim.AdamW(split(model, every - matrices, 0.3), lr=0.1, **betas),
+            muon(matrices, lr=0.1, ns_coefficients="original", **settings),
+            torch.optim.AdamW(split(model, 0.3, matrices=False), lr=0.1, **betas),
         ]
 
     # Torch orthogonalises in bfloat16, whose last bit is the order of a sum.
     against(chosen, theirs, tiny.run({"model.depth": 2}), atol=1e-3)
+
+
+PARTS = ["stem", "posemb", "cls", "blocks", "norm", "head"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"name": "lion", "momentum": 0.9}, r"momentum: is for optim\.name=muon, got .*; leave it"),
+        ({"name": "adamw", "adjust_lr": "original"}, r"adjust_lr: is for optim\.name=muon, got"),
+        ({"name": "muon", "beta2_decay": -1}, r"beta2_decay: is .*=adafactor or adafactor_bv, got"),
+        (
+            {"name": "sgd", "clip_threshold": 2.0},
+            r"clip_threshold: is for optim\.name=adafactor, g",
+        ),
+        ({"name": "sgd", "decay": "independent"}, "decay: independent is for adamw and .*by_lr"),
+        ({"name": "muon", "lr_mult": {"blocks": 0}}, "name: muon: every matrix in blocks is froz"),
+        ({"lr_mult": {"head": -1}}, r"lr_mult\.head: .*at least 0"),
+        ({"lr_mult": {"head": "x"}}, r"lr_mult\.head: .*expected a number"),
+        ({"lr_mult": {"haed": 0}}, r"lr_mult\.haed: expected a path of parameters .*of .*head"),
+        ({"lr_mult": {"blocks.9": 0}}, r"lr_mult\.blocks\.9: expected"),
+        ({"lr_mult": dict.fromkeys(PARTS, 0)}, "lr_mult: .*freezes every"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes, said):
+    with pytest.raises(UserError, match=rf"^optim\.{said}"):
+        make_optimizer(build(tiny.run()), optim(**changes))
+
+
+def test_muon_needs_matrices_in_blocks():
+    with pytest.raises(UserError, match=r"^optim\.name: muon moves matrices in blocks, and model"):
+        tiny.run({"optim.name": "muon", "model.arch": "mlp/2x8", "model.pool": "gap"})
 
 
 def test_adafactor_by_hand():
@@ -285,10 +297,8 @@ def test_adafactor_by_hand():
         optimizer.set_rate(rate)
         optimizer.step()
         relative = min(rate, step**-0.5)
-        expected, bias = (
-            expected * (1 - rate * 0.05) - max(1e-3, abs(expected)) * relative,
-            bias - max(1e-3, abs(bias)) * relative,
-        )
+        expected = expected * (1 - rate * 0.05) - max(1e-3, abs(expected)) * relative
+        bias -= max(1e-3, abs(bias)) * relative
         assert torch.allclose(model.weight, torch.full_like(model.weight, expected), rtol=1e-12)
         assert torch.allclose(model.bias, torch.full_like(model.bias, bias), rtol=1e-12)
 
@@ -310,44 +320,22 @@ def test_adafactors_keys_reach_it():
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "name", "said"),
+    ("name", "unread", "read"),
     [
-        ("momentum", 0.9, "lion", "is for optim.name=muon, got optim.name=lion; leave it out"),
-        ("adjust_lr", "original", "adamw", "is for optim.name=muon, got"),
-        ("beta2_decay", -0.5, "muon", "is for optim.name=adafactor or adafactor_bv, got"),
-        ("clip_threshold", 2.0, "sgd", "is for optim.name=adafactor, got"),
+        ("lion", ["eps"], ["b2"]),
+        ("adafactor", ["eps", "b1", "b2"], ["beta2_decay"]),
+        ("adafactor_bv", ["eps"], ["b1", "b2"]),
+        ("adamw", [], ["eps"]),
+        ("sgd", [], ["eps", "b2"]),
+        ("muon", [], ["eps", "momentum"]),
     ],
 )
-def test_a_key_of_another_optimiser_is_refused(key, value, name, said):
-    with pytest.raises(UserError, match=rf"^optim\.{key}: {said}"):
-        optim(name=name, **{key: value})
-
-
-def test_muon_needs_matrices_in_blocks():
-    with pytest.raises(UserError, match=r"^optim\.name: muon moves matrices in blocks, and model"):
-        tiny.run({"optim.name": "muon", "model.arch": "mlp/2x8", "model.pool": "gap"})
-    frozen = tiny.run({"optim.name": "muon", "optim.lr_mult": {"blocks": 0}})
-    with pytest.raises(UserError, match=r"^optim\.name: muon: every matrix in blocks is frozen"):
-        make_optimizer(build(frozen), frozen.optim)
-
-
-def test_what_an_optimiser_does_not_read_is_no_part_of_the_id():
-    def same(name: str, **other: Any) -> bool:
-        settings = [
-            {"optim.name": name, **{f"optim.{k}": v for k, v in o.items()}} for o in ({}, other)
-        ]
-        return len({tiny.run(one).id for one in settings}) == 1
-
-    assert same("lion", eps=0.5)
-    assert same("adafactor", eps=0.5, b1=0.5, b2=0.5)
-    assert same("adafactor_bv", eps=0.5)
-    assert not same("adafactor_bv", b1=0.5)
-    assert not same("adafactor_bv", b2=0.5)
-    for name, key in (("adamw", "eps"), ("sgd", "eps"), ("sgd", "b2"), ("muon", "eps")):
-        assert not same(name, **{key: 0.5})
-    assert not same("lion", b2=0.5)
-    assert not same("muon", momentum=0.5)
-    assert not same("adafactor", beta2_decay=-0.5)
+def test_what_an_optimiser_does_not_read_is_no_part_of_the_id(name, unread, read):
+    plain = {"optim.name": name}
+    for key in (*unread, *read):
+        value = -0.5 if key == "beta2_decay" else 0.5
+        other = tiny.run({**plain, f"optim.{key}": value})
+        assert (other.id == tiny.run(plain).id) is (key in unread), key
 
 
 @pytest.mark.parametrize("stem", ["dpn", "conv"])
@@ -359,11 +347,6 @@ def test_kernels_decay_and_nothing_else(stem):
     cls = {name for name in shapes if "cls" in name}
     assert cls
     assert decay_names(model) == {name for name, axes in shapes.items() if axes >= 2} - cls
-
-
-def test_sgd_has_no_independent_decay():
-    with pytest.raises(UserError, match=r"^optim.decay: independent is for adamw and .*by_lr"):
-        optim(name="sgd", decay="independent")
 
 
 # --- Averaged weights ---------------------------------------------------------------------------
@@ -393,62 +376,22 @@ def test_the_average_equals_timms(oracle):
         assert torch.equal(weights, expected[name]), name
 
 
-def test_a_shown_average_is_in_the_model_until_the_end_whatever_happens():
+@pytest.mark.parametrize("decay", [0.5, None])
+def test_a_shown_average_is_in_the_model_until_the_end_whatever_happens(decay):
     model = small()
-    average = Average(model, 0.5)
+    average = Average(model, decay)
     moved(model, 1)
     average.update()
     own = {name: value.clone() for name, value in model.state_dict().items()}
     weights = {name: value.clone() for name, value in average.weights.items()}
+    assert weights.keys() == (dict(model.named_parameters()).keys() if decay else set())
     with contextlib.suppress(ZeroDivisionError), average.shown():
         for name, value in model.state_dict().items():
             assert torch.equal(value, weights.get(name, own[name])), name  # buffers are its own
             assert torch.equal(value, own[name]) == (name not in weights), name
         raise ZeroDivisionError
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, own[name]), name
-    for name, value in average.weights.items():
-        assert torch.equal(value, weights[name]), name
-
-
-def test_without_an_average_the_models_own_weights_are_shown():
-    model = small()
-    average = Average(model, None)
-    moved(model, 1)
-    average.update()
-    own = {name: value.clone() for name, value in model.state_dict().items()}
-    assert average.weights == {}
-    with average.shown():
-        assert all(torch.equal(value, own[name]) for name, value in model.state_dict().items())
-
-
-# --- What is timed ------------------------------------------------------------------------------
-
-
-def test_a_timed_step_does_what_a_trained_one_does(monkeypatch):
-    done = []
-
-    def spy(owner, name):
-        real = getattr(owner, name)
-
-        def noted(*args, **kwargs):
-            done.append((name, args[-1]))
-            return real(*args, **kwargs)
-
-        monkeypatch.setattr(owner, name, noted)
-
-    spy(Batches, "mixed")
-    spy(classify, "loss")
-    spy(Fused, "step")
-    spy(torch.nn.utils, "clip_grad_norm_")
-    spy(Average, "update")
-    monkeypatch.setattr(calibrate, "LONGEST_S", 0.0)
-    settings = {"optim.name": "sgd", "train.loss": "sigmoid", "train.ema": 0.9, "optim.clip": 2.0}
-    run = tiny.run(settings | {"augment.mixup": 0.2})
-    assert calibrate.seconds_per_step(run, run.train.batch, torch.device("cpu")) > 0
-    names = ["mixed", "loss", "clip_grad_norm_", "step", "update"]
-    assert [name for name, _ in done] == names  # one step: longer than LONGEST_S
-    assert [last for _, last in done[1:3]] == ["sigmoid", 2.0]
+    assert all(torch.equal(value, own[name]) for name, value in model.state_dict().items())
+    assert all(torch.equal(value, weights[name]) for name, value in average.weights.items())
 
 
 # --- Rates by path, and what is frozen ----------------------------------------------------------
@@ -470,17 +413,16 @@ def stepped(changes: dict[str, Any], steps: int = 3) -> tuple[nn.Module, nn.Modu
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_frozen_weights_keep_their_bits_and_all_others_move(name):
-    changes = {"optim.name": name, "optim.lr": 0.1, "optim.wd": 0.5}
-    changes["model.head_bias"] = 0.1
+    changes = {"optim.name": name, "optim.lr": 0.1, "optim.wd": 0.5, "model.head_bias": 0.1}
     before, after = stepped({**changes, "optim.lr_mult": {"stem": 0, "blocks": {"0.attn": 0}}})
-    moved = {
-        key for key, p in after.named_parameters() if not torch.equal(p, before.get_parameter(key))
+    still = {
+        key for key, p in after.named_parameters() if torch.equal(p, before.get_parameter(key))
     }
     paths = ("stem.", "blocks.0.attn.")
     frozen = {key for key, _ in after.named_parameters() if key.startswith(paths)}
     assert frozen
-    assert not moved & frozen
-    assert {"head.weight", "posemb", "blocks.0.mlp.f.fc1.weight"} <= moved
+    assert frozen <= still
+    assert not {"head.weight", "posemb", "blocks.0.mlp.f.fc1.weight"} & still
 
 
 def test_a_frozen_part_is_outside_of_the_clipped_norm():
@@ -517,22 +459,3 @@ def test_decay_that_is_independent_of_the_rate_stays_so(name):
     optimizer.set_rate(run.optim.lr)
     optimizer.step()
     assert torch.allclose(model.head.weight, torch.full_like(model.head.weight, 0.9))
-
-
-@pytest.mark.parametrize(
-    ("paths", "said"),
-    [
-        ({"haed": 0}, r"optim\.lr_mult\.haed: expected a path of parameters below one of .*head"),
-        ({"blocks.9": 0}, r"optim\.lr_mult\.blocks\.9: expected"),
-        (dict.fromkeys(["stem", "posemb", "cls", "blocks", "norm", "head"], 0), "freezes every"),
-    ],
-)
-def test_paths_that_make_no_sense_are_named(paths, said):
-    with pytest.raises(UserError, match=said):
-        make_optimizer(build(tiny.run()), optim(lr_mult=paths))
-
-
-@pytest.mark.parametrize(("value", "said"), [(-1, "at least 0"), ("x", "expected a number")])
-def test_factors_are_numbers(value, said):
-    with pytest.raises(UserError, match=rf"optim\.lr_mult\.head: .*{said}"):
-        optim(lr_mult={"head": value})

@@ -93,19 +93,21 @@ def test_settings_are_the_parameters_but_rate_and_decay(folder):
     assert len(section["version"]) == 12
 
 
-def test_rate_and_decay_are_the_recipes_and_what_it_does_not_take_is_refused(folder):
-    for words, said in (
-        (
-            {"name": "steps.own:Signs", "settings": {"lr": 1}},
-            r"optim\.settings\.lr: is optim\.lr in",
-        ),
-        (
-            {"name": "steps.own:NoDecay"},
-            r"optim\.wd: steps\.own:NoDecay takes no weight_decay; give 0",
-        ),
-    ):
-        with pytest.raises(UserError, match=rf"^{said}"):
-            completed(**words)
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("Signs", {"lr": 1}, r"optim\.settings\.lr: is optim\.lr in"),
+        ("NoDecay", None, r"optim\.wd: steps\.own:NoDecay takes no weight_decay; give 0"),
+    ],
+)
+def test_rate_and_decay_are_the_recipes_and_what_it_does_not_take_is_refused(
+    folder, name, settings, said
+):
+    with pytest.raises(UserError, match=rf"^{said}"):
+        completed(f"steps.own:{name}", settings)
+
+
+def test_what_it_does_not_take_may_be_nought_and_is_in_no_id(folder):
     assert completed("steps.own:NoDecay", wd=0)["settings"] is None
     plain = run("steps.own:Signs")
     assert replace(plain, optim=replace(plain.optim, eps=0.5)).id == plain.id
@@ -125,36 +127,31 @@ def test_two_steps_of_it_are_tried(folder):
 
 def test_a_state_with_numbers_goes_on_bit_for_bit(folder):
     """Of parameters and of groups; also where the training was further before."""
+    chosen = run("steps.own:Signs", {"each": 3})
 
-    def begun() -> Training:
+    def stepped(steps: int) -> Training:
         torch.manual_seed(0)  # of the images
         split = random_split(chosen.data, 24, torch.device("cpu"))
-        return Training(chosen, split, torch.device("cpu"))
+        training = Training(chosen, split, torch.device("cpu"))
+        for _ in range(steps):
+            training.step()
+        return training
 
     def bits(training: Training) -> dict[str, list[Any]]:
         tensors, _ = training.state()
         return {name: tensor.detach().flatten().tolist() for name, tensor in tensors.items()}
 
-    chosen = run("steps.own:Signs", {"each": 3})
-    straight, stopped, fresh = begun(), begun(), begun()
-    for _ in range(6):
-        straight.step()
-    for _ in range(2):
-        stopped.step()
+    stopped = stepped(2)
     tensors, state = stopped.state()
     kept = {name: tensor.clone() for name, tensor in tensors.items()}
-    assert {
-        "group.0.calls:int",
-        "group.0.seen",
-        "optim.n:int.head.bias",
-        "optim.mean:float.head.bias",
-    } <= kept.keys()
+    numbers = {"group.0.calls:int", "optim.n:int.head.bias", "optim.mean:float.head.bias"}
+    assert numbers | {"group.0.seen"} <= kept.keys()
     stopped.step()
-    for training in (fresh, stopped):
+    for training in (stepped(0), stopped):
         training.load(kept, state)
         for _ in range(4):
             training.step()
-        assert bits(training) == bits(straight)
+        assert bits(training) == bits(stepped(6))
     begins = {name: t for name, t in kept.items() if not name.startswith(("optim.", "group."))}
     stopped.load(begins, replace(state, step=0))
     assert not [name for name in bits(stopped) if name.startswith(("optim.", "group."))]

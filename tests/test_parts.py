@@ -1,5 +1,7 @@
 """Parts of the model that are built in: each against timm, torch or x-transformers."""
 
+from functools import partial
+
 import pytest
 import tiny
 import torch
@@ -18,14 +20,9 @@ from ablate.training.probes.attention import AttentionDistance
 from ablate.training.probes.tokens import TokenNorms
 
 
-@pytest.fixture(autouse=True)
-def _seed():
-    torch.manual_seed(0)
-
-
-def drawn(changes, seed=0):
+def drawn(changes):
     """The initial weights of a run, by name."""
-    return build(tiny.run({**changes, "seed": seed})).state_dict()
+    return build(tiny.run(changes)).state_dict()
 
 
 def shared(changes):
@@ -34,7 +31,69 @@ def shared(changes):
     names = {n for n in plain.keys() & other.keys() if plain[n].shape == other[n].shape}
     for name in names:
         assert torch.equal(plain[name], other[name]), name
-    return names, plain.keys() - names, other.keys() - names
+    return plain.keys() - names, other.keys() - names
+
+
+BLOCK = "blocks.0."
+WIDER = {"mlp.f.fc1.weight", "mlp.f.fc1.bias", "mlp.f.fc2.weight"}
+SCALES = {"attn.ls.gamma", "mlp.ls.gamma"}
+QK = {f"attn.f.{n}_norm.{p}" for n in "qk" for p in ("weight", "bias")}
+POOL = [f"{part}.{kind}" for part in ("q", "kv", "proj", "norm") for kind in ("weight", "bias")]
+POOL += [f"mlp.{part}.{kind}" for part in ("fc1", "fc2") for kind in ("weight", "bias")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "less", "more"),
+    [
+        ({"model.act": "relu2"}, set(), set()),
+        ({"model.act": "geglu"}, *2 * [{BLOCK + name for name in WIDER}]),
+        ({"model.registers": 3}, set(), {"registers.token"}),
+        ({"model.layerscale": 1e-5}, set(), {BLOCK + name for name in SCALES}),
+        ({"model.qk_norm": True}, set(), {BLOCK + name for name in QK}),
+        ({"model.pool": "map"}, {"cls.token"}, {"pool.probe", *(f"pool.{name}" for name in POOL)}),
+    ],
+    ids=lambda value: tiny.names(value) if isinstance(value, dict) else "",
+)
+def test_a_part_changes_no_other_initial_value_and_its_kernels_alone_decay(changes, less, more):
+    assert shared(changes) == (less, more)
+    kernels = {name for name in more if name.endswith(".weight") and "norm" not in name}
+    assert decay_names(build(tiny.run(changes))) & more == kernels
+
+
+def test_parts_start_as_said():
+    token = drawn({"model.registers": 64})["registers.token"]
+    assert token.shape == (1, 64, 32)
+    assert token.std().item() == pytest.approx(1e-6, rel=0.1)
+    scaled = drawn({"model.layerscale": 1e-5})
+    assert all(torch.equal(scaled[BLOCK + name], torch.full((32,), 1e-5)) for name in SCALES)
+    start = drawn({"model.pool": "map", "model.width": 768, "model.heads": 12})
+    within = {"probe": (1, 768), "q.weight": (768, 768), "kv.weight": (768, 768)}  # as in flax
+    within |= {"proj.weight": (768, 768), "mlp.fc1.weight": (768, 3072)}
+    for name, fans in within.items():
+        limit = (6 / sum(fans)) ** 0.5
+        assert 0.98 * limit < start[f"pool.{name}"].abs().max() <= limit, name
+    assert not start["pool.kv.bias"].any()
+
+
+def test_which_gelu_counts_where_there_is_one():
+    deit = {"model.arch": "deit_ti/4", "model.act": "relu"}
+    assert tiny.run(deit).id == tiny.run({**deit, "model.gelu": "tanh"}).id
+    assert tiny.run({**deit, "model.act": "geglu"}).model.gelu == "erf"
+    assert tiny.run({"model.act": "gelu"}).id == tiny.run().id
+    assert not tiny.run({"model.arch": "deit_ti/4", "model.pool": "map"}).model.cls_posemb
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model.act": "relu", "model.gelu": "erf"}, "model.gelu: model.act=relu has no GELU; lea"),
+        ({"model.arch": "mlp/2x9", "model.act": "relu"}, "model.act: model.arch=mlp/2x9 has none"),
+        ({"model.pool": "map", "model.cls": "exclude"}, "model.cls: there is no class token with"),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused(changes, said):
+    with pytest.raises(UserError, match=said):
+        tiny.run(changes)
 
 
 # --- Activations --------------------------------------------------------------------------------
@@ -42,16 +101,10 @@ def shared(changes):
 
 @pytest.mark.parametrize("name", ACTS)
 def test_an_activation_is_that_of_timm_and_of_x_transformers(name, oracle):
-    timm = oracle("timm.layers")
-    tanh = lambda: nn.GELU(approximate="tanh")  # noqa: E731
-    layer = {
-        "gelu": tanh,
-        "relu": nn.ReLU,
-        "relu2": pytest.importorskip("x_transformers.x_transformers").ReluSquared,
-        "silu": timm.Swish,
-        "swiglu": nn.SiLU,
-        "geglu": tanh,
-    }[name]
+    timm, tanh = oracle("timm.layers"), partial(nn.GELU, approximate="tanh")
+    squared = oracle("x_transformers.x_transformers").ReluSquared
+    layers = {"gelu": tanh, "relu": nn.ReLU, "relu2": squared, "silu": timm.Swish}
+    layer = (layers | {"swiglu": nn.SiLU, "geglu": tanh})[name]
     act = activation(name)
     hidden = act.hidden(48)
     ours = MLP(12, hidden, 0.0, act=act).double()
@@ -68,10 +121,8 @@ def test_an_activation_is_that_of_timm_and_of_x_transformers(name, oracle):
 @pytest.mark.parametrize("arch", ["B/16", "L/16", "H/14"])
 def test_a_gated_mlp_has_as_many_parameters(arch):
     paper = {"data.size": 224, "data.classes": 1000, "model.arch": arch}
-    plain, gated = (
-        describe(tiny.run({**paper, "model.act": name}))["parameters"]
-        for name in ("gelu", "swiglu")
-    )
+    runs = [tiny.run({**paper, "model.act": name}) for name in ("gelu", "swiglu")]
+    plain, gated = (describe(run)["parameters"] for run in runs)
     assert gated == pytest.approx(plain, rel=2e-3)
 
 
@@ -80,26 +131,6 @@ def test_each_half_of_a_gate_starts_as_if_it_were_alone():
     assert weight.shape == (2 * 256, 96)
     limit = (6 / (96 + 256)) ** 0.5
     assert 0.99 * limit < weight.abs().max() <= limit
-
-
-def test_an_activation_changes_no_other_initial_value():
-    assert shared({"model.act": "relu2"})[1:] == (set(), set())
-    fc1, fc2 = (
-        {f"blocks.0.mlp.f.fc1.{p}" for p in ("weight", "bias")},
-        {"blocks.0.mlp.f.fc2.weight"},
-    )
-    assert shared({"model.act": "geglu"})[1:] == (fc1 | fc2, fc1 | fc2)
-
-
-def test_which_gelu_counts_where_there_is_one():
-    deit = {"model.arch": "deit_ti/4", "model.act": "relu"}
-    assert tiny.run(deit).id == tiny.run({**deit, "model.gelu": "tanh"}).id
-    assert tiny.run({**deit, "model.act": "geglu"}).model.gelu == "erf"
-    assert tiny.run({"model.act": "gelu"}).id == tiny.run().id
-    with pytest.raises(UserError, match=r"model\.gelu: model.act=relu has no GELU; leave it out"):
-        tiny.run({**deit, "model.gelu": "erf"})
-    with pytest.raises(UserError, match=r"model\.act: model.arch=mlp/2x9 has none"):
-        tiny.run({"model.arch": "mlp/2x9", "model.act": "relu"})
 
 
 @pytest.mark.parametrize("block", ["normformer", "subln", "bnffn"])
@@ -129,23 +160,13 @@ def test_registers_stand_between_the_class_token_and_the_patches(host):
     for block in model.blocks:
         block.register_forward_hook(lambda _, args, output: seen.append(output))
     logits = model(tiny.images(2, run))
-    cls = int(run.model.pool == "tok")
-    late = run.model.cls_at or 0
-    assert [x.shape[1] for x in seen] == [
-        3 + 16 // run.model.patch * (16 // run.model.patch) + (cls if i >= late else 0)
-        for i in range(len(seen))
-    ]
+    cls, late = int(run.model.pool == "tok"), run.model.cls_at or 0
+    patches = (16 // run.model.patch) ** 2
+    expected = [3 + patches + (cls if i >= late else 0) for i in range(len(seen))]
+    assert [x.shape[1] for x in seen] == expected
     normed = model.norm(seen[-1])
     read = normed[:, 0] if cls else normed[:, 3:].mean(1)
     close(logits, model.head(model.rep(read)), 1e-5)
-
-
-def test_registers_change_no_other_initial_value_and_do_not_decay():
-    assert shared({"model.registers": 3})[1:] == (set(), {"registers.token"})
-    token = drawn({"model.registers": 64})["registers.token"]
-    assert token.shape == (1, 64, 32)
-    assert token.std().item() == pytest.approx(1e-6, rel=0.1)
-    assert "registers.token" not in decay_names(build(tiny.run(REGISTERS)))
 
 
 @pytest.mark.parametrize("norm", choices.NORMS)
@@ -212,14 +233,6 @@ def test_layerscale_scales_each_branch_from_its_initial_value(block):
     close(scaled(images), scaled.head(read), 1e-6)
 
 
-def test_layerscale_starts_as_said_and_changes_no_other_initial_value():
-    names = {"blocks.0.attn.ls.gamma", "blocks.0.mlp.ls.gamma"}
-    assert shared({"model.layerscale": 1e-5})[1:] == (set(), names)
-    start = drawn({"model.layerscale": 1e-5})
-    assert all(torch.equal(start[name], torch.full((32,), 1e-5)) for name in names)
-    assert not names & decay_names(build(tiny.run({"model.layerscale": 1e-5})))
-
-
 # --- Norms of queries and keys ------------------------------------------------------------------
 
 
@@ -243,12 +256,6 @@ def test_qk_norm_is_a_layernorm_of_each_heads_channels(norm):
         query, key = normed(q[..., h], layer.q_norm), normed(k[..., h], layer.k_norm)
         heads.append((query @ key.transpose(1, 2) / 5**0.5).softmax(-1) @ v[..., h])
     close(layer(x), torch.cat(heads, -1) @ layer.out.weight.T + layer.out.bias)
-
-
-def test_qk_norm_changes_no_other_initial_value():
-    names = {f"blocks.0.attn.f.{n}_norm.{p}" for n in "qk" for p in ("weight", "bias")}
-    assert shared({"model.qk_norm": True})[1:] == (set(), names)
-    assert not names & decay_names(build(tiny.run({"model.qk_norm": True})))
 
 
 def test_the_probe_of_attention_sees_normed_queries():
@@ -285,54 +292,21 @@ def test_map_is_attention_of_torch_and_an_mlp(registers):
     theirs = nn.MultiheadAttention(32, 2, batch_first=True).double()
     norm = nn.LayerNorm(32, eps=1e-6).double()
     norm.load_state_dict(pool.norm.state_dict())
-    theirs.load_state_dict(
-        {
-            "in_proj_weight": torch.cat([pool.q.weight, pool.kv.weight]),
-            "in_proj_bias": torch.cat([pool.q.bias, pool.kv.bias]),
-            "out_proj.weight": pool.proj.weight,
-            "out_proj.bias": pool.proj.bias,
-        }
-    )
+    copied = {"out_proj.weight": pool.proj.weight, "out_proj.bias": pool.proj.bias}
+    copied["in_proj_weight"] = torch.cat([pool.q.weight, pool.kv.weight])
+    copied["in_proj_bias"] = torch.cat([pool.q.bias, pool.kv.bias])
+    theirs.load_state_dict(copied)
     patches = tokens[:, registers:]
     y = theirs(pool.probe.expand(3, -1, -1), patches, patches)[0][:, 0]
     hidden = nn.functional.gelu(pool.mlp.fc1(norm(y)), approximate="tanh")
     close(logits, model.head(y + pool.mlp.fc2(hidden)))
 
 
-def test_map_starts_as_in_flax_and_changes_no_other_initial_value():
-    added = shared({"model.pool": "map", "model.width": 32})[2]
-    assert added
-    assert all(name.startswith("pool.") for name in added)
-    start = drawn({"model.pool": "map", "model.width": 768, "model.heads": 12})
-    within = {"probe": (1, 768), "q.weight": (768, 768), "kv.weight": (768, 768)}
-    within |= {"proj.weight": (768, 768), "mlp.fc1.weight": (768, 3072)}
-    for name, fans in within.items():
-        limit = (6 / sum(fans)) ** 0.5
-        assert 0.98 * limit < start[f"pool.{name}"].abs().max() <= limit, name
-    assert not start["pool.kv.bias"].any()
-    run = tiny.run({"model.pool": "map"})
-    assert "pool.probe" not in decay_names(build(run))
-    assert "pool.kv.weight" in decay_names(build(run))
-
-
-def test_map_has_no_class_token():
-    with pytest.raises(
-        UserError, match=r"model\.cls: there is no class token with model\.pool=map"
-    ):
-        tiny.run({"model.pool": "map", "model.cls": "exclude"})
-    deit = tiny.run({"model.arch": "deit_ti/4", "model.pool": "map"})
-    assert not deit.model.cls_posemb
-
-
 # --- All of them together -----------------------------------------------------------------------
 
 PARTS = {
-    "model.act": "swiglu",
-    "model.registers": 2,
-    "model.layerscale": 0.1,
-    "model.qk_norm": True,
-    "model.dropout": 0.1,
-    "model.drop_path": 0.1,
+    **{"model.act": "swiglu", "model.registers": 2, "model.layerscale": 0.1},
+    **{"model.qk_norm": True, "model.dropout": 0.1, "model.drop_path": 0.1},
 }
 
 

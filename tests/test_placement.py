@@ -1,6 +1,7 @@
 """The nine placements in both readings of "post": against REFERENCE B.1 written out, and others."""
 
 import itertools
+from functools import partial
 
 import pytest
 import tiny
@@ -52,9 +53,7 @@ RESIDUAL = {
     ("post", "pre+post"): lambda x, SA, MLP, N: N[3]((x1 := N[1](x + SA(x))) + MLP(N[2](x1))),
     ("pre+post", "pre"): lambda x, SA, MLP, N: (x1 := N[2](x + SA(N[1](x)))) + MLP(N[3](x1)),
     ("pre+post", "post"): lambda x, SA, MLP, N: N[3]((x1 := N[2](x + SA(N[1](x)))) + MLP(x1)),
-    ("pre+post", "pre+post"): lambda x, SA, MLP, N: N[4](
-        (x1 := N[2](x + SA(N[1](x)))) + MLP(N[3](x1))
-    ),
+    ("pre+post",) * 2: lambda x, SA, MLP, N: N[4]((y := N[2](x + SA(N[1](x)))) + MLP(N[3](y))),
 }
 BRANCH = {
     ("pre", "pre"): lambda x, SA, MLP, N: (x1 := x + SA(N[1](x))) + MLP(N[2](x1)),
@@ -65,9 +64,7 @@ BRANCH = {
     ("post", "pre+post"): lambda x, SA, MLP, N: (x1 := x + N[1](SA(x))) + N[3](MLP(N[2](x1))),
     ("pre+post", "pre"): lambda x, SA, MLP, N: (x1 := x + N[2](SA(N[1](x)))) + MLP(N[3](x1)),
     ("pre+post", "post"): lambda x, SA, MLP, N: (x1 := x + N[2](SA(N[1](x)))) + N[3](MLP(x1)),
-    ("pre+post", "pre+post"): lambda x, SA, MLP, N: (
-        (x1 := x + N[2](SA(N[1](x)))) + N[4](MLP(N[3](x1)))
-    ),
+    ("pre+post",) * 2: lambda x, SA, MLP, N: (y := x + N[2](SA(N[1](x)))) + N[4](MLP(N[3](y))),
 }
 EQUATIONS = {"residual": RESIDUAL, "branch": BRANCH}
 
@@ -77,20 +74,11 @@ def primitives(built):
     attention, mlp = built.attn.f, built.mlp.f
 
     def SA(x):
-        return F.multi_head_attention_forward(
-            *[x.transpose(0, 1)] * 3,
-            WIDTH,
-            HEADS,
-            attention.qkv.weight,
-            attention.qkv.bias,
-            None,
-            None,
-            False,
-            0.0,
-            attention.out.weight,
-            attention.out.bias,
-            need_weights=False,
-        )[0].transpose(0, 1)
+        qkv, out = attention.qkv, attention.out
+        shared = (WIDTH, HEADS, qkv.weight, qkv.bias, None, None, False, 0.0, out.weight, out.bias)
+        q = x.transpose(0, 1)
+        y, _ = F.multi_head_attention_forward(q, q, q, *shared, need_weights=False)
+        return y.transpose(0, 1)
 
     def MLP(x):
         hidden = F.gelu(F.linear(x, mlp.fc1.weight, mlp.fc1.bias), approximate="tanh")
@@ -128,33 +116,14 @@ def test_a_placement_is_its_equation(mode):
 @pytest.mark.parametrize(("placement", "norm_first"), [("pre", True), ("post", False)])
 def test_pre_pre_and_post_post_are_torchs_encoder_layers(placement, norm_first):
     ours = block(placement, placement, "residual")
-    theirs = nn.TransformerEncoderLayer(
-        WIDTH,
-        HEADS,
-        HIDDEN,
-        dropout=0.0,
-        activation=lambda x: F.gelu(x, approximate="tanh"),
-        layer_norm_eps=1e-6,
-        batch_first=True,
-        norm_first=norm_first,
-        dtype=torch.float64,
-    )
+    options = {"layer_norm_eps": 1e-6, "batch_first": True, "norm_first": norm_first}
+    gelu = partial(F.gelu, approximate="tanh")
+    theirs = nn.TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, 0.0, gelu, **options).double()
     mine = dict(ours.named_parameters())
-    place = placement
-    pairs = {
-        "self_attn.in_proj_weight": "attn.f.qkv.weight",
-        "self_attn.in_proj_bias": "attn.f.qkv.bias",
-        "self_attn.out_proj.weight": "attn.f.out.weight",
-        "self_attn.out_proj.bias": "attn.f.out.bias",
-        "linear1.weight": "mlp.f.fc1.weight",
-        "linear1.bias": "mlp.f.fc1.bias",
-        "linear2.weight": "mlp.f.fc2.weight",
-        "linear2.bias": "mlp.f.fc2.bias",
-        "norm1.weight": f"attn.{place}.weight",
-        "norm1.bias": f"attn.{place}.bias",
-        "norm2.weight": f"mlp.{place}.weight",
-        "norm2.bias": f"mlp.{place}.bias",
-    }
+    pairs = {"self_attn.in_proj_": "attn.f.qkv.", "self_attn.out_proj.": "attn.f.out."}
+    pairs |= {"linear1.": "mlp.f.fc1.", "linear2.": "mlp.f.fc2."}
+    pairs |= {"norm1.": f"attn.{placement}.", "norm2.": f"mlp.{placement}."}
+    pairs = {a + kind: b + kind for a, b in pairs.items() for kind in ("weight", "bias")}
     theirs.load_state_dict({name: mine[pair].detach() for name, pair in pairs.items()})
     x, y = tokens().requires_grad_(), tokens().requires_grad_()
     out, expected = ours.train()(x), theirs.train()(y)
@@ -169,14 +138,10 @@ def test_pre_pre_and_post_post_are_torchs_encoder_layers(placement, norm_first):
 
 def test_post_post_on_the_branch_is_timms_res_post_block(oracle):
     theirs = oracle("timm.models.vision_transformer").ResPostBlock(
-        WIDTH,
-        HEADS,
-        mlp_ratio=HIDDEN / WIDTH,
-        qkv_bias=True,
-        act_layer=lambda: nn.GELU(approximate="tanh"),
-        norm_layer=lambda width, **_: nn.LayerNorm(width, eps=1e-6),
+        *(WIDTH, HEADS, HIDDEN / WIDTH, True),
+        act_layer=partial(nn.GELU, approximate="tanh"),
+        norm_layer=partial(nn.LayerNorm, eps=1e-6),
     )
-    theirs.double()
     ours = block("post", "post", "branch")
     renames = {"attn.f.out": "attn.proj", "attn.f": "attn", "attn.branch": "norm1"}
     renames |= {"mlp.f": "mlp", "mlp.branch": "norm2"}
@@ -184,7 +149,7 @@ def test_post_post_on_the_branch_is_timms_res_post_block(oracle):
     for name, value in ours.state_dict().items():
         old = next(old for old in renames if name.startswith(old))
         state[name.replace(old, renames[old])] = value
-    theirs.load_state_dict(state)
+    theirs.double().load_state_dict(state)
     x = tokens()
     torch.testing.assert_close(ours(x), theirs(x), atol=1e-11, rtol=1e-11)
 

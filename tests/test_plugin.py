@@ -57,15 +57,8 @@ def complete(cls, here, **settings):
 
 def test_settings_are_the_keyword_only_parameters(folder):
     section = complete("Base", folder, eps=1)
-    assert section == {
-        "name": "package.own_norms:Base",
-        "folder": str(folder),
-        "version": "3",
-        "eps": 1.0,
-        "kind": "a",
-        "groups": None,
-        "names": ("x", "y"),
-    }
+    own = {"name": "package.own_norms:Base", "folder": str(folder), "version": "3"}
+    assert section == {**own, "eps": 1.0, "kind": "a", "groups": None, "names": ("x", "y")}
     assert isinstance(section["eps"], float)
 
 
@@ -88,9 +81,7 @@ def test_what_can_not_be_a_setting_is_refused(folder, cls, settings, line):
         complete(cls, folder, **settings)
 
 
-@pytest.mark.parametrize(
-    "name", ["../up:Class", "/abs:Class", "a b:C", "a.py:C", "a:b:C", ":C", "a:"]
-)
+@pytest.mark.parametrize("name", ["../up:C", "/abs:C", "a b:C", "a.py:C", "a:b:C", ":C", "a:"])
 def test_a_name_never_leaves_the_folder(folder, name):
     assert name == "a.py:C" or not is_plugin(name)
     with pytest.raises(UserError):
@@ -112,19 +103,19 @@ def test_the_folder_stands_last_on_the_import_path(folder, monkeypatch):
 
 
 def test_the_digest_is_of_the_code_that_was_loaded(folder):
-    (folder / "package" / "helper.py").write_text("ONE = 1\n")
-    (folder / "package" / "own.py").write_text(
-        "from package.helper import ONE\nclass A:\n    version = 1\n"
+    own, helper, unused = (
+        folder / "package" / f"{name}.py" for name in ("own", "helper", "unused")
     )
-    (folder / "package" / "unused.py").write_text("")
+    helper.write_text("ONE = 1\n")
+    own.write_text("from package.helper import ONE\nclass A:\n    version = 1\n")
+    unused.write_text("")
     chosen = sections.Chosen("package.own:A", {}, sections.Plugin(str(folder), "1"))
-    run = tiny.run()
-    assert digests(run) == {}
-    run = dataclasses.replace(run, norm=chosen)
+    assert digests(tiny.run()) == {}
+    run = dataclasses.replace(tiny.run(), norm=chosen)
     load(Used("norm", chosen.name, {}, "1", str(folder)))
     before = digests(run)
     assert before.keys() == {"norm"}
-    (folder / "package" / "unused.py").write_text("TWO = 2\n")
+    unused.write_text("TWO = 2\n")
     assert digests(run) == before
-    (folder / "package" / "helper.py").write_text("ONE = 2\n")
+    helper.write_text("ONE = 2\n")
     assert digests(run) != before

@@ -56,42 +56,29 @@ def test_scales_are_means_over_places_of_a_patch_and_channels():
     scale[[0, 0, 7, 7], [0, 7, 0, 7], 0] = 6.0  # of one channel: with two of 2, 10 / 3
     spec = {"model": {"patch": 8}, "data": {"channels": 3}}
     found = numbers("scales", {"stem.before.weight": scale.ravel()}, spec)
-    expected = {
-        "corners": 10 / 3,
-        "centre": 5,
-        "rest": 2,
-        "corners/rest": 5 / 3,
-        "centre/rest": 2.5,
-    }
+    expected = {"corners": 10 / 3, "centre": 5, "rest": 2, "corners/rest": 5 / 3}
+    expected["centre/rest"] = 2.5
     assert found == {f"scales:{part}": pytest.approx(value) for part, value in expected.items()}
     assert numbers("scales", {"norm.weight": np.ones(8)}, spec) == {}
 
 
 def test_distances_are_means_over_heads_and_shots_over_draws():
     arrays = {"distance": np.array([[1.0, 2.0], [3.0, 6.0]], np.float32)}
-    assert numbers("attention", arrays, {}) == {
-        **{"attention:mean": 3.0, "attention:1": 1.5, "attention:2": 4.5}
-    }
+    means = {"attention:mean": 3.0, "attention:1": 1.5, "attention:2": 4.5}
+    assert numbers("attention", arrays, {}) == means
     arrays = {"accuracy": np.array([[0.2, 0.4], [0.5, 0.6]]), "shots": np.array([1, 5])}
-    assert numbers("fewshot", arrays, {}) == {
-        **{"fewshot:1": pytest.approx(0.3), "fewshot:5": pytest.approx(0.55)}
-    }
+    means = {"fewshot:1": 0.3, "fewshot:5": 0.55}
+    assert numbers("fewshot", arrays, {}) == pytest.approx(means)
     assert numbers("fewshot", None, {}) == numbers("tokens", arrays, {}) == {}
 
 
 def test_names():
     for name in ("attention:1", "attention:12", "attention:mean", "fewshot:25", "epochs_to:0.9"):
         assert is_metric(name)
-    for name in (
-        "attention:0",
-        "attention:01",
-        "attention:²",
-        "attention:\u0663",
-        "attention:",
-        "fewshot:2",
-        "gradnorm",
-    ):
-        assert not is_metric(name)
+    for name in ("0", "01", "²", "\u0663", ""):
+        assert not is_metric(f"attention:{name}")
+    assert not is_metric("fewshot:2")
+    assert not is_metric("gradnorm")
     assert TASKS["fewshot"].find("gradnorm:embedding") is None  # it trains nothing
     assert {key for of in PROBED.values() for key in of.names} < set(TASKS["classify"].names)
 
@@ -99,20 +86,23 @@ def test_names():
 # --- Tables -------------------------------------------------------------------------------------
 
 
-def ratio_table(by_row, metric="gradnorm:embedding", **analysis):
+def ratio_table(by_row, metric="gradnorm:embedding", columns=("",), **analysis):
     """The table of planted ratios: row -> a value for each seed."""
-    plan = make_plan(list(by_row), analysis.pop("columns", ("",)), metric=metric, **analysis)
+    plan = make_plan(list(by_row), columns, metric=metric, **analysis)
     spec = {**SPEC, "probe": ["gradnorm"]}
     cells = tuple(dataclasses.replace(cell, spec=spec) for cell in plan.cells)
-    plan = dataclasses.replace(plan, cells=cells)
-    results = {run.id: finished(0.9) for run in plan.runs()}
 
     def probes(run, probe):
         row, _, rest = run.partition("@")
         value = 2.0 ** by_row[row][int(rest.partition("#")[2])]
         return {**gradients((0, 5, 0, 3, 4, 5)), "norms": np.array([[0, 5 * value, 0, 3, 4, 5]])}
 
-    return plan, results, probes
+    results = {run.id: finished(0.9) for run in plan.runs()}
+    return dataclasses.replace(plan, cells=cells), results, probes
+
+
+def analysed(plan, **changes):
+    return dataclasses.replace(plan, analysis=dataclasses.replace(plan.analysis, **changes))
 
 
 PLANTED = {
@@ -126,9 +116,8 @@ PLANTED = {
 def test_what_has_no_better_direction_is_higher_or_lower():
     plan, results, probes = ratio_table(PLANTED, margin=0.4)
     table = tabulate(plan, results, probes=probes)
-    assert [entry.verdict for entry in table.entries] == [
-        *(None, "higher", "lower", "same within 0.4")
-    ]
+    verdicts = [entry.verdict for entry in table.entries]
+    assert verdicts == [None, "higher", "lower", "same within 0.4"]
     values = [list(entry.values.values()) for entry in table.entries]
     assert values == [pytest.approx(row) for row in PLANTED.values()]
     sentence = re.sub(r"\[.*?\]", "[]", headline(table))
@@ -142,8 +131,7 @@ def test_what_has_no_better_direction_is_higher_or_lower():
     assert "difference from base in doublings, neither direction being better" in text
     assert "Intervals are over training seeds; gradients of the last steps of training." in text
     assert "**" not in text.partition("| down |")[2]  # nothing is the best
-    wide = dataclasses.replace(plan, analysis=dataclasses.replace(plan.analysis, margin=0.05))
-    again = tabulate(wide, results, probes=probes)
+    again = tabulate(analysed(plan, margin=0.05), results, probes=probes)
     assert again.entries[-1].verdict == "can't tell"  # nor no worse: which is worse?
     columns = ratio_table(PLANTED, columns=("S", "B"))
     said_of = headline(tabulate(*columns[:2], probes=columns[2]))
@@ -165,11 +153,8 @@ def test_runs_that_do_not_measure_it_are_refused_with_the_command_that_does():
         "gradnorm; `ablate sweep mine seeds=3 'probe=[gradnorm,scales]'` trains runs that do: new "
         "ones, with ids of their own"
     )
-    chance = dataclasses.replace(
-        plan, analysis=dataclasses.replace(plan.analysis, diverged="chance")
-    )
     with pytest.raises(UserError, match="guessing has no gradnorm:embedding; leave chance out"):
-        tabulate(chance, results, probes=probes)
+        tabulate(analysed(plan, diverged="chance"), results, probes=probes)
 
 
 def test_no_interval_is_taken_of_a_number_that_is_none():

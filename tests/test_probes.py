@@ -54,19 +54,11 @@ def test_gradients_of_ones_have_the_root_of_their_number_as_norm():
     arrays = probe.arrays(1)
     squares = dict(zip(arrays["groups"], arrays["norms"][0] ** 2, strict=True))
     width, values = 32, 4 * 4 * 3
-    block = 4 * width**2 + 4 * width + 2 * width  # q, k, v, out, their biases, a LayerNorm
-    expected = {
-        "embedding": values * width + width,
-        "stem.norms": 2 * values + 2 * width,
-        "posemb": 4 * width,
-        "cls": width,
-        "blocks.0.attn": block,
-        "blocks.0.mlp": 8 * width**2 + 5 * width + 2 * width,
-        "blocks.1.attn": block,
-        "blocks.1.mlp": 8 * width**2 + 5 * width + 2 * width,
-        "norm": 2 * width,
-        "head": 10 * width + 10,
-    }
+    expected = {"embedding": values * width + width, "stem.norms": 2 * values + 2 * width}
+    expected |= {"posemb": 4 * width, "cls": width, "norm": 2 * width, "head": 10 * width + 10}
+    for block in ("blocks.0", "blocks.1"):  # q, k, v, out, their biases, a LayerNorm; the MLP
+        expected[f"{block}.attn"] = 4 * width**2 + 4 * width + 2 * width
+        expected[f"{block}.mlp"] = 8 * width**2 + 5 * width + 2 * width
     assert squares == pytest.approx(expected, rel=1e-5)
     total = torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
     assert math.sqrt(sum(squares.values())) == pytest.approx(total.item(), rel=1e-5)
@@ -99,13 +91,10 @@ def test_attention_of_two_patches_by_hand_without_the_class_token():
     """Scores s / sqrt(2) with itself and 0 with the other, so that it looks away with probability
     1 / (1 + exp(s / sqrt(2)))."""
     layer = Attention(2, heads=1, head_dim=2)
-    with torch.no_grad():
-        layer.qkv.bias.zero_()
-        layer.qkv.weight.copy_(torch.eye(2).repeat(3, 1))
-    x = torch.tensor(
-        [[[90.0, 90.0], [1.0, 0.0], [0.0, 1.0]], [[0.0, 90.0], [2.0, 0.0], [0.0, 2.0]]]
-    )
-    far = 3.0
+    torch.nn.init.zeros_(layer.qkv.bias)
+    layer.qkv.weight.data = torch.eye(2).repeat(3, 1)
+    images = [[90, 90], [1, 0], [0, 1]], [[0, 90], [2, 0], [0, 2]]
+    x, far = torch.tensor(images, dtype=torch.float32), 3.0
     found = mean_distance(layer, x, torch.tensor([[0.0, far], [far, 0.0]]))
     expected = [[far / (1 + math.exp(s / math.sqrt(2)))] for s in (1, 4)]
     assert found.tolist() == pytest.approx(np.array(expected), rel=1e-6)
@@ -132,13 +121,8 @@ def test_scales_are_those_of_the_model_that_is_measured(tmp_path, cache):  # noq
     go(run, tmp_path / "a", cache)
     scales = RunDir(tmp_path / "a").read_probe("scales")
     saved = load_file(tmp_path / "a" / "weights.safetensors")
-    assert set(scales) == {
-        "stem.before.weight",
-        "stem.after.weight",
-        "blocks.0.attn.pre.weight",
-        "blocks.0.mlp.pre.weight",
-        "norm.weight",
-    }
+    norms = ("stem.before", "stem.after", "blocks.0.attn.pre", "blocks.0.mlp.pre", "norm")
+    assert set(scales) == {f"{norm}.weight" for norm in norms}
     assert scales["stem.before.weight"].shape == (16,)
     for name, scale in scales.items():
         assert np.array_equal(scale, saved[name].numpy())
@@ -213,28 +197,27 @@ def test_a_run_that_diverges_keeps_its_gradients(tmp_path, cache):  # noqa: F811
 
 
 def test_runs_without_probes_keep_their_ids_and_those_with_are_others():
-    run = tiny.run()
+    run, every = tiny.run(), tiny.run({"probe": ALL})
     bare = {key: value for key, value in spec.to_tree(run).items() if key != "probe"}
     assert build_run(bare).id == run.id == tiny.run({"probe": []}).id
-    ids = {tiny.run({"probe": names}).id for names in (["gradnorm"], ["scales"], ALL)}
-    assert len(ids | {run.id}) == 4
-    assert tiny.run({"probe": ["scales", "gradnorm"]}).id == (
-        tiny.run({"probe": ["gradnorm", "scales"]}).id
-    )
-    again = build_run(json.loads(json.dumps(spec.to_tree(tiny.run({"probe": ALL})))))
-    assert again == tiny.run({"probe": ALL})
+    ids = {tiny.run({"probe": names}).id for names in (["gradnorm"], ["scales"])}
+    assert len(ids | {run.id, every.id}) == 4
+    one, other = (tiny.run({"probe": names}) for names in (ALL, ALL[::-1]))
+    assert one.id == other.id
+    assert build_run(json.loads(json.dumps(spec.to_tree(every)))) == every
 
 
-def test_words_of_the_command_line():
-    tree, _ = resolve(["probe=[scales,gradnorm]"], Path("store"))
-    assert tree["probe"] == ["gradnorm", "scales"]
-    for word, line in {
-        "probe=gradnorm": "probe: expected a list such as [gradnorm,scales], got 'gradnorm'",
-        "probe=[gradnorms]": "did you mean 'gradnorm'?",
-    }.items():
-        with pytest.raises(UserError) as caught:
-            resolve([word], Path("store"))
-        assert line in str(caught.value)
+@pytest.mark.parametrize(
+    ("word", "line"),
+    [
+        ("probe=gradnorm", r"probe: expected a list such as \[gradnorm,scales\], got 'gradnorm'"),
+        ("probe=[gradnorms]", r"did you mean 'gradnorm'\?"),
+    ],
+)
+def test_words_of_the_command_line(word, line):
+    assert resolve(["probe=[scales,gradnorm]"], Path("store"))[0]["probe"] == ["gradnorm", "scales"]
+    with pytest.raises(UserError, match=line):
+        resolve([word], Path("store"))
 
 
 def test_a_model_without_attention_is_refused_that_probe_alone():

@@ -10,7 +10,8 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -27,105 +28,60 @@ PROGRAMS = REPOSITORY / "tests" / "programs"
 
 @dataclass(frozen=True)
 class Case:
-    """A program: its command as it is typed, the yaml of its command, the words of two variants,
-    which file or line has the metric."""
+    """A program: its command, what stands for its keys as somebody types it, the words of two
+    variants, which file or line has the metric."""
 
-    typed: str
     command: str
     keys: object
     vary: str
     metric: str
-    file: str = ""
-    line: str = ""
-    more: tuple[tuple[str, object], ...] = ()
+    where: str
+    more: Mapping[str, object] = field(default_factory=dict)
 
 
 CASES = {
     "plain_argparse": Case(
-        "python train_mlp.py --outdir out --lr 0.05 --hidden 48 --seed 1",
         "python train_mlp.py --outdir {folder} --lr {lr} --hidden {hidden} --seed {seed}",
-        {"lr": 0.05, "hidden": 48},
-        "lr=0.05,0.01",
-        "test_acc",
-        "final.json",
-        more=(
-            ("curves", {"file": "log.csv", "step": "epoch"}),
-            ("predictions", "correct.npy"),
-        ),
+        *({"lr": 0.05, "hidden": 48}, "lr=0.05,0.01", "test_acc", "final.json"),
+        {"curves": {"file": "log.csv", "step": "epoch"}, "predictions": "correct.npy"},
     ),
     "forest": Case(
-        "python rf_digits.py out 1 40",
         "python rf_digits.py {folder} {seed} {trees}",
-        {"trees": 40},
-        "trees=40,4",
-        "accuracy",
-        line=r"accuracy: (?P<accuracy>\S+)",
+        *({"trees": 40}, "trees=40,4", "accuracy", r"accuracy: (?P<accuracy>\S+)"),
     ),
     "shell": Case(
-        "bash fit.sh out 1 0.01 1600",
         "bash fit.sh {folder} {seed} {rate} {steps}",
-        {"rate": 0.01, "steps": 1600},
-        "rate=0.01,0.02",
-        "mse",
-        line=r"final mse=(?P<mse>\S+)",
+        *({"rate": 0.01, "steps": 1600}, "rate=0.01,0.02", "mse", r"final mse=(?P<mse>\S+)"),
     ),
     "stubborn": Case(
-        "python main.py --save_dir out --learning_rate 0.003 --random_seed 1",
         "python main.py --save_dir {folder} --learning_rate {lr} --random_seed {seed}",
-        {"lr": 0.003},
-        "lr=0.003,0.001",
-        "test_mse",
-        "metrics.json",
+        *({"lr": 0.003}, "lr=0.003,0.001", "test_mse", "metrics.json"),
     ),
     "late": Case(
-        "python rff.py -o out -s 1 -g 0.15",
         "python rff.py -o {folder} -s {seed} -g {g}",
-        {"g": 0.15},
-        "g=0.15,0.3",
-        "rmse",
-        line=r"^test rmse (?P<rmse>\S+)",
-        more=(("predictions", "predictions.npy"),),
+        *({"g": 0.15}, "g=0.15,0.3", "rmse", r"^test rmse (?P<rmse>\S+)"),
+        {"predictions": "predictions.npy"},
     ),
     "loud": Case(
-        "python factorize.py out --eta 0.05 -s 1",
         "python factorize.py {folder} --eta {eta} -s {seed}",
-        {"eta": 0.05},
-        "eta=0.05,0.02",
-        "loss",
-        line=r"RESULT loss=(?P<loss>\S+)",
+        *({"eta": 0.05}, "eta=0.05,0.02", "loss", r"RESULT loss=(?P<loss>\S+)"),
     ),
     "forker": Case(
-        "python ensemble.py -o out --seed 1 --rate 0.1",
         "python ensemble.py -o {folder} --seed {seed} --rate {rate}",
-        {"rate": 0.1},
-        "rate=0.1,0.01",
-        "nll",
-        "ensemble.json",
+        *({"rate": 0.1}, "rate=0.1,0.01", "nll", "ensemble.json"),
     ),
     "self_resuming": Case(
-        "python train.py --folder out --seed 1 --step-size 0.05",
         "python train.py --folder {folder} --seed {seed} --step-size {lr}",
-        {"lr": 0.05},
-        "lr=0.05,0.01",
-        "test_mse",
-        "result.json",
+        *({"lr": 0.05}, "lr=0.05,0.01", "test_mse", "result.json"),
     ),
     "wrong_resuming": Case(
-        "python train.py --output-dir out --seed 1 --lr 0.01",
         "python train.py --output-dir {folder} --seed {seed} --lr {lr}",
-        {"lr": 0.01},
-        "lr=0.01,0.02",
-        "reconstruction_error",
-        "summary.json",
-        more=(("resume", "--resume {folder}/checkpoint.pt"),),
+        *({"lr": 0.01}, "lr=0.01,0.02", "reconstruction_error", "summary.json"),
+        {"resume": "--resume {folder}/checkpoint.pt"},
     ),
     "hydra_app": Case(
-        "python train.py model=small optim=sgd seed=1 hydra.run.dir=out",
         "python train.py {overrides} seed={seed} hydra.run.dir={folder}",
-        "hydra",
-        "model=small,big",
-        "test_loss",
-        "results.json",
+        *("hydra", "model=small,big", "test_loss", "results.json"),
     ),
 }
 
@@ -138,13 +94,13 @@ def shell(shell, monkeypatch) -> Shell:
     return shell
 
 
-def declare(shell: Shell, case: Case) -> None:
+def declare(shell: Shell, case: Case, program: str = "") -> None:
+    if program:
+        shutil.copytree(PROGRAMS / program, shell.folder, dirs_exist_ok=True)
     yaml = {
-        "command": case.command,
-        "keys": case.keys,
-        "result": {"file": case.file} if case.file else {"lines": case.line},
+        **{"command": case.command, "keys": case.keys, **case.more},
+        "result": {"file" if case.where.endswith(".json") else "lines": case.where},
         "metrics": {case.metric: {"direction": "less"}},
-        **dict(case.more),
     }
     (shell.folder / "conf" / "trainer").mkdir(parents=True, exist_ok=True)
     (shell.folder / "conf" / "trainer" / "it.yaml").write_text(json.dumps(yaml))
@@ -153,25 +109,21 @@ def declare(shell: Shell, case: Case) -> None:
 def typed(case: Case, folder: Path, copy: Path) -> float:
     """The metric of the program as somebody types its command, in a folder of its own."""
     shutil.copytree(folder, copy)
-    printed = subprocess.run(
-        shlex.split(case.typed),
-        cwd=copy,
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**os.environ, command.TAG: str(copy)},
-    ).stdout
+    keys = {"overrides": "model=small optim=sgd"} if case.keys == "hydra" else case.keys
+    words = shlex.split(case.command.format(folder="out", seed=1, **keys))
+    env = {**os.environ, command.TAG: str(copy)}
+    said = {"check": True, "capture_output": True, "text": True}
+    printed = subprocess.run(words, cwd=copy, env=env, **said).stdout
     command.end(str(copy))
-    if case.file:
-        return float(json.loads((copy / "out" / case.file).read_text())[case.metric])
-    return float(re.findall(case.line, printed.replace("\r", "\n"), re.M)[-1])
+    if case.where.endswith(".json"):
+        return float(json.loads((copy / "out" / case.where).read_text())[case.metric])
+    return float(re.findall(case.where, printed.replace("\r", "\n"), re.M)[-1])
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_sweep_of_a_program_has_what_the_program_gives(name, shell, tmp_path):
     case = CASES[name]
-    shutil.copytree(PROGRAMS / name, shell.folder, dirs_exist_ok=True)
-    declare(shell, case)
+    declare(shell, case, name)
     shell("sweep", "trainer=it", f"trainer.{case.vary}", "seeds=[1, 2]")
     found = {
         (tree["spec"]["seed"], json.dumps(tree["spec"]["trainer"])): result["test"][case.metric]
@@ -181,11 +133,8 @@ def test_a_sweep_of_a_program_has_what_the_program_gives(name, shell, tmp_path):
     assert len(found) == 4
     key, _, values = case.vary.partition("=")
     first = json.dumps(values.split(",")[0]) if key == "model" else values.split(",")[0]
-    [ours] = [
-        value
-        for (seed, settings), value in found.items()
-        if seed == 1 and f'"{key}": {first}' in settings
-    ]
+    said = f'"{key}": {first}'
+    [ours] = [value for (seed, own), value in found.items() if seed == 1 and said in own]
     assert ours == typed(case, PROGRAMS / name, tmp_path / "typed")
     assert len({*found.values()}) > 2  # other settings and seeds are others
     assert "nothing wrong" in shell("verify").out
@@ -194,9 +143,7 @@ def test_a_sweep_of_a_program_has_what_the_program_gives(name, shell, tmp_path):
 
 
 def test_a_program_that_resumes_by_itself_goes_on(shell):
-    case = CASES["self_resuming"]
-    shutil.copytree(PROGRAMS / "self_resuming", shell.folder, dirs_exist_ok=True)
-    declare(shell, case)
+    declare(shell, case := CASES["self_resuming"], "self_resuming")
     words = ("sweep", "trainer=it", f"trainer.{case.vary}", "seeds=[1]", "launcher.attempts=99")
     driver = shell.start(*words)
     wait_for(lambda: any(shell.folder.glob("runs/runs/*/scratch/checkpoint.pkl")))
@@ -211,20 +158,16 @@ def test_a_program_that_resumes_by_itself_goes_on(shell):
 
 
 def test_doctor_finds_a_program_that_resumes_wrongly(shell):
-    shutil.copytree(PROGRAMS / "wrong_resuming", shell.folder, dirs_exist_ok=True)
-    declare(shell, CASES["wrong_resuming"])
+    declare(shell, CASES["wrong_resuming"], "wrong_resuming")
     done = shell("doctor", "trainer=it", "launcher=inline", code=1)
     assert "what it saves lacks some state" in done.out
 
 
 def test_doctor_finds_a_program_that_saves_what_it_can_not_load(shell):
     """As one does that is killed while it writes a checkpoint under the name that it loads."""
-    shutil.copytree(PROGRAMS / "wrong_resuming", shell.folder, dirs_exist_ok=True)
-    train = shell.folder / "train.py"
-    train.write_text(
-        train.read_text().replace('(args.output_dir / "new.pt").replace', "(lambda to: to.touch())")
-    )
-    declare(shell, CASES["wrong_resuming"])
+    declare(shell, CASES["wrong_resuming"], "wrong_resuming")
+    train, renames = shell.folder / "train.py", '(args.output_dir / "new.pt").replace'
+    train.write_text(train.read_text().replace(renames, "(lambda to: to.touch())"))
     done = shell("doctor", "trainer=it", "launcher=inline", code=1)
     assert "a run that is killed does not go on: RuntimeError: the command ended" in done.out
     assert "with exit code 1: EOFError; a kill cuts" in done.out
@@ -234,17 +177,9 @@ def test_doctor_finds_a_program_that_saves_what_it_can_not_load(shell):
 def test_programs_that_packages_bring(shell):
     """Python's own `timeit` as a judge of two statements; torch's launcher of ranks, which starts
     the training as a child."""
-    declare(
-        shell,
-        Case(
-            "",
-            "python -m timeit -n {n} -r 1 -u usec {statement}",
-            {"n": 1000, "statement": "sum(range(100))"},
-            "",
-            "usec",
-            line=r"(?P<usec>[\d.e+]+) usec per loop",
-        ),
-    )
+    command = "python -m timeit -n {n} -r 1 -u usec {statement}"
+    keys = {"n": 1000, "statement": "sum(range(100))"}
+    declare(shell, Case(command, keys, "", "usec", r"(?P<usec>[\d.e+]+) usec per loop"))
     (shell.folder / "sweeps").mkdir()
     rows = [{"short": {}}, {"long": {"trainer.statement": "sum(range(100_000))", "trainer.n": 9}}]
     sweep = {"base": {"trainer": "it"}, "variants": rows, "seeds": 1}
@@ -256,7 +191,6 @@ def test_programs_that_packages_bring(shell):
     (shell.folder / "train.py").write_text(TRAIN)
     words = "--lr {lr} --seed {seed} --steps 2 --pause 0 --out {folder}"
     launch = f"python -m torch.distributed.run --standalone --nproc-per-node 1 train.py {words}"
-    case = Case("", launch, {"lr": 0.1}, "", "loss", "result.json", more=tuple(RESUMES.items()))
-    declare(shell, case)
+    declare(shell, Case(launch, {"lr": 0.1}, "", "loss", "result.json", RESUMES))
     shell("sweep", "trainer=it", "trainer.lr=0.1,0.2", "seeds=1")
     assert [each["test"]["n"] for each in results(shell.folder).values()] == [7, 7]

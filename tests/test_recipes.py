@@ -31,6 +31,12 @@ def composed(*words):
     return resolve([*words], Path("runs"))[0]
 
 
+def has(tree, expected):
+    """The tree has these values at these places, such as `optim.lr`."""
+    found = {key: tree[key.partition(".")[0]][key.partition(".")[2]] for key in expected}
+    assert found == expected
+
+
 # REFERENCE E.1's table: randaug's magnitude, mixup, dropout, drop-path, representation layer.
 AUGREG = {
     "Ti/16": (0, 0.0, 0.0, 0.0, True),
@@ -44,27 +50,21 @@ AUGREG = {
 
 @pytest.mark.parametrize("arch", AUGREG)
 def test_augreg_is_its_table(folder, arch):
-    tree = composed("recipe=augreg", f"model.arch={arch}", *RGB)
-    model, augment, optim, train = (tree[k] for k in ("model", "augment", "optim", "train"))
-    assert AUGREG[arch] == (
-        augment["randaug_magnitude"],
-        augment["mixup"],
-        model["dropout"],
-        model["drop_path"],
-        model["rep"],
-    )
-    assert (augment["randaug"], augment["style"], augment["crop_area"]) == (2, "tf", 0.05)
-    assert (train["batch"], train["epochs"], train["loss"]) == (4096, 300, "sigmoid")
-    assert (optim["lr"], optim["wd"], optim["decay"]) == (1e-3, 1e-4, "independent")
-    assert (optim["warmup_steps"], optim["clip"], optim["schedule"]) == (10_000, 1.0, "cosine")
-    assert (model["head_bias"], model["pool"]) == (-6.9, "tok")
-    assert (tree["eval"]["crop"], train["micro_batch"]) == (224 / 256, "auto")
+    keys = ("augment.randaug_magnitude", "augment.mixup", "model.dropout", "model.drop_path")
+    expected = dict(zip((*keys, "model.rep"), AUGREG[arch], strict=True))
+    expected |= {"augment.randaug": 2, "augment.style": "tf", "augment.crop_area": 0.05}
+    expected |= {"train.batch": 4096, "train.epochs": 300, "train.loss": "sigmoid"}
+    expected |= {"optim.lr": 1e-3, "optim.wd": 1e-4, "optim.decay": "independent"}
+    expected |= {"optim.warmup_steps": 10_000, "optim.clip": 1.0, "optim.schedule": "cosine"}
+    expected |= {"model.head_bias": -6.9, "model.pool": "tok"}
+    expected |= {"eval.crop": 224 / 256, "train.micro_batch": "auto"}
+    has(composed("recipe=augreg", f"model.arch={arch}", *RGB), expected)
 
 
 def test_what_the_user_says_is_over_what_the_recipe_has_for_an_architecture(folder):
     words = ("recipe=augreg", "model.arch=B/16", *RGB)
-    assert composed(*words, "augment.mixup=0.1")["augment"]["mixup"] == 0.1
-    assert composed(*words, "model.dropout=0")["model"]["dropout"] == 0.0
+    has(composed(*words, "augment.mixup=0.1"), {"augment.mixup": 0.1, "model.dropout": 0.1})
+    has(composed(*words, "model.dropout=0"), {"model.dropout": 0.0})
 
 
 def test_an_architecture_that_a_recipe_says_nothing_of_is_refused(folder):
@@ -74,68 +74,52 @@ def test_an_architecture_that_a_recipe_says_nothing_of_is_refused(folder):
 
 def test_a_recipe_of_the_users_own_may_have_rows_by_architecture(folder):
     (folder / "conf/recipe").mkdir(parents=True)
+    mine = folder / "conf/recipe/mine.yaml"
     text = "# @package _global_\ndefaults: [quick, _self_]\n"
     text += "by_arch: {mu/4: {optim.lr: 0.5}, mu/2: {}}\n"
-    (folder / "conf/recipe/mine.yaml").write_text(text)
-    assert composed("recipe=mine")["optim"]["lr"] == 0.5
-    assert composed("recipe=mine", "optim.lr=0.1")["optim"]["lr"] == 0.1
-    assert composed("recipe=mine", "model.arch=mu/2")["optim"]["lr"] == 3e-3
-    (folder / "conf/recipe/mine.yaml").write_text(text.replace("optim.lr", "optim.lrr"))
-    with pytest.raises(UserError, match=r"optim\.lrr: expected a key among"):
-        composed("recipe=mine")
-    (folder / "conf/recipe/mine.yaml").write_text(text.replace("{optim.lr: 0.5}", "3"))
-    with pytest.raises(UserError, match="by_arch: expected SIZE/PATCH"):
-        composed("recipe=mine")
+    mine.write_text(text)
+    for word, rate in (("seed=0", 0.5), ("optim.lr=0.1", 0.1), ("model.arch=mu/2", 3e-3)):
+        has(composed("recipe=mine", word), {"optim.lr": rate})
+    for old, new, line in (
+        ("optim.lr", "optim.lrr", r"optim\.lrr: expected a key among"),
+        ("{optim.lr: 0.5}", "3", "by_arch: expected SIZE/PATCH"),
+    ):
+        mine.write_text(text.replace(old, new))
+        with pytest.raises(UserError, match=line):
+            composed("recipe=mine")
 
 
 def test_deit_and_dtn_are_their_tables(folder):
     deit = composed("recipe=deit", "model.arch=deit_s/16", *RGB)
     dtn = composed("recipe=dtn", "model.arch=dtn_s/16", "norm=dtn", *RGB)
+    expected = {"optim.wd": 0.05, "optim.decay": "by_lr", "optim.clip": None, "optim.eps": 1e-8}
+    expected |= {"optim.warmup_lr": 1e-6, "optim.min_lr": 1e-5, "optim.cooldown_epochs": 10}
+    expected |= {"train.epochs": 310, "train.label_smoothing": 0.1, "train.ema": 0.99996}
+    expected |= {"augment.style": "timm", "augment.randaug_magnitude": 9, "augment.repeats": 3}
+    expected |= {"model.drop_path": 0.1, "model.input": "imagenet"}
     for tree in (deit, dtn):
-        optim, augment, train = tree["optim"], tree["augment"], tree["train"]
-        assert optim["lr"] == 5e-4 * train["batch"] / 512
-        assert (optim["wd"], optim["decay"], optim["clip"], optim["eps"]) == (
-            0.05,
-            "by_lr",
-            None,
-            1e-8,
-        )
-        assert (optim["warmup_lr"], optim["min_lr"], optim["cooldown_epochs"]) == (1e-6, 1e-5, 10)
-        assert (train["epochs"], train["label_smoothing"], train["ema"]) == (310, 0.1, 0.99996)
-        assert (augment["style"], augment["randaug_magnitude"], augment["repeats"]) == (
-            "timm",
-            9,
-            3,
-        )
-        assert (tree["model"]["drop_path"], tree["model"]["input"]) == (0.1, "imagenet")
-    mixed = [
-        (t["augment"]["mixup"], t["augment"]["cutmix"], t["augment"]["erase"]) for t in (deit, dtn)
-    ]
-    assert mixed == [(0.8, 1.0, 0.25), (0.0, 0.0, 0.0)]
-    assert dtn["train"]["precision"] == "fp32"
+        has(tree, {**expected, "optim.lr": 5e-4 * tree["train"]["batch"] / 512})
+    has(deit, {"augment.mixup": 0.8, "augment.cutmix": 1.0, "augment.erase": 0.25})
+    has(dtn, {"augment.mixup": 0.0, "augment.cutmix": 0.0, "augment.erase": 0.0})
+    has(dtn, {"train.precision": "fp32"})
 
 
 def test_the_cifar_recipe_is_between_the_two_it_names(folder):
-    tree = composed("recipe=cifar", "model.arch=Ti/4", *RGB[:2], "data.classes=10", "data.size=32")
-    optim, train, augment = tree["optim"], tree["train"], tree["augment"]
-    assert (optim["lr"], optim["wd"], optim["decay"]) == (1e-3, 0.05, "by_lr")
-    assert (optim["warmup_epochs"], optim["min_lr"], optim["schedule"]) == (10, 1e-5, "cosine")
-    assert (train["epochs"], train["batch"], train["label_smoothing"]) == (300, 512, 0.1)
-    assert (augment["style"], augment["randaug"], augment["randaug_magnitude"]) == ("timm", 2, 9)
-    assert (augment["flip"], augment["crop_pad"], augment["cutmix"]) == (True, 4, 1.0)
-    assert (train["micro_batch"], tree["model"]["drop_path"]) == ("auto", 0.1)
-    assert tree["model"]["input"] == "range"
+    expected = {"optim.lr": 1e-3, "optim.wd": 0.05, "optim.decay": "by_lr"}
+    expected |= {"optim.warmup_epochs": 10, "optim.min_lr": 1e-5, "optim.schedule": "cosine"}
+    expected |= {"train.epochs": 300, "train.batch": 512, "train.label_smoothing": 0.1}
+    expected |= {"augment.style": "timm", "augment.randaug": 2, "augment.randaug_magnitude": 9}
+    expected |= {"augment.flip": True, "augment.crop_pad": 4, "augment.cutmix": 1.0}
+    expected |= {"train.micro_batch": "auto", "model.drop_path": 0.1, "model.input": "range"}
+    sized = ("data.classes=10", "data.size=32")
+    has(composed("recipe=cifar", "model.arch=Ti/4", *RGB[:2], *sized), expected)
 
 
 def test_the_mnist_recipe_is_the_articles(folder):
     tree = composed("recipe=mnist_bn", "model.arch=mnist_vit", "data=digits", "data.size=28")
-    assert tree["augment"] | {"rotate": 20.0, "translate": 0.2, "zoom_out": 0.2} == tree["augment"]
-    assert (tree["optim"]["schedule"], tree["optim"]["wd"], tree["train"]["batch"]) == (
-        "constant",
-        0,
-        100,
-    )
-    assert (tree["eval"]["augment"], tree["model"]["input"]) == (True, "unit")
+    expected = {"augment.rotate": 20.0, "augment.translate": 0.2, "augment.zoom_out": 0.2}
+    expected |= {"optim.schedule": "constant", "optim.wd": 0, "train.batch": 100}
+    has(tree, {**expected, "eval.augment": True, "model.input": "unit"})
     assert composed("recipe=mnist_bn", "eval.augment=false")["eval"]["augment"] is False
 
 
@@ -164,10 +148,7 @@ def test_other_draws_are_another_run(folder, monkeypatch):
         (("block=bnffn", "stem=dpn"), "154e854dfb100fb2"),
         (("block=vitbn",), "fc2763df11bcb3f2"),
         (("recipe=mnist_bn", "model.arch=mnist_vit", "data.size=28"), "4297ae897ab1db16"),
-        (
-            ("recipe=cifar", "model.arch=Ti/4", "data.channels=3", "data.size=32"),
-            "36daf241428f14ce",
-        ),
+        (("recipe=cifar", "model.arch=Ti/4", PAPER[0], "data.size=32"), "36daf241428f14ce"),
         (("recipe=deit", "model.arch=deit_s/16", *PAPER), "b87b96752aa1e78e"),
         (("recipe=dtn", "model.arch=dtn_s/16", "norm=dtn", *PAPER), "048e579658650ba9"),
         (("recipe=augreg", "model.arch=B/16", *PAPER), "8ab28802f5e88a0f"),
@@ -260,9 +241,6 @@ def test_a_cell_says_what_its_recipe_and_its_parents_do_otherwise(folder):
     assert "box means" in told["not followed"]
     assert "first moment" in told["not followed"]
     compared = {(cell.row, cell.column): None for cell in made.cells}
-    lines = recipe_notes(made, compared)
-    assert [line.split(":")[0] for line in lines] == [
-        "Inferred in our recipe",
-        "Not followed in our recipe",
-    ]
+    heads = [line.split(":")[0] for line in recipe_notes(made, compared)]
+    assert heads == ["Inferred in our recipe", "Not followed in our recipe"]
     assert recipe_notes(made, {}) == []

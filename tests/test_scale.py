@@ -10,7 +10,6 @@ import random
 import resource
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -95,9 +94,7 @@ class Nodes:
 
     def wakes(self, folder: RunDir) -> None:
         if folder.path.is_dir():  # it may have been removed with its node's pilot
-            self.fenced += (
-                RunDir(folder.runs / folder.id).attempt != folder.attempt
-            )  # else it counts
+            self.fenced += RunDir(folder.runs / folder.id).attempt != folder.attempt  # or it counts
             result = {"status": "finished", "left_out": {}, "attempt": folder.attempt}
             folder.result.write_bytes(to_json(result))
 
@@ -199,9 +196,7 @@ def pilots(store: Store, nodes: Nodes) -> None:
         (folder / "beat.json").write_text(json.dumps({"beat": 1, "runs": notes, "ended": {}}))
 
 
-def simulate(
-    folder: Path, runs: int, count: int, looks: bool = True, seed: int = 0
-) -> dict[str, float]:
+def simulate(folder: Path, runs: int, count: int, looks: bool = True, seed: int = 0) -> dict:
     """`looks`: `ablate status` is typed when half of the runs are done."""
     store, nodes, plan = Store(folder / "runs"), Nodes(count, 4, seed), large_plan(runs)
     told: dict[str, float] = {}
@@ -211,9 +206,8 @@ def simulate(
         nonlocal paused
         cpu = time.process_time()
         pilots(store, nodes)
-        shell, words = Shell(folder), ("status", "p")
         before = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
-        out = shell.process(*words).out
+        out = Shell(folder).process("status", "p").out
         told["status_s"] = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - before
         told["shown"] = out.count("running: ")
         told["working"] = len(nodes.working)
@@ -225,21 +219,17 @@ def simulate(
         outcome = Drive(plan, store, ledger, nodes, SETTINGS, view).run()
         cpu = time.process_time() - began - nodes.spent - paused
         assert outcome.progress.counts == {"finished": runs}
-        starts: Counter[str] = Counter()
+        starts = 0
         for run in plan.runs():
-            events = ledger.events(run.id)
-            kinds = Counter(kind for _, kind, _ in events)
-            assert kinds["finished"] == 1
-            starts[run.id] = kinds["started"]
-            last = [detail["attempt"] for _, kind, detail in events if kind == "started"][-1]
-            result = store.rundir(run.id).read_result()
-            assert result["attempt"] == f"{last}/{run.id}"
-            assert not store.rundir(run.id).path.is_symlink()
-    told["cpu_ms"] = 1e3 * cpu / runs
-    told["again"] = nodes.again / nodes.useful
-    told["starts"] = starts.total() / runs
-    told["fenced"], told["polls"], told["hours"] = nodes.fenced, view.polls, nodes.now / H
-    return told
+            events, rundir = ledger.events(run.id), store.rundir(run.id)
+            assert sum(kind == "finished" for _, kind, _ in events) == 1
+            started = [detail["attempt"] for _, kind, detail in events if kind == "started"]
+            starts += len(started)
+            assert rundir.read_result()["attempt"] == f"{started[-1]}/{run.id}"
+            assert not rundir.path.is_symlink()
+    again, hours = nodes.again / nodes.useful, nodes.now / H
+    told |= {"cpu_ms": 1e3 * cpu / runs, "again": again, "starts": starts / runs}
+    return told | {"fenced": nodes.fenced, "polls": view.polls, "hours": hours}
 
 
 def test_a_sweep_over_nodes_that_come_and_go(tmp_path):

@@ -5,7 +5,6 @@ import importlib
 import re
 
 import pytest
-import tiny
 import torch
 from pages import PAGES
 from torch import nn
@@ -70,13 +69,3 @@ def test_the_manual_names_every_trait_and_its_kind():
     for kind, cls in KINDS.items():
         meant |= dict.fromkeys(names(cls) - names(Traits), kind)
     assert told == meant
-
-
-def test_the_class_token_joins_where_it_is_told_to():
-    """By how many tokens each block sees: 4 patches of 8x8 images, and the class token."""
-    seen = []
-    model = tiny.built(tiny.run({"model.depth": 3, "model.cls": "late", "model.cls_at": 2}))
-    for block in model.blocks:
-        block.register_forward_hook(lambda block, args, out: seen.append(args[0].shape[1]))
-    model.eval()(tiny.images(2, tiny.run()))
-    assert seen == [4, 4, 5]
