@@ -3,7 +3,6 @@ which finds what a page lacks for readers who can't see, or don't point."""
 
 from __future__ import annotations
 
-import base64
 import itertools
 import json
 import os
@@ -112,11 +111,6 @@ class BrowserPage:
             assert time.monotonic() < deadline, script
             time.sleep(0.05)
         return value
-
-    def screenshot(self, path: Path) -> None:
-        """Of the whole page, to look at."""
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(shot["data"]))
 
     def violations(self, axe: Path) -> list[str]:
         """What axe-core calls serious or critical: the rule, its help, the first places."""

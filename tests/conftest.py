@@ -9,6 +9,7 @@ import json
 import os
 import pickle
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -331,6 +332,12 @@ def here(tmp_path, monkeypatch) -> Path:
     """An empty folder in which this process works."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def golden_store(here) -> Store:
+    """Six finished runs of the sweep `fixture`, in ./runs."""
+    return Store(shutil.copytree(REPOSITORY / "tests" / "golden" / "store", here / "runs"))
 
 
 @pytest.fixture(scope="module")

@@ -89,17 +89,7 @@ def resampled(rng, rows, n, tables, joint=False):
 
 
 def classified(
-    rng,
-    n,
-    tables,
-    accuracy=0.9,
-    images=300,
-    shift=0.0,
-    points=0.0,
-    near=0,
-    clique=False,
-    copies=1,
-    rows=10,
+    rng, n, tables, accuracy=0.9, shift=0.0, points=0.0, near=0, clique=False, copies=1, rows=10
 ):
     """Tables of so many rows. An image's chance to be right is a logistic function of how easy it
     is, 80 % of which the rows share.
@@ -108,7 +98,7 @@ def classified(
     run, in points). `near` variants share the luck of nine images in ten and of the shift with the
     baseline, or, `clique`, with one another alone. `copies`: how often every image comes.
     """
-    different = images // copies
+    different = 300 // copies  # images
     shifts, moves = np.broadcast_to(shift, rows), np.broadcast_to(points, rows)
     levels = np.array([_level(float(a)) for a in np.broadcast_to(accuracy, rows)])
     alike = slice(1, 1 + near) if clique else slice(0, 1 + near)
@@ -119,10 +109,8 @@ def classified(
         easy = math.sqrt(0.8) * rng.standard_normal((some, 1, different))
         easy = easy + math.sqrt(0.2) * rng.standard_normal((some, rows, different))
         logit = levels[:, None] + SHARPNESS * easy
-        luck, of_run = (
-            _random(rng, (some, rows, n, different)),
-            rng.standard_normal((some, rows, n)),
-        )
+        luck = _random(rng, (some, rows, n, different))
+        of_run = rng.standard_normal((some, rows, n))
         if near:
             shared = rng.standard_normal((some, 1, n))
             of_run[:, alike] = math.sqrt(0.02) * of_run[:, alike] + math.sqrt(0.98) * shared

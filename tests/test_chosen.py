@@ -5,10 +5,8 @@ import dataclasses
 import itertools
 import json
 import re
-import shutil
 
 import pytest
-from conftest import REPOSITORY
 from test_formats import sown, text_of
 from test_table import SPEC, tabulate
 from test_wide import grouped
@@ -58,8 +56,7 @@ def test_every_number_shown_is_that_of_the_whole_table(choice):
     assert shown(part) < shown(whole)
     facts = [line for line in render(whole, "csv").splitlines() if ",note," not in line]
     ours = [line for line in render(part, "csv").splitlines() if ",note," not in line]
-    captioned = [line for line in ours if line not in facts]
-    assert [line.split(",")[4] for line in captioned] == ["caption"]
+    assert [line.split(",")[4] for line in ours if line not in facts] == ["caption"]
     for row, column in shown(part):  # no fact of a cell that is shown is left out
         theirs = [fact for fact in facts if fact.startswith(f"planted,{column},{row},")]
         assert len(theirs) > 5
@@ -156,10 +153,8 @@ def test_a_column_is_named_by_its_label_or_its_heading_and_aliases_name_rows():
     names = {"S/4": "1", "B/4": "2"}
     columns = tuple(Column(name, {"lr": int(name)}) for name in names.values())
     cells = tuple(dataclasses.replace(cell, column=names[cell.column]) for cell in plan.cells)
-    rows = tuple(
-        dataclasses.replace(row, aliases=("better",)) if row.label == "helps" else row
-        for row in plan.rows
-    )
+    aliases = {"helps": ("better",)}
+    rows = tuple(dataclasses.replace(r, aliases=aliases.get(r.label, ())) for r in plan.rows)
     plan = dataclasses.replace(plan, columns=columns, cells=cells, rows=rows)
     table = tabulate(plan, results)
     assert shown(choose(table, plan, columns="lr=2")) == shown(choose(table, plan, columns="2"))
@@ -176,15 +171,11 @@ def test_a_published_table_has_labels_and_no_keys():
         choose(table, where=["stem=dpn"])
 
 
-def test_of_a_store_and_of_a_bundle(ask, tmp_path, monkeypatch):
-    shutil.copytree(REPOSITORY / "tests" / "golden" / "store", tmp_path / "runs")
-    monkeypatch.chdir(tmp_path)
+def test_of_a_store_and_of_a_bundle(ask, golden_store):
     assert ask("export", "fixture", "out")[0] == 0
     for where in ((), ("--from", "out")):
         code, text = ask("table", *where, "--where", "block.attn=pre", "--format", "md")
-        assert code == 0
-        assert "| pre |" in text
-        assert "| post |" not in text
+        assert (code, "| pre |" in text, "| post |" in text) == (0, True, False)
         assert "1 of 2 rows shown" in text
     code, text = ask("table", "--columns", "mu/4")
     assert (code, text.count("\n")) == (2, 1)

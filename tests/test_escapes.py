@@ -121,13 +121,10 @@ def test_the_best_row_alone_is_judged_among_nine(read):
     assert AMONG.format("all") in alone
     assert "Changed since verdicts were first read in all, at n = 5: rows: -1, -2, -3" in alone
     assert "with results in view: all variants are counted." in alone
-    found = facts(read, "best")
-    gains = [
-        float(facts(read, "best", "--show", "accuracy")["9", "score"])
-        - float(facts(read, "best", "--show", "accuracy")["0", "score"])
-    ]
-    assert float(found["9", "gain"]) == pytest.approx(gains[0])
-    half = float(found["9", "gain.high"]) - float(found["9", "gain"])
+    found = facts(read, "best", "--show", "accuracy")
+    gain = float(found["9", "gain"])
+    assert gain == pytest.approx(float(found["9", "score"]) - float(found["0", "score"]))
+    half = float(found["9", "gain.high"]) - gain
     se = float(found["9", "gain.sd"]) / 5**0.5
     assert half / se == pytest.approx(scipy.stats.t.ppf(1 - 0.05 / 18, 4))
     assert found["", "contrasts"] == "9"
@@ -204,10 +201,8 @@ def begun(tmp_path_factory) -> Shell:
         assert "[-]" in told
         assert not re.search("helps|hurts|can't tell|correlation", told)
     (shell.folder / "last").write_text("100")
-    assert [(look["planned"], look["columns"][""]["n"]) for look in recorded(shell)] == [
-        ([5], 3),
-        ([5], 4),
-    ]
+    peeks = [(look["planned"], look["columns"][""]["n"]) for look in recorded(shell)]
+    assert peeks == [([5], 3), ([5], 4)]
     return shell
 
 
@@ -242,20 +237,15 @@ def test_a_bundle_and_a_merged_store_know_what_was_read(read):
     read("export", "best", "out")
     words = ("--format", "csv")
     bundled = read("table", "--from", "out", *words).out
-    assert (
-        bundled == read("table", "best", *words).out == (read.folder / "out/table.csv").read_text()
-    )
+    assert bundled == (read.folder / "out/table.csv").read_text()
+    assert bundled == read("table", "best", *words).out
     assert AMONG.format("all") in bundled
     assert "nothing wrong" in read("verify", "out").out
-    there = Shell(read.folder / "there", 1000)
-    there.folder.mkdir()
-    for name in ("conf", "gauge.py", "last"):
-        copy = shutil.copytree if Path(read.folder / name).is_dir() else shutil.copy
-        copy(read.folder / name, there.folder / name)
-    for source in ("../runs", "../out"):
-        store = Path(source).name
-        there("merge", source, "--store", store)
-        told = flat(there("table", "best", "--store", store).out)
+    (read.folder / "there").mkdir()
+    there = Shell(trainer(read.folder / "there").folder, 1000)
+    for source in ("runs", "out"):
+        there("merge", f"../{source}", "--store", source)
+        told = flat(there("table", "best", "--store", source).out)
         assert AMONG.format("all") in told
         assert ALSO.format("5 (sweep all)") in told
-        assert "nothing wrong" in there("verify", "best", "--store", store).out
+        assert "nothing wrong" in there("verify", "best", "--store", source).out

@@ -3,7 +3,6 @@
 The golden files are written by `python tests/test_formats.py`; read what changed before it is kept.
 """
 
-import dataclasses
 import io
 import json
 import re
@@ -14,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import records
-from html_page import Page
 from rich.console import Console
 from test_table import BLOCKS, entries, finished, make_plan, tabulate
 
@@ -57,7 +55,7 @@ def sown(complete=True):
         contrasts={"steeper": {"across": "lr", "from": 1, "to": 2}},
     )
     columns = tuple(Column(label, settings) for label, settings in COLUMNS.items())
-    plan = dataclasses.replace(plan, columns=columns)
+    plan = replace(plan, columns=columns)
     results = {}
     for cell in plan.cells:
         values = scores_of(cell.column)[[*SOWN].index(cell.row)]
@@ -131,23 +129,6 @@ def test_what_programs_read_is_as_agreed():
 # --- Each format --------------------------------------------------------------------------------
 
 
-def test_bold_is_only_where_it_helps():
-    table = whole()
-    helped = sum(entry.verdict == "helps" for entry in table.entries)
-    helped += sum(line.verdict == "helps" for block in table.blocks for line in block.lines)
-    assert helped > 3
-    for format, bold in (
-        ("md", r"\*\*\+[^*]*\*\*"),
-        ("latex", r"\\textbf\{"),
-        ("html", "<strong>"),
-    ):
-        found = re.findall(bold, render(table, format))
-        assert len(found) == helped, format
-    unfinished = tabulate(*sown(complete=False))
-    for format, bold in (("latex", r"\textbf{"), ("html", "<strong>+"), ("md", "**+")):
-        assert bold not in render(unfinished, format)
-
-
 @pytest.mark.parametrize("format", ENDINGS)
 def test_an_unfinished_table_says_so_and_what_is_missing(format):
     text = " ".join(text_of(tabulate(*sown(complete=False)), format).split())
@@ -155,20 +136,7 @@ def test_an_unfinished_table_says_so_and_what_is_missing(format):
     if format in WORDS:
         assert "(unfinished)" in text
         assert "1/3 missing" in text
-
-
-def test_the_html_is_a_whole_fragment_without_scripts_whose_numbers_are_the_tables():
-    table = whole()
-    page = Page(render(table, "html"))
-    assert {"table", "thead", "tbody", "caption"} <= {*page.tags}
-    assert not {*page.tags} & {"script", "link", "img", "a", "iframe"}
-    assert page.links == []
-    assert all("scope" in attributes for attributes in page.heads)
-    rows = [row for table in page.tables for row in table if row[0] == "helps"]
-    for entry, row in zip([e for e in table.entries if e.row == "helps"], rows, strict=False):
-        gain = entry.gain
-        assert row[1].startswith(f"{entry.accuracy.mean:.2f} [")
-        assert row[2] == f"{gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}]"
+    assert not any(bold in text for bold in (r"\textbf{", "<strong>+", "**+"))  # no word yet
 
 
 AWKWARD = r"""a\b{c}&%$#_~^<>|"'`[x]--·×±−é«æα中"""
@@ -182,8 +150,7 @@ def test_a_column_of_bare_numbers_is_headed_by_what_they_are():
     text = render(table, "md")
     assert "*model.depth=1*" in text
     assert "model.depth=2: each row's own spread" in text
-    kept = json.loads(render(table, "json"))["columns"]
-    assert [column["label"] for column in kept] == ["1", "2"]
+    assert [column.label for column in table.columns] == ["1", "2"]
     assert Column("true", {"train.compile": True}).heading == "train.compile=true"
 
 
@@ -195,7 +162,7 @@ def test_no_viewer_runs_or_fetches_what_a_label_says():
     plan = make_plan(rows)
     results = {run: finished(0.9) for cell in plan.cells for run in cell.ids.values()}
     lures = tuple(notes("footnote", LURES, ("pre", "")))
-    table = dataclasses.replace(tabulate(plan, results), title=LURES[-1], notes=lures)
+    table = replace(tabulate(plan, results), title=LURES[-1], notes=lures)
     read = {row["row"] for row in records(render(table, "csv"))}
     assert read - {""} == {f"'{row}" if row in LURES[:3] else row for row in rows}
 
@@ -209,31 +176,21 @@ def test_no_viewer_runs_or_fetches_what_a_label_says():
     assert not any("@octo" in part for parts in texts for part in parts)  # who would be told
 
 
-def test_latex_is_escaped_and_signs_are_no_hyphens():
+def test_latex_is_escaped():
     assert escape("50 % of_a & {b} -- [x]") == r"50 \% of\_a \& \{b\} -{}- [x]"
     assert escape("中") == r"\texttt{U+4E2D}"
     assert escape("σ ≤ λΩ → µ…") == r"$\sigma$ $\leq$ $\lambda$$\Omega$ $\to$ $\mu$\ldots{}"
     asked = render(replace(whole(), title="Does it help?"), "latex")
     data = "Trained on digits, 1,197 images at 8 px, 6 epochs; n = 2 to 3."
     assert rf"\caption{{Does it help? {data} S/4.}}" in asked
-    text = golden("latex")
-    assert re.search(r"\$-\$\d.\d\d \[\$-\$2.", text)
-    assert r"wild\_100\%" in text
-    for rule in ("toprule", "midrule", "bottomrule"):
-        assert text.count(f"\\{rule}") == text.count(r"\end{threeparttable}")
-    first, *_, last = text.split(r"\end{threeparttable}")[:-1]
-    assert r"\item[1] Runs differ in their device" in first
-    assert "Top-1 accuracy: mean over seeds" in last  # what holds for all is under the last
 
 
 def test_a_command_in_a_note_is_code_and_no_paper_prints_it():
     said = "by -0.5 of 2. Others: less; 42 more runs: `ablate sweep a_b norm=<x> seeds=-1`."
-    said_here = notes("warning", (said, "Again: `ablate sweep b`.", "`norm=x` stays."))
-    table = replace(whole(), notes=tuple(said_here))
-    told = (
-        "by -0.5 of 2. Others: less; 42 more runs: <code>ablate sweep a_b norm=&lt;x&gt; seeds=-1"
-    )
-    assert told in render(table, "html")
+    several = notes("warning", (said, "Again: `ablate sweep b`.", "`norm=x` stays."))
+    table = replace(whole(), notes=tuple(several))
+    code = "42 more runs: <code>ablate sweep a_b norm=&lt;x&gt; seeds=-1"
+    assert f"by -0.5 of 2. Others: less; {code}" in render(table, "html")
     below = render(table, "latex").split(r"\begin{tablenotes}")[-1]
     assert r"\item by $-$0.5 of 2. Others: less." in below
     assert r"\item \texttt{norm=x} stays." in below
@@ -316,115 +273,29 @@ def test_no_number_is_cut_however_narrow_the_terminal():
 
 
 def test_times_are_only_there_when_asked():
-    plan, results = sown()
-    plain = tabulate(plan, results)
-    for format in ("csv", "json"):
-        assert "60.0" not in render(plain, format)
-    facts = {
-        (f["column"], f["row"], f["quantity"]): f["value"] for f in records(render(whole(), "csv"))
-    }
-    assert facts["B/4", "helps", "cost.device_s"] == "180.0"
-    assert facts["B/4", "helps", "cost.peak_bytes"] == "2000000000"
-    assert facts["B/4", "helps", "parameters"] == "22050664"
+    plain = tabulate(*sown())
+    assert not any("60.0" in render(plain, format) for format in ("csv", "json"))
     text = render(whole(), "md", show=("cost",))
     assert "| helps | 0.05 | 60 | 10 k | 2 GB | 25 % |" in text
 
 
-def test_other_metrics_are_in_what_programs_read():
-    plan, results = sown()
-    text = render(tabulate(plan, results), "csv")
-    assert "planted,B/4,helps,,top5,99.0," in text
-    assert "planted,B/4,helps,0,top5.run,99.0," in text
-    assert ",loss.low," in text
-
-
 # --- Statistics that are said -------------------------------------------------------------------
-
-
-def test_p_values_with_their_floors_are_in_csv_and_json_only():
-    table = whole()
-    found = entries(table)["helps"].p_values
-    y = scores_of("B/4")  # the last column's
-    assert found.sign_flip == stats.sign_flip(y[1] - y[0]).p
-    assert found.sign_flip_floor == 0.25
-    assert 0 < found.raw < found.p < 0.05
-    for text in (render(table, "csv"), render(table, "json")):
-        assert re.search(r"sign_flip.floor\W+0\.25", text)
-    for format in WORDS:
-        assert "sign" not in text_of(table, format)
-
-
-def test_divergence_is_tested_against_the_baseline_and_the_floor_is_said():
-    plan, results = sown()
-    table = tabulate(plan, results)
-    entry = next(e for e in table.entries if (e.row, e.column) == ("diverges", "S/4"))
-    expected = stats.fisher(1, 3, 0, 3)
-    assert (entry.p_values.fisher, entry.p_values.fisher_floor) == (expected.p, expected.floor)
-    said = [note for note in table.footnotes if "against 0 of 3 runs of pre: p = 1; " in note]
-    assert len(said) == 2  # of what diverged, and collapsed
-    assert all(" is 0.1; " in note and "from 4 runs on" in note for note in said)
-    tested = {(e.column, e.row) for e in table.entries if e.p_values.fisher is not None}
-    assert tested == {("S/4", "diverges"), ("B/4", "collapses")}
-
-
-def test_the_average_is_over_columns_that_have_all_seeds():
-    table = whole()
-    block = next(block for block in table.blocks if block.kind == "average")
-    lines = {line.label: line for line in block.lines}
-    y = np.stack([scores_of(column) for column in COLUMNS])
-    y[0, 4, 1] = np.nan
-    unstable = np.zeros(y.shape[:2], dtype=bool)
-    unstable[0, 4] = unstable[1, 5] = True
-    method = stats.Method(contrasts=6, comparisons=6)
-    expected = stats.average_gains(y, 0, method, unstable)
-    for row, average in zip(SOWN, expected, strict=True):
-        if average is not None:
-            assert lines[row].gain.mean == pytest.approx(average.gain.gain.mean)
-            assert lines[row].gain.low == pytest.approx(average.gain.gain.low)
-            assert lines[row].sampled.high == pytest.approx(average.sampled.high)
-    assert lines["helps"].verdict == "helps"
-    assert lines["diverges"].columns == ("B/4",)
-    assert "if columns were a sample" in render(table, "md")
-
-
-def test_a_contrast_is_the_change_of_the_gain():
-    table = whole()
-    block = next(block for block in table.blocks if block.kind == "contrast")
-    lines = {line.label: line for line in block.lines}
-    small, large = map(scores_of, COLUMNS)
-    unstable = np.array([row in ("diverges", "collapses") for row in SOWN])
-    small[4, 1] = np.nan
-    method = stats.Method(contrasts=6, comparisons=6)
-    expected = stats.changes(small, large, 0, method, unstable).rows
-    for row, change in zip([*SOWN][1:], expected[1:], strict=True):
-        assert lines[row].gain.mean == pytest.approx(change.gain.mean)
-        assert lines[row].gain.high == pytest.approx(change.gain.high)
-    assert lines["helps"].verdict == "helps"
-    assert lines["diverges"].verdict is None
-    assert block.title == "Contrast steeper: the gain at lr=2 minus the gain at 1"
-    text = render(table, "csv")
-    assert re.search(r"planted,,helps,,contrast.steeper,0\.[45]", text)
 
 
 def nine():
     """The placement grid: +1 for attention post, -2 for MLP pre+post, +3 for both."""
     places = ("pre", "post", "pre+post")
     plan = make_plan([f"{a}/{m}" for a in places for m in places])
-    cells = []
-    for cell in plan.cells:
-        attn, mlp = cell.row.split("/")
-        block = {"name": "vit", "attn": attn, "mlp": mlp, "post": "residual"}
-        cells.append(dataclasses.replace(cell, spec={**cell.spec, "block": block}))
-    plan = dataclasses.replace(plan, cells=tuple(cells))
     noise = np.random.default_rng(0).normal(0, 0.02, (9, 3))
-    results = {}
+    cells, results = [], {}
     for r, cell in enumerate(plan.cells):
         attn, mlp = cell.row.split("/")
-        value = 90 + (attn == "post") - 2 * (mlp == "pre+post")
-        value += 3 * (attn == "post" and mlp == "pre+post")
-        for seed, run in cell.ids.items():
-            results[run] = finished((value + noise[r, seed]) / 100)
-    return plan, results
+        block = {"name": "vit", "attn": attn, "mlp": mlp, "post": "residual"}
+        cells.append(replace(cell, spec={**cell.spec, "block": block}))
+        one, other = attn == "post", mlp == "pre+post"
+        value = 90 + one - 2 * other + 3 * (one and other)
+        results |= {run: finished((value + noise[r, s]) / 100) for s, run in cell.ids.items()}
+    return replace(plan, cells=tuple(cells)), results
 
 
 def test_the_placement_grid_is_a_design_of_two_factors():
@@ -432,15 +303,18 @@ def test_the_placement_grid_is_a_design_of_two_factors():
     table = tabulate(plan, results)
     (block,) = table.blocks
     found = {line.label: line for line in block.lines}
-    assert found["attention post"].gain.mean == pytest.approx(1 + 3 / 3, abs=0.1)
-    assert found["MLP pre+post"].gain.mean == pytest.approx(-2 + 3 / 3, abs=0.1)
-    assert found["attention post x MLP pre+post"].gain.mean == pytest.approx(3, abs=0.1)
-    assert found["attention pre+post"].verdict == "can't tell"
-    assert found["MLP pre+post"].verdict == "hurts"
-    assert found["attention post x MLP pre+post"].verdict is None
+    both = "attention post x MLP pre+post"
+    for label, gain, word in (
+        ("attention post", 1 + 3 / 3, "helps"),
+        ("MLP pre+post", -2 + 3 / 3, "hurts"),
+        ("attention pre+post", 0, "can't tell"),
+        (both, 3, None),
+    ):
+        assert found[label].gain.mean == pytest.approx(gain, abs=0.1)
+        assert found[label].verdict == word
     assert block.contrasts == 8
     assert "Placement, LN after the addition" in render(table, "md")
-    without = dataclasses.replace(plan, cells=plan.cells[:-1], rows=plan.rows[:-1])
+    without = replace(plan, cells=plan.cells[:-1], rows=plan.rows[:-1])
     assert tabulate(without, results).blocks == ()
 
 
@@ -451,32 +325,29 @@ def curve(values):
 def test_epochs_to_counts_who_never_gets_there():
     plan = make_plan(["base", "fast", "stuck"], metric="epochs_to:0.9")
     results = {run: finished(0.9) for cell in plan.cells for run in cell.ids.values()}
-    curves = {}
-    for cell in plan.cells:
-        for seed, run in cell.ids.items():
-            first = {"base": 5, "fast": 2, "stuck": 4}[cell.row] + (seed == 2) * (
-                cell.row != "base"
-            )
-            curves[run] = curve([0.5] * (first - 1) + [0.9] * 3)
+    firsts = {"base": (5, 5, 5), "fast": (2, 2, 3), "stuck": (4, 4, 5)}
+    curves = {
+        f"{row}@#{seed}": curve([0.5] * (first - 1) + [0.9] * 3)
+        for row, of in firsts.items()
+        for seed, first in enumerate(of)
+    }
     curves["stuck@#1"] = curve([0.5, 0.6, 0.89])
     table = tabulate(plan, results, curves=curves.__getitem__, also=("auc",))
-    found = entries(table)
-    assert found["fast"].values == {0: 2.0, 1: 2.0, 2: 3.0}
-    assert found["fast"].gain.mean == pytest.approx(5 - 7 / 3)  # fewer epochs are better
-    assert found["fast"].verdict is not None
-    assert (found["stuck"].never, found["stuck"].verdict) == ((1,), None)
-    assert found["stuck"].n == 2
+    fast, stuck = (entries(table)[row] for row in ("fast", "stuck"))
+    assert fast.values == {0: 2.0, 1: 2.0, 2: 3.0}
+    assert fast.gain.mean == pytest.approx(5 - 7 / 3)  # fewer epochs are better
+    assert fast.verdict is not None
+    assert (stuck.never, stuck.verdict, stuck.n) == ((1,), None, 2)
     assert table.complete
     text = render(table, "md", show=(*DEFAULT, "auc"))
     assert "; 1/3 never" in text
     assert re.search(r"Seed 1 never reached the threshold. The mean leaves.*no verdict", text)
     expected = stats.auc(np.array([1.0, 2, 3]), np.array([0.5, 0.6, 0.89])) * 100
-    assert found["stuck"].others["auc"].values[1] == pytest.approx(float(expected))
+    assert stuck.others["auc"].values[1] == pytest.approx(float(expected))
     assert TASKS["classify"].find("epochs_to:0.9").sign == -1
     assert "lower being better" in table.texts("caption")[0]
-    with pytest.raises(
-        UserError, match=r"auc: run .* has 0 of the two validations that a curve needs"
-    ):
+    lacking = r"auc: run .* has 0 of the two validations that a curve needs"
+    with pytest.raises(UserError, match=lacking):
         tabulate(plan, results, also=("auc",), curves=lambda run: [])
 
 

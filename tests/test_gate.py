@@ -42,6 +42,12 @@ def gauge(tmp_path) -> Shell:
     return Shell(tmp_path)
 
 
+def exported(gauge: Shell) -> Bundle:
+    gauge(*SWEEP, "trainer.level=0,1")
+    gauge("export", "g", "out")
+    return Bundle(gauge.folder / "out")
+
+
 def plain(text: str) -> str:
     assert text.replace("\n", "").isprintable(), text
     return text
@@ -53,9 +59,7 @@ def edit(path: Path, **values: object) -> None:
 
 @pytest.mark.parametrize("format", ["rich", "md", "latex", "html", "csv", "json"])
 def test_a_strangers_bundle_is_printed_as_text(gauge, format):
-    gauge(*SWEEP, "trainer.level=0,1")
-    gauge("export", "g", "out")
-    bundle = Bundle(gauge.folder / "out")
+    bundle = exported(gauge)
     edit(bundle.plan_path(""), title=ODD)
     edit(bundle.environment, ablate=ODD, made_with={ODD: ODD})
     bundle.write_manifest()
@@ -64,17 +68,16 @@ def test_a_strangers_bundle_is_printed_as_text(gauge, format):
         assert "two" in next(line for line in table.splitlines() if "31mred" in line)
     if format == "md":
         done = gauge("verify", "out", code=1)
-        assert SHOWN in plain(done.out)
-        plain(done.err)
+        assert SHOWN in plain(done.out + done.err)
         done = gauge("merge", "out", "--store", "other")
         plain(done.out + done.err)
+        told = gauge("table", "g", "--format", "latex", "--caption", ODD).out
+        assert "31mred" in plain(told)
 
 
 def test_a_label_that_is_a_key_stays_as_it_is(gauge):
     """Where a program reads, it reads what is there."""
-    gauge(*SWEEP, "trainer.level=0,1")
-    gauge("export", "g", "out")
-    bundle = Bundle(gauge.folder / "out")
+    bundle = exported(gauge)
     text = bundle.plan_path("").read_text().replace('"label": "1"', f'"label": {json.dumps(ODD)}')
     bundle.plan_path("").write_text(text.replace('"row": "1"', f'"row": {json.dumps(ODD)}'))
     bundle.write_manifest()
@@ -102,12 +105,6 @@ def test_the_name_of_a_file_is_one_line(shell, key):
 def test_a_name_that_is_half_a_character(shell):
     done = shell("report", "--out", "caf\udce9/x.html", code=2)
     assert done.err.count("\n") == 1
-
-
-def test_a_caption_of_the_command_line(gauge):
-    gauge(*SWEEP, "trainer.level=0,1")
-    done = gauge("table", "g", "--format", "latex", "--caption", ODD)
-    assert "31mred" in plain(done.out)
 
 
 def test_a_console_colours_and_lets_no_other_escape_through():

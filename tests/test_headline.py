@@ -49,8 +49,7 @@ def planted(words, columns=("",)):
         ),
         (
             {
-                "a": (TELL, 0),
-                "b": (TELL, 0),
+                **dict.fromkeys("ab", (TELL, 0)),
                 "c": ("unstable", -30),
                 "d": (SAME, 0),
                 "e": (SAME, 0),

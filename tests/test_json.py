@@ -6,7 +6,6 @@ In this process, on a copy of a store that a sweep left.
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 import sys
 from pathlib import Path
@@ -17,14 +16,10 @@ from ablate.cli import main
 from ablate.cli.printing import JSON_VERSION, print_json
 from ablate.planning.launcher import launcher_settings
 
-GOLDEN = Path(__file__).parent / "golden" / "store"
-
 
 @pytest.fixture
-def ask(tmp_path, monkeypatch, capsys):
+def ask(golden_store, monkeypatch, capsys):
     """(exit code, standard output, standard error) of a command beside a store in ./runs."""
-    shutil.copytree(GOLDEN, tmp_path / "runs")
-    monkeypatch.chdir(tmp_path)
 
     def ask(*words: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["ablate", *words])
@@ -48,11 +43,8 @@ def of(ask, *words: str, code: int = 0) -> dict:
 
 def test_list(ask):
     whole, norms = of(ask, "list"), of(ask, "list", "norms")
-    assert whole.keys() >= {"sweeps", "norms", "stems", "recipes", "plots"}
     assert norms == {"norms": whole["norms"]}
-    assert norms["norms"].keys() == {"choose", "choices"}
     assert norms["norms"]["choose"] == "norm=NAME"
-    assert all(choice.keys() == {"name", "line", "source"} for choice in norms["norms"]["choices"])
     text = ask("list", "norms")[1].splitlines()[1:]
     assert [line.split()[0] for line in text] == [c["name"] for c in norms["norms"]["choices"]]
 
@@ -60,7 +52,6 @@ def test_list(ask):
 def test_config(ask):
     words = ("config", "stem=dpn", "model.depth=2", "seed=4")
     found = of(ask, *words)
-    assert found.keys() == {"run", "configuration"}
     assert ask(*words)[1].splitlines()[0] == f"# run {found['run']}"
     assert found["configuration"]["model"]["depth"] == 2
     assert found["configuration"]["stem"]["name"] == "dpn"
@@ -69,23 +60,16 @@ def test_config(ask):
 def test_plan(ask):
     words = ("plan", "stem=none,dpn", "model.arch=mu/4", "model.depth=1", "train.epochs=1e11")
     found = of(ask, *words, "launcher=inline", "seeds=2", "--detect", "2", "--spread", "1")
-    assert found.keys() == {
-        *("sweep", "title", "words", "total", "states", "to_come", "baseline", "seeds", "variants"),
-        *("left", "launcher", "tuning", "detect", "until", "designs"),
-        *("withheld", "notes", "warnings"),
-    }
     assert (found["total"], found["states"], found["seeds"]) == (4, {"planned": 4}, [0, 1])
     none, dpn = found["variants"]
     assert (none["row"], dpn["row"]) == ("none", "dpn")
     assert none["step"] == 1
     assert dpn["step"] > 0
     assert dpn["parameters"] - none["parameters"] == 2 * (16 + 32)  # a norm of 16, one of 32
-    assert found["left"].keys() == {"device_seconds", "wall_seconds", "where", "how"}
     assert found["left"]["device_seconds"] is None  # more than a month: it is not timed
     assert found["detect"]["columns"][0]["power"] is None  # of two seeds nothing can be told
     assert found["detect"]["columns"][0]["seeds"]["expected"] > 2
-    assert found["tuning"] is None
-    assert (found["until"], found["designs"]) == (None, [])
+    assert (found["tuning"], found["until"], found["designs"]) == (None, None, [])
     assert found["launcher"] == launcher_settings({"name": "inline"})
 
 
@@ -98,17 +82,10 @@ def test_what_is_not_finite_is_null(capsys):
 
 def test_status(ask):
     found = of(ask, "status")
-    assert found.keys() == {
-        *("sweep", "driven", "total", "done", "to_come", "states", "variants", "running"),
-        *("failed", "withheld"),
-    }
     with sqlite3.connect("runs/ledger.db") as ledger:
         told = dict(ledger.execute("SELECT status, count(*) FROM run GROUP BY status"))
     assert found["states"] == told == {"finished": found["total"]}
     assert (found["driven"], found["running"], found["failed"]) == (False, [], [])
-    code, out, err = ask("status", "--watch", "--format", "json")
-    assert (code, out) == (2, "")
-    assert "--watch" in err
 
 
 def test_a_run_that_failed_is_in_the_status_with_its_error(ask):
@@ -117,42 +94,30 @@ def test_a_run_that_failed_is_in_the_status_with_its_error(ask):
         ledger.execute("UPDATE run SET status = 'failed' WHERE id = ?", (run,))
     (Path("runs/runs") / run / "lock").write_text('{"error": "OSError: no disk"}')
     [failed] = of(ask, "status")["failed"]
-    assert failed.keys() == {"run", "label", "status", "error", "log"}
     assert (failed["run"], failed["status"]) == (run, "failed")
     assert failed["error"] == "OSError: no disk"
 
 
 def test_show(ask):
     found = of(ask, "show", "pre#0")
-    assert found.keys() == {
-        *("run", "label", "folder", "sweeps", "status", "alive", "events", "attempts", "result"),
-        *("metrics", "withheld", "configuration"),
-    }
     folder = Path("runs/runs") / found["run"]
     assert found["result"] == json.loads((folder / "result.json").read_bytes())
     assert found["configuration"] == json.loads((folder / "run.json").read_bytes())["spec"]
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     assert found["metrics"] == list(map(json.loads, lines))
     both = of(ask, "show", "pre#0", "--against", "post#0")
-    assert both.keys() == {"runs", "labels", "differs", "results", "withheld"}
-    assert both["differs"].keys() == {"configuration", "data", "code", "environment"}
     assert both["differs"]["configuration"] == {"block.attn": ["pre", "post"]}
     assert both["results"]["step"] == [found["result"]["step"]] * 2
-    code, out, err = ask("show", "pre#0", "--log", "--format", "json")
-    assert (code, out) == (2, "")
-    assert "--log" in err
 
 
 def test_table(ask):
     found = of(ask, "table")
-    assert found.keys() >= {"sweep", "title", "rows", "columns", "caption", "footnotes"}
     assert f"| {found['rows'][1]['label']} |" in ask("table")[1]
     assert of(ask, "table", "paper:T1L").keys() == found.keys()
 
 
 def test_verify(ask):
     found = of(ask, "verify")
-    assert found.keys() == {"name", "runs", "numbers", "findings", "notes"}
     assert (found["name"], found["findings"]) == ("fixture", [])
     assert ask("verify")[1].endswith(
         f"verified: {found['runs']} runs, {found['numbers']} numbers, nothing wrong\n"
@@ -169,9 +134,6 @@ def test_doctor(ask):
     code, out, _ = ask("doctor", "--repair", "--format", "json")
     found = json.loads(out)
     assert code == ask("doctor", "--repair")[0] == 0
-    assert found.keys() == {"findings", "repaired", "statistics", "version"}
-    assert found["findings"]
-    assert all(one.keys() == {"level", "check", "text"} for one in found["findings"])
     assert {one["level"] for one in found["findings"]} <= {"ok", "warning"}
     assert "rebuilt from" in found["repaired"][-1]
     next(Path("runs/runs").glob("*/result.json")).write_text("{")
@@ -180,6 +142,12 @@ def test_doctor(ask):
     assert "problem" in said[2]
     levels = [one["level"] for one in json.loads(said[1])["findings"]]
     assert "problem" in levels
+
+
+@pytest.mark.parametrize("words", [("status", "--watch"), ("show", "pre#0", "--log")])
+def test_what_is_no_document_is_refused(ask, words):
+    code, out, err = ask(*words, "--format", "json")
+    assert (code, out, words[-1] in err) == (2, "", True)
 
 
 @pytest.mark.parametrize("words", [("status",), ("config",), ("table",), ("trials",)])

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import shutil
 import types
 import typing
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 from conftest import REPOSITORY
 from json_page import written
 from test_formats import sown
-from test_json import GOLDEN
 from test_null_tables import sow
 from test_pair import A, B
 from test_pair import sown as one_of_two
@@ -34,8 +32,8 @@ from ablate.planning.plan import Plan
 from ablate.report import pair, trees, trials
 from ablate.report.formats import tidy
 from ablate.report.status import SweepView
-from ablate.store.events import RunState, Status
-from ablate.store.progress import BLOCKED, SweepProgress, Worker
+from ablate.store.events import RunState
+from ablate.store.progress import SweepProgress, Worker
 from ablate.store.store import Store
 
 PAGE = (REPOSITORY / "docs" / "json.md").read_text()
@@ -158,10 +156,8 @@ def printed(tree: Any) -> Any:
 
 
 @pytest.fixture
-def said(ask, tmp_path, monkeypatch):
+def said(ask, golden_store):
     """`said(words)`: the document that a command prints beside a golden store in ./runs."""
-    shutil.copytree(GOLDEN, tmp_path / "runs")
-    monkeypatch.chdir(tmp_path)
     small = ("model.depth=1", "model.width=16", "model.heads=2", "train.steps=2", "stem=none,dpn")
     ended, text = ask("sweep", *small, "seeds=1", "launcher=inline", "--store", "ours")
     assert ended == 0, text
@@ -256,9 +252,3 @@ def test_the_page_has_every_key_and_no_other(said, tmp_path):
 
 def test_the_page_is_as_it_is_written_now():
     assert written() == PAGE, "python tests/json_page.py writes it"
-
-
-def test_the_version_and_the_states_are_on_the_page():
-    assert f"`version`, at present {JSON_VERSION}." in PAGE
-    said = re.search(r"\*state\* is (.*?)\.\n", PAGE, re.DOTALL)[1]
-    assert {*re.findall(r"`(\w+)`", said)} == {*typing.get_args(Status), BLOCKED}

@@ -51,11 +51,8 @@ def eight(tmp_path_factory) -> Path:
     """A file that says 3, driven at 3, 4, 6 and 8 seeds."""
     shell = Shell(tmp_path_factory.mktemp("eight"))
     declare(shell.folder, file_of())
-    trained = [
-        sweep(shell, *words).count("finished: ")
-        for words in ((), ("seeds=4",), ("seeds=6",), ("seeds=8",))
-    ]
-    assert trained == [18, 6, 12, 12]
+    several = ((), ("seeds=4",), ("seeds=6",), ("seeds=8",))
+    assert [sweep(shell, *words).count("finished: ") for words in several] == [18, 6, 12, 12]
     return shell.folder
 
 
@@ -267,11 +264,8 @@ def test_looks_of_last_time_stay_with_their_margin(here):
         ({}, FIXED, (), {"until": 12}),
     ],
 )
-def test_looks_that_cover_the_seeds_of_last_time_are_taken_as_they_are(
-    here, last, text, words, options
-):
-    before = planned(None, FIXED, **last)
-    now = planned(before, text, *words, **options)
+def test_looks_that_cover_the_seeds_of_last_time_are_as_they_are(here, last, text, words, options):
+    now = planned(planned(None, FIXED, **last), text, *words, **options)
     assert now == planned(None, text, *words, **options)
     assert not any("last time" in note for note in now.notes)
 
@@ -327,9 +321,8 @@ def test_a_plan_that_was_edited_takes_no_run_along(photos):
 def test_a_repaired_ledger_knows_the_runs_of_earlier_plans(photos, broken):
     declare(photos.folder, file_of("abcd"))
     sweep(photos)
-    store = Store(photos.folder / "runs")
+    store, plan = Store(photos.folder / "runs"), recorded(photos)
     with Ledger.driving(store) as ledger:
-        plan = recorded(photos)
         if broken:  # an event before the last: the seals behind it count no more
             query = "UPDATE event SET at = 0 WHERE number = (SELECT max(number) - 20 FROM event)"
             ledger._db.execute(query)

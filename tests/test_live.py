@@ -24,18 +24,16 @@ def line(step: int, loss: float, top1: float) -> bytes:
 @pytest.fixture
 def workers(tmp_path) -> list[Worker]:
     """One in its third epoch, and one that has only begun."""
-    folders = [RunDir(tmp_path / run) for run in ("a", "b")]
-    for folder in folders:
-        folder.path.mkdir()
-    folders[0].metrics.write_bytes(
-        b"".join(line(10 * i, loss, 0.9 + i / 100) for i, loss in enumerate(LOSSES))
-    )
     notes = ({"phase": "validation", "step": 1240, "total": 15500}, {"phase": "data"})
-    cells = (Cell(LONG, "", {"task": "classify"}, {}), Cell("plain", "", {"task": "classify"}, {}))
-    return [
-        Worker(PlannedRun(folder.id, cell, 12), f"cpu:{i}", notes[i], folder)
-        for i, (folder, cell) in enumerate(zip(folders, cells, strict=True))
-    ]
+    made = []
+    for i, row in enumerate((LONG, "plain")):
+        folder = RunDir(tmp_path / "ab"[i])
+        folder.path.mkdir()
+        run = PlannedRun(folder.id, Cell(row, "", {"task": "classify"}, {}), 12)
+        made.append(Worker(run, f"cpu:{i}", notes[i], folder))
+    losses = [line(10 * i, loss, 0.9 + i / 100) for i, loss in enumerate(LOSSES)]
+    made[0].folder.metrics.write_bytes(b"".join(losses))
+    return made
 
 
 def drawn(workers, width: int, encoding: str = "utf-8") -> list[str]:

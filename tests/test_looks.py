@@ -12,11 +12,11 @@ import signal
 import sqlite3
 import subprocess
 import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ABLATE, REPOSITORY
+from conftest import ABLATE, REPOSITORY, wait_for
 from test_past_looks import reading as reading_of
 
 import ablate
@@ -133,10 +133,8 @@ def test_an_unfinished_table_has_means_and_leaves_one_peek_for_each_number_of_se
 
 def test_a_sweep_that_ends_leaves_one_and_the_same_look_is_one(shell):
     store = unread(shell.folder)
-    assert (
-        "verdict"
-        in shell("sweep", *WORDS, *SHORT, "seeds=3", "launcher=inline", "--as", "fixture").out
-    )
+    words = (*WORDS, *SHORT, "seeds=3", "launcher=inline", "--as", "fixture")
+    assert "verdict" in shell("sweep", *words).out
     assert len(told(store)) == 1
     shell("table")
     assert len(told(store)) == 1
@@ -147,11 +145,7 @@ def test_a_look_beside_a_running_driver(shell):
     words = ("stem=none,dpn", *WORDS[1:], "train.epochs=5000", "seeds=1", "--as", "long")
     driver = shell.start("sweep", *words)
     try:
-        deadline = time.monotonic() + 120
-        while "started" not in kinds(store):
-            assert driver.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_for(lambda: driver.poll() is not None or "started" in kinds(store))
         app(("table", "fixture", "--store", str(store.root)), standalone_mode=False)
         assert store.driver.is_held()
         assert [look["sweep"] for look in told(store)] == ["fixture"]
@@ -210,85 +204,80 @@ def test_a_store_that_can_not_be_written_has_its_means_and_no_intervals(tmp_path
     store = unread(tmp_path)
     with Ledger.reading(store):
         pass  # made again
-    lines = ["mount --bind runs runs", "mount -o remount,ro,bind runs"]
-    lines += [f"{ABLATE} table --format csv", f"{ABLATE} export out > /dev/null"]
-    alone = ["unshare", "-rm", "sh", "-c"]
-    if subprocess.run([*alone, " && ".join(lines[:2])], cwd=tmp_path).returncode:
+
+    def alone(*lines: str) -> subprocess.CompletedProcess:
+        words = ["unshare", "-rm", "sh", "-c", " && ".join(lines)]
+        return subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+
+    fixed = "mount --bind runs runs", "mount -o remount,ro,bind runs"
+    if alone(*fixed).returncode:
         pytest.skip("needs a mount that is read-only: `unshare -rm` may not here")
-    done = subprocess.run(
-        [*alone, " && ".join(lines)], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = alone(*fixed, f"{ABLATE} table --format csv", f"{ABLATE} export out > /dev/null")
     assert done.returncode == 0, done.stderr
     assert f"note,,{WITHHELD} (the store is not writable)." in done.stdout
     assert ",gain," in done.stdout
     assert not any(f",{what}," in done.stdout for what in ("gain.low", "gain.p", "verdict"))
     assert told(store) == []
-    again = subprocess.run(
-        [ABLATE, "table", "--from", "out", "--format", "csv"], cwd=tmp_path, capture_output=True
+    again = subprocess.check_output(
+        [ABLATE, "table", "--from", "out", "--format", "csv"], cwd=tmp_path
     )
-    assert again.stdout == (tmp_path / "out" / "table.csv").read_bytes()
-    assert WITHHELD in again.stdout.decode()
+    assert again == (tmp_path / "out" / "table.csv").read_bytes()
+    assert WITHHELD in again.decode()
 
 
-def test_another_machine_that_drives_the_store_keeps_its_ledger(store, capsys):
+@pytest.fixture
+def shown(store, capsys) -> Callable[..., str]:
+    """What a table prints, under other words; `driven=True`: while another machine drives."""
+
+    def shown(*words: str, driven: bool = False, format: str = "md") -> str:
+        if driven:
+            assert store.driver.acquire()
+            store.driver.note(pid=os.getpid(), host="elsewhere", sweep="other")
+        capsys.readouterr()
+        run("table", *words, "--format", format)
+        store.driver.release()
+        return capsys.readouterr().out
+
+    return shown
+
+
+def test_another_machine_that_drives_the_store_keeps_its_ledger(store, shown):
     with Ledger.reading(store):
         pass
-    assert store.driver.acquire()
-    store.driver.note(pid=os.getpid(), host="elsewhere", sweep="other")
-    run("table", "--format", "md")
-    printed = capsys.readouterr().out
+    printed = shown(driven=True)
     assert f"{WITHHELD} (elsewhere drives the store" in printed
     assert "| +3.89 [-]" in printed
     assert told(store) == []
-    store.driver.release()
-    run("table", "--format", "md")
-    assert WITHHELD not in capsys.readouterr().out
+    printed = shown()
+    assert WITHHELD not in printed
     assert len(told(store)) == 1
-
-
-def test_a_look_that_is_recorded_needs_no_store_that_can_be_written(store, capsys):
-    run("table", "--format", "md")
-    before = capsys.readouterr().out
-    assert store.driver.acquire()
-    store.driver.note(pid=os.getpid(), host="elsewhere", sweep="other")
-    run("table", "--format", "md")
-    assert capsys.readouterr().out == before
-    run("table", "--format", "md", "analysis.margin=1")
-    assert WITHHELD in capsys.readouterr().out
-    store.driver.release()
+    assert shown(driven=True) == printed  # what is recorded needs no store that can be written
+    assert WITHHELD in shown("analysis.margin=1", driven=True)
 
 
 # --- What was changed after one -----------------------------------------------------------------
 
 
-def test_a_table_whose_analysis_changed_after_a_look_says_what_changed(store, capsys):
-    run("table", "analysis.margin=0.3")
-    assert "Changed since" not in capsys.readouterr().out
-    changed = ("table", "fixture", "analysis.metric=loss", "analysis.spread=paired")
+def test_a_table_whose_analysis_changed_after_a_look_says_what_changed(store, shown):
+    assert "Changed since" not in shown("analysis.margin=0.3")
+    changed = ("fixture", "analysis.metric=loss", "analysis.spread=paired")
     said = "metric: top1 -> loss; analysis.spread: images -> paired; analysis.margin: 0.3 -> none."
-    run(*changed)
-    printed = capsys.readouterr().out
+    printed = shown(*changed)
     assert f"Changed since verdicts were first read, at n = 3: {said}" in printed
     assert "paired t" in printed
-    run(*changed, "--strict", "--format", "csv")
-    printed = capsys.readouterr().out
+    printed = shown(*changed, "--strict", format="csv")
     assert said in printed
     assert "--strict: verdicts withheld." in printed
     assert ",verdict," not in printed
-    run("table", "analysis.margin=0.3")  # that which was read first
-    assert "Changed since" not in capsys.readouterr().out
+    assert "Changed since" not in shown("analysis.margin=0.3")  # that which was read first
     assert [look["analysis"]["margin"] for look in told(store)] == [0.3, None]
     run("report", "analysis.margin=1")
     assert "analysis.margin: 0.3 -&gt; 1.0" in Path("fixture.html").read_text()
-    assert "analysis.margin: 0.3 -> 1.0" in run_plot(store)
+    run("plot", "analysis.margin=1", "gain", "--out", "gain.svg")
+    text = Path("gain.svg").read_text().replace("&gt;", ">").replace("<", " <")
+    assert "analysis.margin: 0.3 -> 1.0" in " ".join(text.split())
     assert len(told(store)) == 3
     assert findings(store) == []
-
-
-def run_plot(store: Store) -> str:
-    run("plot", "analysis.margin=1", "gain", "--out", "gain.svg")
-    text = Path("gain.svg").read_text().replace("&gt;", ">")
-    return " ".join(text.replace("<", " <").split())
 
 
 def test_analysis_words_apply_or_are_refused(store, capsys):

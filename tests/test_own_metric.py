@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_table import SPEC, finished, make_plan, tabulate
+from test_table import finished, make_plan, tabulate
 
 from ablate.planning.analysis_keys import is_metric, kept, metric_of, read
 from ablate.planning.plan import Plan
@@ -95,41 +95,33 @@ def test_a_plan_keeps_what_it_says_and_no_other():
     tree = json.loads(plan.to_bytes())
     assert Plan.from_tree(tree) == plan
     assert plan.metric.sign == -1
-    for wrong in (
-        {"gradnorm:x": own[ECE]},
-        {ECE: {"folder": "/x"}},
-        {ECE: {**own[ECE], "unit": 1}},
-    ):
+    unsaid, wrong = {"folder": "/x"}, {**own[ECE], "unit": 1}
+    for other in ({"gradnorm:x": own[ECE]}, {ECE: unsaid}, {ECE: wrong}):
         with pytest.raises((ValueError, LookupError)):
-            kept(wrong)
+            kept(other)
         with pytest.raises(ValueError, match="no plan of a sweep"):
-            Plan.from_tree({**tree, "own": wrong})
-    tree["own"] = {}
+            Plan.from_tree({**tree, "own": other})
     with pytest.raises(ValueError, match="its analysis can't be computed"):
-        Plan.from_tree(tree)
+        Plan.from_tree({**tree, "own": {}})
 
 
 def test_chance_and_directions():
-    def table(values, **says):
-        own = {ECE: {"folder": "", "version": "abc", **says}}
-        plan = make_plan([*values], metric=ECE, diverged="chance" if "chance" in says else "omit")
-        cells = tuple(dataclasses.replace(c, spec=SPEC) for c in plan.cells)
-        plan = dataclasses.replace(plan, own=own, cells=cells)
+    values = {"base": [0.3, 0.31, 0.305], "up": [0.6, 0.605, 0.62]}
+    diverged = {"up@#2": {"status": "diverged", "step": 3}}
+
+    def entry(more=None, diverged="omit", **says):
+        plan = make_plan([*values], metric=ECE, diverged=diverged)
+        plan = dataclasses.replace(plan, own={ECE: {"folder": "", "version": "abc", **says}})
         results = {
             f"{row}@#{seed}": {**finished(0.9), "test": {"n": 9, "loss": 1, "top1": 0.9, ECE: v}}
             for row, of in values.items()
             for seed, v in enumerate(of)
         }
-        return plan, results
+        return tabulate(plan, results | (more or {})).entries[1]
 
-    values = {"base": [0.3, 0.31, 0.305], "up": [0.6, 0.605, 0.62]}
     for better, word in (("more", "helps"), ("less", "hurts"), (None, "higher")):
-        found = tabulate(*table(values, direction=better))
-        assert found.entries[1].verdict == word
-    plan, results = table(values, direction="less", chance=0.9, unit="%")
-    results["up@#2"] = {"status": "diverged", "step": 3}
-    assert tabulate(plan, results).entries[1].values[2] == 90.0
-    plan, results = table(values, direction="less")
-    chance = dataclasses.replace(plan.analysis, diverged="chance")
+        assert entry(direction=better).verdict == word
+    scored = entry(diverged, "chance", direction="less", chance=0.9, unit="%")
+    assert scored.values[2] == 90.0
     with pytest.raises(UserError, match=f"guessing has no {ECE}; leave chance out"):
-        tabulate(dataclasses.replace(plan, analysis=chance), results)
+        entry(diverged, "chance", direction="less")

@@ -3,13 +3,12 @@
 import io
 import json
 import re
-import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import REPOSITORY, records
+from conftest import records
+from rich.console import Console
 from test_table import BLOCKS, SPEC, make_plan, plant, tabulate
 from test_wide import grids
 
@@ -21,7 +20,6 @@ from ablate.report.formats.layout import beside
 from ablate.report.pair import SharedRow, pair
 from ablate.shared.errors import UserError
 from ablate.store.ledger import Ledger
-from ablate.store.store import Store
 
 SHOW = ("gain", "ci", "n", "verdict")
 
@@ -29,21 +27,20 @@ SHOW = ("gain", "ci", "n", "verdict")
 def sown(name, rows, seeds=3, **how):
     """A sweep of rows: label -> (stem, points above the first)."""
     plan = make_plan(list(rows), seeds=seeds, **how)
-    specs = {
-        label: {**SPEC, "data": {**SPEC["data"], "name": name}, "stem": {"name": stem}}
-        for label, (stem, _) in rows.items()
-    }
+    data = {**SPEC["data"], "name": name}
     cells = tuple(
-        replace(c, spec=specs[c.row], ids={s: f"{name}:{run}" for s, run in c.ids.items()})
-        for c in plan.cells
+        replace(
+            cell,
+            spec={**SPEC, "data": data, "stem": {"name": rows[cell.row][0]}},
+            ids={s: f"{name}:{run}" for s, run in cell.ids.items()},
+        )
+        for cell in plan.cells
     )
     plan = replace(plan, name=name, title=f"Of {name}", cells=cells)
     noise = np.random.default_rng(len(name)).normal(0, 0.1, (len(rows), seeds))
-    wave = np.resize(BLOCKS, seeds)
-    scores = {
-        label: 80 + more + wave + noise[i] for i, (label, (_, more)) in enumerate(rows.items())
-    }
-    return plan, tabulate(plan, plant(plan, scores))
+    gains = np.reshape([more for _, more in rows.values()], (-1, 1))
+    scores = 80 + gains + np.resize(BLOCKS, seeds) + noise
+    return plan, tabulate(plan, plant(plan, dict(zip(rows, scores, strict=True))))
 
 
 A = {"base": ("none", 0), "dpn": ("dpn", 2), "pre": ("pre", -1), "alone": ("post", 1)}
@@ -72,12 +69,8 @@ def test_rows_are_matched_by_label_and_else_by_what_they_change(two):
     assert "Only in imagenette: the row new." in text
     assert "The configurations of the baselines differ in data.name." in text
     assert "gains are over base in cifar and over plain in imagenette" in text
-    aliased = replace(
-        plans[1],
-        rows=tuple(
-            replace(r, aliases=("alone",)) if r.label == "new" else r for r in plans[1].rows
-        ),
-    )
+    rows = tuple(replace(r, aliases=("alone",) * (r.label == "new")) for r in plans[1].rows)
+    aliased = replace(plans[1], rows=rows)
     assert pair(tables, (plans[0], aliased)).rows[-1].labels == ("alone", "new")
 
 
@@ -86,12 +79,8 @@ def test_every_number_is_that_of_the_sweep_s_own_table(two):
     tables, plans = two
     made = pair(tables, plans)
     [grid] = grids(render_pair(made, "md", show=SHOW))
-    heads = [
-        f"{name}: {part}"
-        for name in ("cifar", "imagenette")
-        for part in ("gain [95 % CI]", "n", "verdict")
-    ]
-    assert grid[0] == ["variant", *heads]
+    heads = ("gain [95 % CI]", "n", "verdict")
+    assert grid[0][1:] == [f"{name}: {head}" for name in ("cifar", "imagenette") for head in heads]
     own = [{row[0]: row[1:] for row in grids(render(t, "md", show=SHOW))[0]} for t in tables]
     for line, shared in zip(grid[1:], made.rows, strict=True):
         ours, theirs = (of[label] for of, label in zip(own, shared.labels, strict=True))
@@ -119,8 +108,6 @@ def test_the_words_are_the_same_in_every_format(two, format):
     made = pair(*two)
     text = render_pair(made, format, show=SHOW, width=100)
     if format == "rich":
-        from rich.console import Console
-
         console = Console(file=io.StringIO(), width=100)
         console.print(text)
         text = console.file.getvalue()
@@ -201,26 +188,25 @@ def test_sweeps_without_a_common_row_keep_their_whole_tables(two):
     assert made.only_rows == (("base", "dpn", "pre", "alone"), ("x", "y"))
 
 
-def test_by_names_on_the_command_line(ask, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(REPOSITORY / "tests" / "golden" / "store", "runs")
-    store = Store(Path("runs"))
-    plan = store.read_plan("fixture")
+def planned(store, plan):
+    store.write_plan(plan)
+    with Ledger.driving(store) as ledger:
+        ledger.plan(plan)
+
+
+def test_by_names_on_the_command_line(ask, golden_store):
+    plan = golden_store.read_plan("fixture")
     rows = tuple(replace(r, label="after" if r.label == "post" else r.label) for r in plan.rows)
     cells = tuple(replace(c, row="after" if c.row == "post" else c.row) for c in plan.cells)
     other = replace(plan, name="stem=a,b other", rows=rows, cells=cells)
-    store.write_plan(other)
-    with Ledger.driving(store) as ledger:
-        ledger.plan(other)
+    planned(golden_store, other)
     names = ("table", "fixture", other.name)
     code, text = ask(*names)
     assert code == 0
     assert "| post | +3.89 [-9.42, +17.20] | 3 | can't tell | +3.89 [-9.42, " in text
     assert f"post of fixture is after of {other.name}" in text
-    looks = [
-        json.loads(line)["sweep"] for line in Path("runs/looks.jsonl").read_text().splitlines()
-    ]
-    assert {*looks} == {"fixture", other.name}  # both verdicts were read
+    looks = {look["sweep"] for look in golden_store.read_looks()}
+    assert looks == {"fixture", other.name}  # both verdicts were read
     found = json.loads(ask(*names, "--format", "json")[1])
     assert [one["sweep"] for one in found["sweeps"]] == ["fixture", other.name]
     assert found["rows"][1] == {"labels": ["post", "after"], "by": "change", "differs": []}
@@ -240,16 +226,9 @@ def test_by_names_on_the_command_line(ask, tmp_path, monkeypatch):
     assert "did you mean 'fixture'" in text
 
 
-def test_one_below_the_other_on_the_command_line(ask, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(REPOSITORY / "tests" / "golden" / "store", "runs")
-    store = Store(Path("runs"))
-    plan = store.read_plan("fixture")
-    only = {"name": "only", "rows": plan.rows[:1], "cells": plan.cells[:1]}
-    other = replace(plan, **only)
-    store.write_plan(other)
-    with Ledger.driving(store) as ledger:
-        ledger.plan(other)
+def test_one_below_the_other_on_the_command_line(ask, golden_store):
+    plan = golden_store.read_plan("fixture")
+    planned(golden_store, replace(plan, name="only", rows=plan.rows[:1], cells=plan.cells[:1]))
     alone = [ask("table", name, "--format", "md")[1] for name in ("fixture", "only")]
     code, text = ask("table", "fixture", "only", "--format", "md")
     assert (code, [*map(grids, text.split(alone[1]))]) == (0, [grids(alone[0]), []])

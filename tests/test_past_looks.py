@@ -103,23 +103,26 @@ def test_the_sweeps_of_the_variants_that_a_table_lacks_are_named():
 # --- At which numbers of seeds ------------------------------------------------------------------
 
 
-def test_declared_looks_are_declared():
-    twice = {"analysis": {"looks": [3, 5]}}
-    past = PastLooks([reading("bx", 3, **twice)], reading("bx", 5, **twice))
-    assert past.counts("").declared
-    past = PastLooks([reading("bx", 4, **twice)], reading("bx", 5, **twice))
-    assert not past.counts("").declared
+TWICE, UNTIL = {"looks": [3, 5]}, {"until": [5, 8]}
 
 
-def test_looks_that_gave_out_seeds_are_declared_and_a_fixed_table_of_their_runs_is_not():
-    until = {"analysis": {"until": [5, 8]}}
-    before = [reading("bx", 5, "u", **until), reading("bx", 8, "u", **until)]
-    found = PastLooks(before, reading("bx", 8, "u", **until)).counts("")
-    assert found.declared
-    fixed = PastLooks(before, reading("bx", 8, "fixed")).counts("")
-    assert (fixed.every, fixed.declared, fixed.verdicts) == ((5, 8), False, {5: ["u"]})
-    other = PastLooks(before, reading("bx", 9, "v", analysis={"until": [5, 9]})).counts("")
-    assert not other.declared
+@pytest.mark.parametrize(
+    ("first", "n", "second", "more", "declared"),
+    [
+        *((TWICE, 3, TWICE, 5, True), (TWICE, 4, TWICE, 5, False)),
+        *((UNTIL, 5, UNTIL, 8, True), (UNTIL, 8, {"until": [5, 9]}, 9, False)),
+    ],
+)
+def test_looks_are_declared_in_the_analysis_of_all(first, n, second, more, declared):
+    before = reading("bx", n, "u", analysis=first)
+    past = PastLooks([before], reading("bx", more, "u", analysis=second))
+    assert past.counts("").declared is declared
+
+
+def test_a_fixed_table_of_the_runs_of_looks_is_not_declared():
+    before = [reading("bx", n, "u", analysis=UNTIL) for n in (5, 8)]
+    found = PastLooks(before, reading("bx", 8, "fixed")).counts("")
+    assert (found.every, found.declared, found.verdicts) == ((5, 8), False, {5: ["u"]})
 
 
 def test_a_peek_counts_where_seeds_or_rows_are_not_as_planned():
@@ -133,9 +136,8 @@ def test_a_peek_counts_where_seeds_or_rows_are_not_as_planned():
 
 
 def test_a_peek_at_a_sweep_with_looks_is_as_planned_until_it_is_another():
-    until = {"analysis": {"until": [5, 8]}}
-    peek = dataclasses.replace(reading("bx", 4, planned=5, **until), planned=(5, 8))
-    assert every(reading("bx", 8, **until), peek) == ()
+    peek = dataclasses.replace(reading("bx", 4, planned=5, analysis=UNTIL), planned=(5, 8))
+    assert every(reading("bx", 8, analysis=UNTIL), peek) == ()
     assert every(reading("bx", 5), peek) == (5,)
     assert every(reading("bx", 6), peek) == (4, 6)
 
@@ -174,22 +176,23 @@ def test_the_first_look_at_these_runs_is_found_whatever_its_metric_or_name():
     assert looks.changes(first, past.now) == ["metric: loss -> top1"]
 
 
-def test_seeds_that_were_exchanged_are_a_change_and_more_or_fewer_are_not():
-    now = reading("bx", (1, 2, 3))
-    assert looks.changes(reading("bx", 3), now) == ["seeds: +3, -0"]
-    assert looks.changes(reading("bx", 4), now) == []
-    assert looks.changes(reading("bx", (1, 2)), now) == []
-
-
-def test_another_baseline_is_a_change():
-    assert looks.changes(reading("bxy", 3), reading("xby", 3)) == ["baseline: b -> x"]
-
-
-def test_keys_of_the_analysis_are_compared_by_value():
-    first = reading("bx", 3, analysis={"margin": 0.3})
-    assert looks.changes(first, reading("bx", 3)) == ["analysis.margin: 0.3 -> none"]
-    until = reading("bx", 3, analysis={"until": [5, 8]})
-    assert looks.changes(reading("bx", 3), until) == ["until: none -> [5, 8]"]
+@pytest.mark.parametrize(
+    ("first", "now", "expected"),
+    [
+        (reading("bx", 3), reading("bx", (1, 2, 3)), ["seeds: +3, -0"]),
+        (reading("bx", 4), reading("bx", (1, 2, 3)), []),
+        (reading("bx", (1, 2)), reading("bx", (1, 2, 3)), []),
+        (reading("bxy", 3), reading("xby", 3), ["baseline: b -> x"]),
+        (
+            reading("bx", 3, analysis={"margin": 0.3}),
+            reading("bx", 3),
+            ["analysis.margin: 0.3 -> none"],
+        ),
+        (reading("bx", 3), reading("bx", 3, analysis={"until": [5, 8]}), ["until: none -> [5, 8]"]),
+    ],
+)
+def test_what_was_changed_since_a_look(first, now, expected):
+    assert looks.changes(first, now) == expected
 
 
 # --- Against the definition ---------------------------------------------------------------------
@@ -235,14 +238,8 @@ def test_a_thousand_random_ledgers_give_what_the_definition_gives():
         first, n = rng.randint(0, 2), rng.randint(1, 4)
         peek = rng.random() < 0.3
         seeds = n if peek else tuple(range(first, first + n))
-        metric = rng.choice(("top1", "top1", "loss"))
-        return reading(
-            rows,
-            seeds,
-            rng.choice("stuv"),
-            n + rng.randint(1, 2) * peek if peek else 0,
-            metric=metric,
-        )
+        metric, sweep = rng.choice(("top1", "top1", "loss")), rng.choice("stuv")
+        return reading(rows, seeds, sweep, n + rng.randint(1, 2) if peek else 0, metric=metric)
 
     grown = 0
     for _ in range(1000):
@@ -253,12 +250,8 @@ def test_a_thousand_random_ledgers_give_what_the_definition_gives():
         assert found == defined(now, before)
         grown += found[0] > len(now.columns[""].variants)
         again = PastLooks(past.related(), now)  # what a bundle carries is enough
-        assert (again.contrasts(""), again.counts(""), again.beside("")) == (
-            past.contrasts(""),
-            past.counts(""),
-            past.beside(""),
-        )
-        assert again.first() == past.first()
+        told = ([p.contrasts(""), p.counts(""), p.beside(""), p.first()] for p in (past, again))
+        assert next(told) == next(told)
     assert grown > 100
 
 
@@ -333,32 +326,30 @@ def test_a_peek_has_the_seeds_that_all_rows_have_and_the_runs_of_rows_that_were_
     assert looks.peek(planned(), ended) == looks.peek(planned(), {*ended, "b2"})
 
 
+LOOK = looks.look(planned()).event()
+ROWS = {"n": 3, "rows": {"b": {"spec": "b"}}}
+
+
 @pytest.mark.parametrize(
-    ("changed", "expected"),
+    ("event", "expected"),
     [
-        (lambda event: event, True),
-        (lambda event: event | {"planned": [3, 5]}, True),
-        (lambda event: event | {"planned": ["3"]}, False),
-        (lambda event: event | {"planned": 3}, False),
-        (lambda event: event | {"sweep": 1}, False),
-        (lambda event: {**event, "analysis": []}, False),
-        (lambda event: {k: v for k, v in event.items() if k != "columns"}, False),
-        (lambda event: event | {"columns": {"": {"n": 3, "rows": {}}}}, False),
-        (lambda event: event | {"columns": {"": event["columns"][""] | {"decided": 1}}}, False),
-        (lambda event: event | {"columns": {"": {"n": 3, "rows": {"b": {"spec": "b"}}}}}, False),
-        (
-            lambda event: (
-                event
-                | {"columns": {"": {"n": 3, "rows": {"b": {"spec": "b", "runs": {"x": "b0"}}}}}}
-            ),
-            False,
-        ),
-        (lambda event: {k: v for k, v in event.items() if k != "planned"}, False),
-        (lambda event: None, False),
+        (LOOK, True),
+        ({**LOOK, "planned": [3, 5]}, True),
+        ({**LOOK, "planned": ["3"]}, False),
+        ({**LOOK, "planned": 3}, False),
+        ({**LOOK, "sweep": 1}, False),
+        ({**LOOK, "analysis": []}, False),
+        ({key: value for key, value in LOOK.items() if key != "columns"}, False),
+        ({key: value for key, value in LOOK.items() if key != "planned"}, False),
+        ({**LOOK, "columns": {"": {"n": 3, "rows": {}}}}, False),
+        ({**LOOK, "columns": {"": {**LOOK["columns"][""], "decided": 1}}}, False),
+        ({**LOOK, "columns": {"": ROWS}}, False),
+        ({**LOOK, "columns": {"": {**ROWS, "rows": {"b": {"runs": {"x": "b0"}}}}}}, False),
+        (None, False),
     ],
 )
-def test_what_is_no_look_is_none(changed, expected):
-    assert looks.is_look(changed(looks.look(planned()).event())) is expected
+def test_what_is_no_look_is_none(event, expected):
+    assert looks.is_look(event) is expected
 
 
 def test_a_sweep_with_looks_is_judged_as_at_its_first():
@@ -370,51 +361,49 @@ def test_a_sweep_with_looks_is_judged_as_at_its_first():
     assert PastLooks([wider], looks.look(plan)).contrasts("") == 3
 
 
+def named(plan: Plan, labels: dict[str, str]) -> InterimLook:
+    """The look at a plan, whose rows and columns have other labels."""
+
+    def label(of: str) -> str:
+        return labels.get(of, of)
+
+    cells = tuple(
+        dataclasses.replace(cell, row=label(cell.row), column=label(cell.column))
+        for cell in plan.cells
+    )
+    rows = tuple(Row(label(row.label), {}) for row in plan.rows)
+    columns = tuple(Column(label(column.label), {}) for column in plan.columns)
+    made = {"rows": rows, "columns": columns, "cells": cells, "baseline": label(plan.baseline)}
+    return looks.look(dataclasses.replace(plan, **made))
+
+
 def test_rows_and_columns_of_other_labels_are_matched_by_what_is_trained():
     one, two = planned(columns=("S", "Ti")), planned(rows=("b", "x", "y", "z"), columns=("S", "Ti"))
-
-    def named(plan: Plan, labels: dict[str, str]) -> InterimLook:
-        cells = tuple(
-            dataclasses.replace(
-                cell,
-                row=labels.get(cell.row, cell.row),
-                column=labels.get(cell.column, cell.column),
-            )
-            for cell in plan.cells
-        )
-        rows = tuple(Row(labels.get(row.label, row.label), {}) for row in plan.rows)
-        columns = tuple(Column(labels.get(c.label, c.label), {}) for c in plan.columns)
-        baseline = labels.get(plan.baseline, plan.baseline)
-        plan = dataclasses.replace(plan, rows=rows, columns=columns, cells=cells, baseline=baseline)
-        return looks.look(plan)
-
-    first = looks.look(one)
-    assert looks.changes(first, looks.look(one)) == []
-    assert looks.changes(first, named(one, {"x": "other", "S": "small"})) == []
-    assert looks.changes(first, named(one, {"x": "y", "y": "x"})) == []
-    assert looks.changes(first, named(two, {"x": "other"})) == ["rows: +z"]
-    assert looks.changes(first, named(two, {"x": "z", "z": "x"})) == ["rows: +x"]
+    for plan, labels, expected in (
+        (one, {}, []),
+        (one, {"x": "other", "S": "small"}, []),
+        (one, {"x": "y", "y": "x"}, []),
+        (two, {"x": "other"}, ["rows: +z"]),
+        (two, {"x": "z", "z": "x"}, ["rows: +x"]),
+    ):
+        assert looks.changes(looks.look(one), named(plan, labels)) == expected
 
 
 def test_a_row_or_column_that_was_added_removed_or_trained_otherwise_is_named():
-    one = planned(columns=("S", "Ti"))
-
-    def since(other: Plan) -> list[str]:
-        return looks.changes(looks.look(one), looks.look(other))
-
-    assert since(planned(rows=("b", "x"), columns=("S", "Ti"))) == ["rows: -y"]
-    assert since(planned(rows=("b", "x", "z", "y"), columns=("S", "Ti"))) == ["rows: +z"]
-    assert since(planned(rows=("b", "x", "z"), columns=("S", "Ti"))) == ["rows: +z, -y"]
-    assert since(planned(columns=("S", "Ti", "B"))) == ["columns: +B"]
-    assert since(planned(columns=("Ti", "B"))) == ["columns: +B, -S"]
-    kept = tuple(c for c in one.cells if (c.row, c.column) != ("y", "S"))
-    assert since(dataclasses.replace(one, cells=kept)) == ["cells: -y@S"]
-    longer = tuple(
-        dataclasses.replace(c, spec=spec("longer", "S")) if (c.row, c.column) == ("y", "S") else c
-        for c in one.cells
-    )
-    assert since(dataclasses.replace(one, cells=longer)) == ["what is trained: y"]
-    assert since(planned(columns=("S", "Ti"), seeds=4)) == []
+    one, both = planned(columns=("S", "Ti")), ("S", "Ti")
+    others = [cell for cell in one.cells if (cell.row, cell.column) != ("y", "S")]
+    longer = dataclasses.replace(one.cell("y", "S"), spec=spec("longer", "S"))
+    for other, expected in (
+        (planned(rows=("b", "x"), columns=both), ["rows: -y"]),
+        (planned(rows=("b", "x", "z", "y"), columns=both), ["rows: +z"]),
+        (planned(rows=("b", "x", "z"), columns=both), ["rows: +z, -y"]),
+        (planned(columns=("S", "Ti", "B")), ["columns: +B"]),
+        (planned(columns=("Ti", "B")), ["columns: +B, -S"]),
+        (dataclasses.replace(one, cells=tuple(others)), ["cells: -y@S"]),
+        (dataclasses.replace(one, cells=(*others, longer)), ["what is trained: y"]),
+        (planned(columns=both, seeds=4), []),
+    ):
+        assert looks.changes(looks.look(one), looks.look(other)) == expected
 
 
 def test_a_thousand_looks_of_ten_columns_are_read_in_a_moment():
@@ -437,19 +426,10 @@ def test_a_thousand_looks_of_ten_columns_are_read_in_a_moment():
 
 def test_what_changed_is_told_in_the_same_words_by_every_process():
     """A column became two rows: which of them it is called depends on nothing but the labels."""
-    was, now = (
-        {"column": {"cell 1", "cell 2", "cell 3"}},
-        {str(i): {f"cell {i}"} for i in (1, 2, 3)},
-    )
+    was = {"column": {"cell 1", "cell 2", "cell 3"}}
+    now = {str(i): {f"cell {i}"} for i in (1, 2, 3)}
     code = f"from ablate.store.looks import _matched; print(_matched({was}, {now}))"
-    told = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env=os.environ | {"PYTHONHASHSEED": str(seed)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in range(6)
-    }
-    assert told == {"{'column': '1'}\n"}
+    for seed in range(6):
+        environment = os.environ | {"PYTHONHASHSEED": str(seed)}
+        told = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True)
+        assert told == "{'column': '1'}\n"

@@ -106,17 +106,9 @@ def test_columns_are_apart_and_what_is_said_is_not_asked(tmp_path):
 def test_a_shape_has_both_towers_and_what_of_them_is_frozen():
     """Of a run with one tower it is the hash that stands in stores."""
     lit = {"task": "contrastive", "text": tiny.TEXT, "optim.lr_mult": {"image": 0}}
-    trees = [
-        to_tree(tiny.run(changes))
-        for changes in (
-            {},
-            lit,
-            {**lit, "text": {**tiny.TEXT, "depth": 3}},
-            {**lit, "text": {**tiny.TEXT, "vocab": 64}},
-            {**lit, "optim.lr_mult": {"image": 0.1}},
-        )
-    ]
-    shapes = [shape(tree) for tree in trees]
+    texts = ({**tiny.TEXT, "depth": 3}, {**tiny.TEXT, "vocab": 64})
+    others = [{**lit, "text": text} for text in texts] + [{**lit, "optim.lr_mult": {"image": 0.1}}]
+    shapes = [shape(to_tree(tiny.run(changes))) for changes in ({}, lit, *others)]
     assert len({*shapes}) == 5
     assert shapes[0] == "a08f7f0c2fd3858d"
 
@@ -127,44 +119,36 @@ def test_a_shape_has_both_towers_and_what_of_them_is_frozen():
 @pytest.fixture
 def digits(monkeypatch):
     """Images of the right size, wherever they would come from."""
-
-    def split(name):
-        return Split(torch.zeros((64, 8, 8, 3), dtype=torch.uint8), torch.zeros(64).long(),
-                     torch.ones(64))  # fmt: skip
-
-    monkeypatch.setattr(training, "prepare", lambda data, cache: SimpleNamespace(split=split))
+    images = torch.zeros((64, 8, 8, 3), dtype=torch.uint8)
+    split = Split(images, torch.zeros(64).long(), torch.ones(64))
+    made = SimpleNamespace(split=lambda name: split)
+    monkeypatch.setattr(training, "prepare", lambda data, cache: made)
 
 
 def test_the_heaviest_decides_and_one_that_breaks_does_not(monkeypatch, digits, tmp_path):
-    depths = [1, 3, 2]
-    runs = [
-        tiny.run({"train.batch": 64, "train.micro_batch": "auto", "model.depth": depth})
-        for depth in depths
-    ]
-    each = {d: training._kept(run, CPU, {}) for d, run in zip(depths, runs, strict=True)}
-    assert each[1] < each[2] < each[3]
-    monkeypatch.setattr(calibrate, "free_bytes", lambda: 30 * each[3] / calibrate.SPARE)
+    auto = {"train.batch": 64, "train.micro_batch": "auto"}
+    one, three, two, broken = (tiny.run({**auto, "model.depth": depth}) for depth in (1, 3, 2, 9))
+    each = [training._kept(run, CPU, {}) for run in (one, two, three)]
+    assert each[0] < each[1] < each[2]
+    monkeypatch.setattr(calibrate, "free_bytes", lambda: 30 * each[2] / calibrate.SPARE)
+    small = training._small
+
+    def breaks(run, device, found):
+        if run is broken:
+            raise RuntimeError("a mistake of its author")
+        yield from small(run, device, found)
 
     def found(some, **known):
         return training.settle(some, ["micro_batch"], known, tmp_path, CPU)
 
-    broken = tiny.run({"train.batch": 64, "train.micro_batch": "auto", "model.depth": 9})
-    monkeypatch.setattr(training, "_small", _broken(training._small))
+    monkeypatch.setattr(training, "_small", breaks)
+    runs = [one, three, two]
     for _ in range(3):
         random.shuffle(runs)
         assert found([*runs, broken]) == {"micro_batch": 16}
     assert found(runs, micro_batch=8) == {"micro_batch": 8}
     assert found([broken], micro_batch=8) == {"micro_batch": 8}
     assert found([broken]) == {}
-
-
-def _broken(small):
-    def made(run, device, found):
-        if run.model.depth == 9:
-            raise RuntimeError("a mistake of its author")
-        yield from small(run, device, found)
-
-    return made
 
 
 @pytest.mark.parametrize(("ratio", "expected"), [(1.09, True), (1.11, False)])
@@ -203,13 +187,10 @@ def test_a_sweep_keeps_it_and_its_runs_have_it(shell):
     """Rows whose own batches differ take their parts of what fits all."""
     words = ("train.batch=64,48", "train.steps=2", "model.depth=1", "seeds=1")
     shell("sweep", *words, "train.micro_batch=auto", "train.deterministic=auto", "launcher=inline")
-    cache = shell.folder / "runs" / "cache" / "settled.json"
-    kept = json.loads(cache.read_text())
-    del kept["seal"]
-    ((_, one),) = kept.items()
+    root = shell.folder / "runs"
+    kept = json.loads((root / "cache" / "settled.json").read_text())
+    [one] = [kept[key] for key in kept.keys() - {"seal"}]
     assert (one["micro_batch"], len(one["shapes"])) == (64, 2)
-    results = [
-        json.loads(p.read_text()) for p in (shell.folder / "runs").glob("runs/*/result.json")
-    ]
+    results = [json.loads(path.read_text()) for path in root.glob("runs/*/result.json")]
     assert sorted(result["micro_batch"] for result in results) == [48, 64]
     assert all(result["deterministic"] for result in results)

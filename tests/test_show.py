@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -132,24 +133,21 @@ def test_a_run_shows_its_result_curves_provenance_and_configuration(story):
     assert out.startswith(
         f"run {folder.id}: pre#0\n  of story: pre#0\n  in runs/runs/{folder.id}\n"
     )
-    assert "\nstatus: finished\n" in out
-    assert f"top1 {result['test']['top1']:.6g}" in out
-    assert f"images_per_s: {result['images_per_s']:.6g}" in out
     assert re.search(r"peak_bytes: \d+ MiB", out)
     losses = [line["val_loss"] for line in folder.read_metrics()]
     assert len(losses) == 4
     bars = re.search(r"^  val_loss +(\S+)  first (\S+), last (\S+), lowest (\S+)$", out, re.M)
-    assert bars[1] == sparkline(losses)
-    assert list(bars.groups()[1:]) == [f"{v:.4g}" for v in (losses[0], losses[-1], min(losses))]
+    ends = [f"{loss:.4g}" for loss in (losses[0], losses[-1], min(losses))]
+    assert [*bars.groups()] == [sparkline(losses), *ends]
     for text in (
+        "\nstatus: finished\n",
+        f"top1 {result['test']['top1']:.6g}",
+        f"images_per_s: {result['images_per_s']:.6g}",
         f"digest: {result['digest']}\n",
         f"command: ablate {' '.join(SWEEP)} seeds=1\n",
         f"folder: {story.shell.folder}\n",
-        "kernel: sdpa\n",
-        "threads: 1\n",
-        f"fingerprint: {result['fingerprint']}\n",
-        "  block: {attn: pre, mlp: pre, name: vit, post: residual}\n",
-        "  seed: 0\n",
+        *("kernel: sdpa\n", "threads: 1\n", f"fingerprint: {result['fingerprint']}\n"),
+        *("  block: {attn: pre, mlp: pre, name: vit, post: residual}\n", "  seed: 0\n"),
     ):
         assert text in out
     assert story.shell("show", folder.id[:6]).out == out  # any unique prefix, and the same again
@@ -197,25 +195,24 @@ def plan(name: str, columns: list[str], **ids: list[str]) -> Plan:
     )
 
 
-def test_a_run_is_found_by_label_in_the_sweep_that_was_driven_last(tmp_path):
-    store = Store(tmp_path)
+@contextlib.contextmanager
+def planned(store: Store, *plans: Plan) -> Iterator[Ledger]:
+    """The ledger of a store with these plans."""
     with Ledger.driving(store) as ledger:
-        for made in (
-            plan("old", [""], pre=["a1"], post=["b1"]),
-            plan("wide", ["Ti/16", "S/16"], **{"post/post": ["c1", "d1"]}),
-            plan("new", ["mu/4"], pre=["a2"]),
-        ):
+        for made in plans:
             store.write_plan(made)
             ledger.plan(made)
+        yield ledger
+
+
+def test_a_run_is_found_by_label_in_the_sweep_that_was_driven_last(tmp_path):
+    store = Store(tmp_path)
+    wide = plan("wide", ["Ti/16", "S/16"], **{"post/post": ["c1", "d1"]})
+    old = plan("old", [""], pre=["a1"], post=["b1"])
+    with planned(store, old, wide, plan("new", ["mu/4"], pre=["a2"])) as ledger:
         names = {
-            "pre@mu/4#2": "a2",
-            "pre#2": "a2",
-            "first#2": "a2",
-            "first@mu/4#2": "a2",
-            "post#2": "b1",
-            "post/post@Ti/16#2": "c1",
-            "c": "c1",
-            "a1": "a1",
+            **dict.fromkeys(("pre@mu/4#2", "pre#2", "first#2", "first@mu/4#2"), "a2"),
+            **{"post#2": "b1", "post/post@Ti/16#2": "c1", "c": "c1", "a1": "a1"},
         }
         assert {text: find_run(store, ledger, text) for text in names} == names
         for text in ("post/post#2", "pre#1", "a", "../a1"):
@@ -226,20 +223,16 @@ def test_a_run_is_found_by_label_in_the_sweep_that_was_driven_last(tmp_path):
 def test_an_edited_plan_is_in_the_way_of_its_own_runs_alone(tmp_path):
     store = Store(tmp_path)
     old, new = plan("old", [""], pre=["a1"], post=["b1"]), plan("new", [""], pre=["a2"])
-    with Ledger.driving(store) as ledger:
-        for made in (old, new):
-            store.write_plan(made)
-            ledger.plan(made)
+    with planned(store, old, new) as ledger:
         store.write_plan(dataclasses.replace(new, title="another"))
         assert find_run(store, ledger, "post#2") == "b1"
         check(store, ledger, "skip", {"b1": "post#2"})
         assert [name for name, _ in planned_as(store, ledger, "b1")] == ["old"]
-        for asked in (
-            lambda: find_run(store, ledger, "pre#2"),
-            lambda: check(store, ledger, "skip", {"a2": "pre#2"}),
-        ):
-            with pytest.raises(Failure, match=r"new\.json: was edited after it was planned"):
-                asked()
+        edited = r"new\.json: was edited after it was planned"
+        with pytest.raises(Failure, match=edited):
+            find_run(store, ledger, "pre#2")
+        with pytest.raises(Failure, match=edited):
+            check(store, ledger, "skip", {"a2": "pre#2"})
 
 
 def test_a_run_that_never_began_is_shown_as_planned(own):
@@ -286,10 +279,9 @@ def blocks(out: str) -> dict[str, list[str]]:
 
 def test_against_names_the_one_key_that_differs(story):
     found = blocks(story.shell("show", "pre#0", "--against", "post#0").out)
-    assert found["configuration"] == ["  block.attn  pre  post"]
     assert [*found] == ["configuration", "data", "code", "environment", "result"]
-    for title in ("data", "code", "environment"):
-        assert found[title] == ["  no difference"]
+    assert found["configuration"] == ["  block.attn  pre  post"]
+    assert [found[part] for part in ("data", "code", "environment")] == [["  no difference"]] * 3
     results = [rundir(story.shell, row).read_result() for row in ("pre", "post")]
     top1 = next(line for line in found["result"] if line.startswith("  test.top1 "))
     assert top1.split()[1:] == [f"{result['test']['top1']:.6g}" for result in results]
@@ -385,15 +377,12 @@ for step in itertools.count(51):
 def long(shell):
     """The folder of post#2 of the sweep `long`: driven by this process, its worker only counts."""
     store = Store(shell.folder / "runs")
-    made = plan("long", [""], post=["feed"])
     folder = store.rundir("feed")
     folder.path.mkdir(parents=True)
     folder.log.write_text("begun\n")
     assert store.driver.acquire()
     store.driver.note(pid=os.getpid(), sweep="long")
-    with Ledger.driving(store) as ledger:
-        store.write_plan(made)
-        ledger.plan(made)
+    with planned(store, plan("long", [""], post=["feed"])) as ledger:
         ledger.record("feed", "started", step=50)
     worker = subprocess.Popen([sys.executable, "-c", WORKER, str(folder.path)])
     until(lambda: folder.lock.notes().get("step", 0) > 50)
@@ -453,12 +442,9 @@ def test_watching_and_following_what_trains(shell, long, tmp_path, monkeypatch):
 
 def test_following_what_nobody_trains_ends_with_the_remedy(tmp_path, capsys):
     store = Store(tmp_path / "runs")
-    made = plan("left", [""], post=["feed"])
     store.rundir("feed").path.mkdir(parents=True)
     store.rundir("feed").log.write_text("begun\n")
-    store.write_plan(made)
-    with Ledger.driving(store) as ledger:
-        ledger.plan(made)
+    with planned(store, plan("left", [""], post=["feed"])) as ledger:
         ledger.record("feed", "started", step=50)
         follow_log(store, ledger, "feed", out := io.BytesIO())
         assert out.getvalue() == b"begun\n"
@@ -498,23 +484,19 @@ def test_a_log_that_is_not_there_is_a_failure_in_one_line(own):
 
 def test_a_look_at_a_large_store_probes_only_runs_without_a_result(tmp_path, monkeypatch):
     store = Store(tmp_path)
-    rows = {f"row {number}": [f"{number:04x}"] for number in range(2000)}
-    made = plan("large", [""], **rows)
-    with Ledger.driving(store) as ledger:
-        store.write_plan(made)
-        ledger.plan(made)
-        for number in range(3):
-            ledger.record(f"{number:04x}", "started", step=0)
-            store.rundir(f"{number:04x}").path.mkdir(parents=True)
-        known = ledger.states()
-        for run in list(known)[3:]:
-            known[run] = RunState(status="finished")
+    ids = [f"{number:04x}" for number in range(2000)]
+    made = plan("large", [""], **{f"row {run}": [run] for run in ids})
+    with planned(store, made) as ledger:
+        for run in ids[:3]:
+            ledger.record(run, "started", step=0)
+            store.rundir(run).path.mkdir(parents=True)
+        known = ledger.states() | dict.fromkeys(ids[3:], RunState(status="finished"))
         monkeypatch.setattr(ledger, "states", lambda runs: known)
         probed = []
         monkeypatch.setattr(Lock, "is_held", lambda lock: probed.append(lock.path.parent.name))
         begun = time.process_time()
         now = observe(made, list(made.runs()), store, ledger)
         assert time.process_time() - begun < 1
-    assert sorted(probed) == sorted([*list(known)[:3], tmp_path.name])
+    assert sorted(probed) == sorted([*ids[:3], tmp_path.name])
     assert now.counts == {"finished": 1997, "started": 3}
     assert not now.over

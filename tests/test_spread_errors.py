@@ -26,6 +26,7 @@ from ablate.analysis.stats import ImageFlips, Method
 TABLES = 2_000
 SEEDS = (3, 5, 10)
 
+SLOW = pytest.mark.slow
 PLAIN, SHORT = "digits.plain70", "digits.short70"
 COPIES = ["plain", "wd", "lr", "rms"]
 
@@ -47,7 +48,7 @@ def mixed(plain, short):
     }
 
 
-DIGITS, MNIST = mixed(PLAIN, SHORT), mixed("mnist.plain", "mnist.short")
+MIXED = {"digits": mixed(PLAIN, SHORT), "mnist": mixed("mnist.plain", "mnist.short")}
 FOUND = {  # power, at least
     "alike": {3: 0.53, 5: 0.48, 10: 0.53},
     "half short": dict.fromkeys(SEEDS, 0.40),
@@ -62,42 +63,32 @@ def holds(rows, n, most, least=0.0, joint=False, seed=90):
     assert power >= least
 
 
-def most_of(name, n):
-    return 0.05 if name == "alike" else 0.075 if n == 3 else 0.065
-
-
 @pytest.mark.parametrize("n", SEEDS)
-@pytest.mark.parametrize("name", ["alike", "half short", "base short"])
-def test_real_runs_of_digits(name, n):
-    holds(DIGITS[name], n, most_of(name, n), FOUND[name][n])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("n", SEEDS)
-@pytest.mark.parametrize("name", [name for name in DIGITS if name not in FOUND])
-def test_more_real_runs_of_digits(name, n):
-    holds(DIGITS[name], n, most_of(name, n))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("n", SEEDS)
-@pytest.mark.parametrize("name", MNIST)
-def test_real_runs_of_mnist(name, n):
+@pytest.mark.parametrize(
+    ("data", "name"),
+    [
+        pytest.param(data, name, marks=() if data == "digits" and name in FOUND else SLOW)
+        for data, several in MIXED.items()
+        for name in several
+    ],
+)
+def test_real_runs(data, name, n):
+    most = 0.05 if name == "alike" else 0.075 if n == 3 else 0.065
     # Short runs of MNIST are nearer to whole ones: the power is that of digits.
-    holds(MNIST[name], n, most_of(name, n), FOUND[name][n] - 0.02 if name in FOUND else 0.0)
+    power = FOUND[name][n] - 0.02 * (data == "mnist") if name in FOUND else 0.0
+    holds(MIXED[data][name], n, most, power)
 
 
 @pytest.mark.parametrize("n", SEEDS)
-def test_near_copies_beside_far_rows(n):
-    rows = of("digits", *COPIES, "dpn", "short")
-    holds(rows, n, 0.075 if n == 10 else 0.055, 0.55, joint=True)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("n", SEEDS)
-def test_near_copies_beside_far_rows_of_mnist(n):
-    rows = of("mnist", *COPIES, "dpn", "whiten", "pre", "short")
-    holds(rows, n, 0.075 if n == 10 else 0.055, 0.40, joint=True)
+@pytest.mark.parametrize(
+    ("data", "far", "power"),
+    [
+        ("digits", ("dpn", "short"), 0.55),
+        pytest.param("mnist", ("dpn", "whiten", "pre", "short"), 0.40, marks=SLOW),
+    ],
+)
+def test_near_copies_beside_far_rows(data, far, power, n):
+    holds(of(data, *COPIES, *far), n, 0.075 if n == 10 else 0.055, power, joint=True)
 
 
 @pytest.mark.slow
@@ -132,37 +123,24 @@ def test_the_interval_of_a_near_copy_is_narrow(n):
 @pytest.mark.parametrize("weights", [(0.5, 0.5), (-1.0, 1.0)], ids=["average", "change"])
 def test_averages_and_changes_of_columns(weights, n):
     """Of a column of digits and one of MNIST, five variants each."""
-    names = (*COPIES, "dpn", "short")
-    rng, wrong, done = np.random.default_rng(92), 0, 0
-    sets = [resampled(rng, of(data, *names), n, TABLES, joint=True) for data in ("digits", "mnist")]
-    for columns in in_step(*sets):
-        y = sum(w * made.y for w, made in zip(weights, columns, strict=True))
-        truth = sum(w * made.truth for w, made in zip(weights, columns, strict=True))
-        images = ImageFlips.combined([ImageFlips.of(made.right) for made in columns], weights)
+    rng, wrong, columns = np.random.default_rng(92), 0, []
+    for data in ("digits", "mnist"):
+        made = [*resampled(rng, of(data, *COPIES, "dpn", "short"), n, TABLES, joint=True)]
+        columns.append(
+            [np.concatenate(parts) for parts in zip(*(m[:2] for m in made), strict=True)]
+        )
+        columns[-1].append(made[0].truth)
+    truth = sum(w * column[2] for w, column in zip(weights, columns, strict=True))
+    for start in range(0, TABLES, 100):
+        some = slice(start, start + 100)
+        y = sum(w * column[0][some] for w, column in zip(weights, columns, strict=True))
+        images = ImageFlips.combined(
+            [ImageFlips.of(right[some]) for _, right, _ in columns], weights
+        )
         found = stats.fit(y, family(6, spread="images"), images)
         off = np.abs(found.gain - (truth - truth[:, :1]))
         wrong += ((off > found.half) & (found.sd > 0))[:, 1:].any(-1).sum()
-        done += len(y)
-    assert done == TABLES
-    assert wrong / done <= 0.065
-
-
-def in_step(one, other):
-    """Tables of two columns, as many of each at once."""
-    a, b = next(one), next(other)
-    while True:
-        size = min(len(a.y), len(b.y))
-        yield [cut(made, slice(size)) for made in (a, b)]
-        a, b = (cut(made, slice(size, None)) for made in (a, b))
-        try:
-            a = a if len(a.y) else next(one)
-            b = b if len(b.y) else next(other)
-        except StopIteration:
-            return
-
-
-def cut(made, some):
-    return made._replace(y=made.y[some], right=made.right[some])
+    assert wrong / TABLES <= 0.065
 
 
 # --- Drawn tables --------------------------------------------------------------------------------
@@ -183,19 +161,17 @@ KINDS = {  # what is drawn, and the error, at most, by seeds
 }
 
 
-@pytest.mark.parametrize("name", ["baseline 3x", "near copies"])
-def test_three_seeds_of_drawn_tables(name):
-    drawn_tables_hold(name, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("n", SEEDS)
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [
+        pytest.param(
+            name, n, marks=() if n == 3 and name in ("baseline 3x", "near copies") else SLOW
+        )
+        for name in KINDS
+        for n in SEEDS
+    ],
+)
 def test_drawn_tables(name, n):
-    drawn_tables_hold(name, n)
-
-
-def drawn_tables_hold(name, n):
     kind, most = KINDS[name]
     made = classified(np.random.default_rng(93), n, TABLES, **kind)
     assert judged(made).error <= most[SEEDS.index(n)]
@@ -206,7 +182,7 @@ def drawn_tables_hold(name, n):
 def test_missing_seeds(name):
     """Row 1 has three seeds of five, through the function that makes a column."""
     wrong, method = 0, family(10, spread="images")
-    for made in resampled(np.random.default_rng(94), DIGITS[name], 5, TABLES):
+    for made in resampled(np.random.default_rng(94), MIXED["digits"][name], 5, TABLES):
         for y, right in zip(made.y, made.right, strict=True):
             y[1, 3:] = np.nan
             flips = stats.Flips((right.astype(bool),))

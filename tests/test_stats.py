@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-import scipy.special
 from scipy import stats as oracle
 from simulation import family, simulate
 
@@ -14,12 +13,6 @@ from ablate.analysis.stats import Estimate, Method
 # --- Oracles ------------------------------------------------------------------------------------
 
 
-def test_the_quantiles_are_those_of_scipy_stats():
-    df, p = np.array([1, 2, 9, 40, 1000]), np.array([0.9, 0.975, 0.999, 1 - 1e-5, 0.6])
-    assert np.allclose(scipy.special.stdtrit(df, p), oracle.t.ppf(p, df), rtol=1e-10)
-    assert np.allclose(scipy.special.fdtri(df, 7, p), oracle.f.ppf(p, df, 7), rtol=1e-10)
-
-
 def test_a_mean_has_students_interval():
     x = np.random.default_rng(0).normal(93, 1, 5)
     found = stats.mean_interval(x, 0.1)
@@ -27,12 +20,7 @@ def test_a_mean_has_students_interval():
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-12)
     assert (found.mean, found.n) == (pytest.approx(x.mean()), 5)
     assert found.sd == pytest.approx(x.std(ddof=1))
-    assert found.sd / math.sqrt(found.n) == pytest.approx(oracle.sem(x))
-
-
-def test_one_value_has_no_interval():
     assert stats.mean_interval([93.0]) == Estimate(93.0, None, None, 1)
-    assert stats.mean_interval([93.0]).sd is None
 
 
 def test_paired_is_scipys_at_alpha_over_contrasts():
@@ -49,24 +37,14 @@ def test_paired_is_scipys_at_alpha_over_contrasts():
 # --- What they promise --------------------------------------------------------------------------
 
 
-def test_a_collapsed_baseline_run_voids_every_table():
-    """By any spread: no interval, so no word; and it would have been wrong in most tables."""
-    y = simulate(np.random.default_rng(10), 21, 5, draws=60)
-    y[:, 0, 2] -= 30
-    unstable = np.arange(21) == 0
-    for spread in ("images", "one way", "paired"):
-        for table in y[:: 1 if spread == "one way" else 30]:
-            found = stats.column_gains(table, 0, family(21, spread=spread), unstable)
-            assert found.void
-            assert all(row.gain.low is None and row.p is None for row in found.rows[1:])
-
-
-def test_declared_looks_keep_the_family_wise_error():
-    y = simulate(np.random.default_rng(12), 9, 5, 0.3)
-    method = family(9, alpha=0.05 / 2)
-    told = [stats.fit(y[..., :n], method) for n in (3, 5)]
-    wrong = np.any([(np.abs(f.gain) > f.half)[:, 1:].any(-1) for f in told], axis=0)
-    assert wrong.mean() <= 0.055
+@pytest.mark.parametrize("spread", ["images", "one way", "paired"])
+def test_a_collapsed_baseline_run_voids_the_table(spread):
+    """No interval, so no word; it would have been wrong in most tables."""
+    y = simulate(np.random.default_rng(10), 21, 5, draws=1)[0]
+    y[0, 2] -= 30
+    found = stats.column_gains(y, 0, family(21, spread=spread), np.arange(21) == 0)
+    assert found.void
+    assert all(row.gain.low is None and row.p is None for row in found.rows[1:])
 
 
 @pytest.mark.parametrize(
@@ -105,12 +83,6 @@ def test_the_seed_correlation_is_the_consistency_icc():
     assert found.mean == pytest.approx(0.71, abs=0.005)
     assert (found.low, found.high) == pytest.approx((0.3425, 0.9459), abs=0.0005)
     assert found.n == 6
-
-
-def test_the_interval_of_the_seed_correlation_covers():
-    y = simulate(np.random.default_rng(14), 9, 5, 0.37, draws=4000)
-    found = [stats.seed_correlation(draw) for draw in y]
-    assert np.mean([c.low <= 0.37 <= c.high for c in found]) == pytest.approx(0.95, abs=0.012)
 
 
 # --- Missing, diverged, degenerate --------------------------------------------------------------

@@ -118,19 +118,13 @@ def test_holm_keeps_the_family_wise_error_whichever_gains_are_true(n):
 # --- Counted ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 9])
+@pytest.mark.parametrize("n", [2, 3, 5, 9])
 def test_sign_flips_are_scipys_permutation_test(n):
-    rng = np.random.default_rng(28)
+    rng, every = np.random.default_rng(28), {"permutation_type": "samples", "n_resamples": np.inf}
     for differences in (rng.normal(0.8, 1, n), rng.integers(-2, 4, n).astype(float)):
         found = stats.sign_flip(differences)
-        expected = (
-            oracle.permutation_test(
-                (differences,), np.mean, permutation_type="samples", n_resamples=np.inf, axis=-1
-            )
-            if n > 1
-            else None
-        )
-        assert found.p == pytest.approx(expected.pvalue if expected else 1.0)
+        expected = oracle.permutation_test((differences,), np.mean, axis=-1, **every)
+        assert found.p == pytest.approx(expected.pvalue)
         assert found.floor == 2 / 2**n
 
 
@@ -140,14 +134,8 @@ def test_sign_flips_reach_their_floor_and_end_at_twenty_seeds():
     assert stats.sign_flip([0.1 + 0.2, -0.3]).p == 1  # but for rounding the mean is 0
     assert stats.sign_flip(np.ones(20)).p == 2 / 2**20
     assert stats.sign_flip(np.ones(21)) is None
+    assert stats.sign_flip([0.7]) == (1, 1, True)
     assert stats.sign_flip([]) is None
-
-
-def test_sign_flips_keep_their_size_without_normality():
-    y = np.random.default_rng(29).standard_t(1, (4000, 6))
-    p = np.array([stats.sign_flip(row).p for row in y])
-    for level in (2 / 64, 0.125, 0.25):
-        assert (p <= level).mean() == pytest.approx(level, abs=4 * math.sqrt(level / 4000))
 
 
 def test_gains_have_their_sign_flip():
@@ -171,11 +159,6 @@ def test_fishers_test_is_scipys_and_its_floor_the_least_of_all_tables():
             assert found.p == pytest.approx(p, rel=1e-9)
             assert found.floor == pytest.approx(min(expected.values()), rel=1e-9)
             assert found.tested == (min(n, m) >= 4)
-
-
-def test_three_against_none_of_three_is_reported_not_tested():
-    assert stats.fisher(3, 3, 0, 3) == (pytest.approx(0.1), pytest.approx(0.1), False)
-    assert stats.fisher(4, 4, 0, 4) == (pytest.approx(2 / 70), pytest.approx(2 / 70), True)
 
 
 def by_enumeration(x, y):
@@ -252,13 +235,10 @@ def test_agreement_with_a_published_gain(low, high, published, word):
 def test_a_published_gain_has_the_interval_of_its_standard_errors():
     """Dual PatchNorm, Table 1: S/16 78.6 +- 0.32 and 79.7 +- 0.20, three trainings each."""
     found = stats.welch_of_means(79.7, 0.20, 78.6, 0.32, 3)
-    assert (found.mean, found.high - found.mean) == (
-        pytest.approx(1.1),
-        pytest.approx(1.13, abs=5e-3),
-    )
-    test = oracle.ttest_ind_from_stats(
-        79.7, 0.20 * math.sqrt(3), 3, 78.6, 0.32 * math.sqrt(3), 3, equal_var=False
-    )
+    assert found.mean == pytest.approx(1.1)
+    assert found.high - found.mean == pytest.approx(1.13, abs=5e-3)
+    sds = 0.20 * math.sqrt(3), 0.32 * math.sqrt(3)
+    test = oracle.ttest_ind_from_stats(79.7, sds[0], 3, 78.6, sds[1], 3, equal_var=False)
     zero_at = stats.welch_of_means(79.7, 0.20, 78.6, 0.32, 3, alpha=test.pvalue)
     assert zero_at.low == pytest.approx(0, abs=1e-9)
     assert found.sd / math.sqrt(found.n) == pytest.approx(math.hypot(0.2, 0.32))

@@ -138,13 +138,9 @@ CPU, NOWHERE = torch.device("cpu"), Path("nowhere")
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """The user's folder, with `mine.py`; what is loaded from it is forgotten after."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "mine.py").write_text(SOURCE)
-    yield tmp_path
-    sys.modules.pop("mine", None)
+def folder(users) -> Path:
+    """The user's folder, with `mine.py`."""
+    return users({"mine.py": SOURCE})
 
 
 def with_own(kind: str, cls: str, changes=None, **settings):
@@ -188,23 +184,22 @@ def told(run, baseline):
     ],
 )
 def test_a_wrong_shape_is_told_where_the_class_gives_it(folder, kind, cls, settings, said, mark):
-    with pytest.raises(UserError, match=f"^{kind}: mine:{cls}: forward gives {said}") as told:
+    place = rf"\({folder / 'mine.py'}, line {begins(mark)}\)$"
+    with pytest.raises(UserError, match=f"^{kind}: mine:{cls}: forward gives {said}.*{place}"):
         describe(with_own(kind, cls, **settings))
-    place, number = re.search(r"\((\S+), line (\d+)\)$", str(told.value)).groups()
-    assert place == str(folder / "mine.py")
-    assert number == str(max(n for n in _forwards() if n < line(f"# {mark}")))
 
 
-def _forwards() -> list[int]:
-    return [n for n, each in enumerate(SOURCE.splitlines(), 1) if "def forward" in each]
+def begins(mark: str) -> int:
+    """The line of SOURCE with the `forward` that has this comment."""
+    lines = SOURCE.splitlines()[: line(f"# {mark}")]
+    return max(n for n, each in enumerate(lines, 1) if "def forward" in each)
 
 
 def test_an_error_of_the_backward_pass_names_the_users_file(folder):
     """It comes through no line of the user's: torch raises it when forward is long over."""
     run = with_own("norm", "InPlace")
     describe(run)
-    begins = max(n for n in _forwards() if n < line("# in place"))
-    place = f"{folder / 'mine.py'}, line {begins}"
+    place = f"{folder / 'mine.py'}, line {begins('in place')}"
     with (
         pytest.raises(UserError, match=rf"^norm: mine:InPlace: RuntimeError: .*\({place}\)$"),
         blame(*by_path(run)),
@@ -348,22 +343,19 @@ def asked(folder):
         found = rehearsals.rehearsed(plan, store, launcher, sizes, own_only=own_only)
         return list(found.warnings), len(rows)
 
-    find.folder = folder
     return find
 
 
-def test_a_row_is_tried_once(asked):
+def test_a_row_is_tried_once(folder, asked):
     words = ("norm=identity,mine:Pass",)
     first, rows = asked(*words)
-    assert len(first) == 2
-    assert rows == 2
+    assert (len(first), rows) == (2, 2)
     assert asked(*words) == (first, 0)
     assert asked(*words, "seeds=5") == (first, 0)
     # The class declares its version, so its runs keep their ids; what was told is told anew.
-    with open(asked.folder / "mine.py", "a") as file:
-        file.write("\n# edited\n")
+    (folder / "mine.py").write_text(f"{SOURCE}\n# edited\n")
     assert asked(*words)[1] == 1
-    (asked.folder / "runs" / "cache" / "rehearsed.json").write_text('{"seal": "torn')
+    (folder / "runs" / "cache" / "rehearsed.json").write_text('{"seal": "torn')
     assert asked(*words) == (first, 2)
 
 
@@ -404,10 +396,9 @@ def test_a_stem_that_adds_tokens_is_as_registers_are(folder, pool):
         hooks = [hook for probe in probes for hook in probe.hooks()]
         with torch.inference_mode():
             logits = model(images)
-        seen.append([logits, *(probe.arrays(1) for probe in probes)])
+        norms, distances = (probe.arrays(1) for probe in probes)
+        seen.append([logits.tolist(), norms["norms"].tolist(), distances["distance"].tolist()])
         for hook in hooks:
             hook.remove()
-    assert torch.equal(seen[0][0], seen[1][0])
-    assert seen[0][1]["norms"].tolist() == seen[1][1]["norms"].tolist()
-    assert seen[0][2]["distance"].tolist() == seen[1][2]["distance"].tolist()
+    assert seen[0] == seen[1]
     assert describe(theirs)["multiply_adds"] == describe(ours)["multiply_adds"]

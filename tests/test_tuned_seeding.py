@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from conftest import Shell
 from test_kill import disturb
-from test_seeding import declared
+from test_seeding import declared, seeds_given
 
-from ablate.analysis import stats
 from ablate.analysis.seeding import Seeding
 from ablate.api import training
 from ablate.planning.cell import FIRST_TUNING_SEED
@@ -96,23 +95,12 @@ def given(plan):
     return {cell.row: len(cell.seeds) for cell in plan.cells}
 
 
-def expected(y):
-    """How many seeds each row is given, by the pure function."""
-    method = stats.Sequential(LOOKS, 1, contrasts=2, spread="paired")
-    state, found = stats.before_looks(3), dict.fromkeys(ROWS, 5)
-    for number, n in enumerate(LOOKS):
-        for row in (0, *np.flatnonzero(state.active)) if state.active.any() else ():
-            found[ROWS[row]] = n
-        _, state = stats.take_look(y[:, :n], number, state, method)
-    return found
-
-
 def test_each_seed_that_a_look_gives_out_brings_a_search_of_its_own(planned, tmp_path):
     plan = planned()
     for seed in (0, 1, 2, 6):
         results = Planted(seed)
         found = results.drive(plan, tmp_path, first)
-        assert given(found) == expected(results.y)
+        assert given(found) == seeds_given(results.y, ROWS, 1)
         assert given(found)["asleep"] == 5
         assert found.to_come == 0
         for cell in found.cells:
@@ -194,19 +182,16 @@ SEARCH = "tune: {space: {optim.lr: {choices: [3e-3, 1e-2]}}, sampler: grid, at: 
         (f"{PARENTS}, {SEARCH}}}}}", 2 * 4 + 2 + 20),
     ],
 )
-def test_hours_of_a_seed_count_its_search_and_its_parent(tmp_path, sections, epochs):
+def test_hours_of_a_seed_count_its_search_and_its_parent(shell, sections, epochs):
     """On hardware that is not here: an image costs the same in every training of a model that is
     so large that the starts of its runs take less than 2 % of the time."""
-    shell = Shell(tmp_path)
     looks = "seed: 0" not in sections  # which don't go with one parent for all
     base = "{recipe: quick, data: digits, model.arch: L/1, model.depth: 48, train.epochs: 4}"
     seeds = "until: {looks: [5, 9], margin: 1}" if looks else "seeds: 9"
     rows = "variants: [{plain: {}}, {DPN: {optim.b2: 0.9}}]"
-    declared(tmp_path, f"base: {base}\n{rows}\n{seeds}\n{sections}\n")
-    words = () if looks else ("--detect", "1")
-    words = ("launcher=inline", *words)
-    told = shell("plan", "few", *words, "--on", "t4:1", "--spread", "1", "--format", "json").out
-    tree = json.loads(told)
+    declared(shell.folder, f"base: {base}\n{rows}\n{seeds}\n{sections}\n")
+    words = ("launcher=inline", *(() if looks else ("--detect", "1")), "--on", "t4:1")
+    tree = json.loads(shell("plan", "few", *words, "--spread", "1", "--format", "json").out)
     if looks:
         hours = tree["until"]["most"]["device_hours"] / 9
     else:
@@ -216,11 +201,9 @@ def test_hours_of_a_seed_count_its_search_and_its_parent(tmp_path, sections, epo
 
 
 def test_a_search_that_was_declared_otherwise_is_a_changed_analysis(planned):
-    plan, other = planned(), planned("tune.seed=1")
-    assert looks.changes(look(plan), look(other)) == ["tune: other searches"]
-    fixed = FILE.replace(UNTIL, "seeds: 3")
-    plan, other = planned(text=fixed), planned("tune.seed=1", text=fixed)
-    assert looks.changes(look(plan), look(other)) == ["tune: other searches"]
+    for text in (FILE, FILE.replace(UNTIL, "seeds: 3")):
+        plan, other = planned(text=text), planned("tune.seed=1", text=text)
+        assert looks.changes(look(plan), look(other)) == ["tune: other searches"]
     based = planned(text=FILE.replace("train.epochs: 2,", "train.epochs: 3,"))
     assert looks.changes(look(planned()), look(based)) == ["what is trained: plain, DPN, asleep"]
 

@@ -62,6 +62,7 @@ def test_codes_and_texts_are_those_of_the_runtime_that_torch_uses():
     assert said == {code: text for code, (text, _) in CODES.items()}
 
 
+BUILT = "Torch not compiled with CUDA enabled"
 TEXTS = [
     ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", OOM),
     ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", OOM),
@@ -96,10 +97,8 @@ def test_errors_that_this_torch_raises_itself():
         with pytest.raises(AssertionError) as built:
             torch.ones(1, device="cuda")
         assert whose(built.value, "cuda") == NO_DEVICE
-        assert line(built.value) == (
-            "AssertionError: Torch not compiled with CUDA enabled; install a CUDA build of torch, "
-            "or give launcher.devices=cpu"
-        )
+        told = f"{BUILT}; install a CUDA build of torch, or give launcher.devices=cpu"
+        assert line(built.value) == f"AssertionError: {told}"
         assert whose(built.value, "cpu") == FAILED  # a class of the user's own asked for one
 
 
@@ -110,14 +109,8 @@ def test_what_no_row_knows_is_the_runs_or_the_devices_that_raised_it():
 
 
 def test_every_row_of_the_table_is_reached():
-    reached = {
-        faults.fault(error)
-        for error in (
-            *(RuntimeError(f"CUDA error: {text}") for text, _ in CODES.values()),
-            *(RuntimeError(text) for text, _ in TEXTS),
-            *(MemoryError(), torch.OutOfMemoryError("CUDA")),
-            AssertionError("Torch not compiled with CUDA enabled"),
-        )
-    }
+    texts = [f"CUDA error: {text}" for text, _ in CODES.values()] + [text for text, _ in TEXTS]
+    others = MemoryError(), torch.OutOfMemoryError("CUDA"), AssertionError(BUILT)
+    reached = {faults.fault(error) for error in (*map(RuntimeError, texts), *others)}
     assert reached - {None} == set(FAULTS)
     assert {row.whose for row in FAULTS} == {OOM, LOST, NO_DEVICE, FAILED}

@@ -3,7 +3,9 @@ columns, counts at a line's end, averages over groups; and how columns map to pu
 
 import csv
 import json
+from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,6 +38,8 @@ LAID_OUT = {
     "T4": {"": ["220k", "1.1M"]},
     "T5": {"": ["1/16", "1/8", "1/4", "1/2", "1"]},
 }
+with open(paper.FILE, newline="") as file:
+    PRINTED = [*csv.DictReader(file)]
 RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹˒"
 
 
@@ -56,8 +60,7 @@ def grids(text):
 
 @pytest.mark.parametrize("name", LAID_OUT)
 def test_a_published_table_is_laid_out_as_in_the_paper(name):
-    with open(paper.FILE, newline="") as file:
-        printed = [row for row in csv.DictReader(file) if row["table"] == name]
+    printed = [row for row in PRINTED if row["table"] == name]
     made = grids(render(read_published(name), "md", show=SHOW))
     assert len(made) == len(LAID_OUT[name])
     archs = [*dict.fromkeys(row["arch"] for row in printed)]
@@ -73,37 +76,25 @@ def test_a_published_table_is_laid_out_as_in_the_paper(name):
             cells = {}
             for variant in ("base", "dpn"):
                 of, values[arch, variant] = np.split(values[arch, variant], [len(headings)])
-                cells[variant] = [float(value) for value in of[:, 0]]
+                cells[variant] = of[:, 0].astype(float)
                 assert next(lines)[:-1] == [variant, *of[:, 1]]
-            gains = np.subtract(cells["dpn"], cells["base"])
+            gains = cells["dpn"] - cells["base"]
             assert next(lines)[:-1] == ["gain", *(f"{gain:+.2f}" for gain in gains)]
         assert next(lines, None) is None
     assert not any(map(len, values.values()))  # all of it
 
 
 def test_the_counts_are_those_of_the_papers_text():
-    counts = [
-        (grid[place][-1], grid[0][1])
-        for grid in grids(render(read_published("T3"), "md", show=SHOW))
-        for place in (3, 7)
+    def counts(name, **how):
+        made = grids(render(read_published(name), "md", **how))
+        return [grid[place][-1] for grid in made for place in (3, 7)]  # B/32, B/16
+
+    assert counts("T3", show=SHOW) == [
+        *("above in 7 of 7", "above in 6 of 7"),  # "Sun397 is the only Natural drop
+        *("above in 3 of 4", "above in 1 of 4"),  # "improves 1 of 4"
+        *("above in 5 of 8", "above in 5 of 8"),
     ]
-    assert counts == [
-        ("above in 7 of 7", "Caltech101"),  # B/32
-        ("above in 6 of 7", "Caltech101"),  # B/16: "Sun397 is the only Natural drop"
-        ("above in 3 of 4", "Camelyon"),
-        ("above in 1 of 4", "Camelyon"),  # B/16: "improves 1 of 4"
-        ("above in 5 of 8", "Clevr-Count"),
-        ("above in 5 of 8", "Clevr-Count"),
-    ]
-    natural = grids(render(read_published("T3"), "md", show=SHOW))[0]
-    assert [h for h, gain in zip(natural[0], natural[4], strict=True) if gain[:1] == "-"] == []
-    assert [h for h, gain in zip(natural[0], natural[8], strict=True) if gain[:1] == "-"] == [
-        "Sun397"
-    ]
-    told = [
-        grid[place][-1] for grid in grids(render(read_published("T2R"), "md")) for place in (3, 7)
-    ]
-    assert told == ["helps in 3 of 4", "helps in 3 of 4"]
+    assert counts("T2R") == ["helps in 3 of 4", "helps in 3 of 4"]
 
 
 def test_of_groups_the_mean_gain_of_each_is_said_and_the_regime_once():
@@ -130,28 +121,30 @@ def test_a_footnote_stands_where_it_is_of_all_below():
 
 
 def test_the_long_table_is_asked_for_and_each_says_where_the_other_is(shell):
-    assert "`ablate table paper:T5 --no-wide` shows n" in shell("table", "paper:T5").out
-    long = shell("table", "paper:T5", "--no-wide").out
+    def table(*words, code=0):
+        done = shell("table", "paper:T5", *words, code=code)
+        return done.err if code else done.out
+
+    assert "`ablate table paper:T5 --no-wide` shows n" in table()
+    long = table("--no-wide")
     assert "| dpn | 28.0 ± 0.21 | +0.70 [+0.48, +0.92] | **+0.70 [+0.20, +1.20]** | 10 |" in long
     assert "--no-wide" not in long
     assert "| *S/16+* |" in shell("table", "paper:T1L", "--wide").out
-    told = shell("table", "paper:T5", "--wide", "--transpose", code=2).err
+    told = table("--wide", "--transpose", code=2)
     assert told == "ablate: --wide: its columns are not variants; leave --transpose out\n"
-    assert "add gain, or --no-wide" in shell("table", "paper:T5", "--show", "n", code=2).err
-    assert "| printed | 27.3 ± 0.09 |" in shell("table", "paper:T5", "--transpose").out
+    assert "add gain, or --no-wide" in table("--show", "n", code=2)
+    assert "| printed | 27.3 ± 0.09 |" in table("--transpose")
 
 
 def test_eighty_columns_hold_every_number():
     text = text_of(read_published("T3"), "rich", show=SHOW, width=80)
     assert max(map(len, text.splitlines()[:100])) <= 80
-    with open(paper.FILE, newline="") as file:
-        values = [row["value"] for row in csv.DictReader(file) if row["table"] == "T3"]
-    words = text.split()
-    assert all(words.count(value) >= values.count(value) for value in values)
+    values = [row["value"] for row in PRINTED if row["table"] == "T3"]
+    assert not Counter(values) - Counter(text.split())
     assert text.count("above in") == 6
-    wider = text_of(read_published("T3"), "rich", show=SHOW, width=120)
-    assert max(map(len, wider.splitlines()[:50])) <= 120
-    assert all(wider.splitlines().count(group) == 1 for group in LAID_OUT["T3"])  # in one piece
+    wider = text_of(read_published("T3"), "rich", show=SHOW, width=120).splitlines()
+    assert max(map(len, wider[:50])) <= 120
+    assert all(wider.count(group) == 1 for group in LAID_OUT["T3"])  # in one piece
 
 
 # --- A sweep with groups ------------------------------------------------------------------------
@@ -175,13 +168,12 @@ GROUPS = (
 def grouped(groups=GROUPS, **analysis):
     plan = make_plan(["vit", "dpn"], tuple(GAINS), **analysis)
     columns = tuple(Column(label, {"model.arch": label.split(", ")[1]}) for label in GAINS)
-    plan = replace(plan, columns=columns, groups=groups)
     results = {
         run: finished(0.7 + 0.01 * GAINS[cell.column][seed] * (cell.row == "dpn"))
         for cell in plan.cells
         for seed, run in cell.ids.items()
     }
-    return plan, results
+    return replace(plan, columns=columns, groups=groups), results
 
 
 def test_a_sweep_with_groups_is_a_grid_for_each_with_counts_of_verdicts():
@@ -225,12 +217,15 @@ def test_without_verdicts_means_are_counted():
     assert found[1][-1] == ["runs", "1/3 missing", ""]
     assert "by however little" in render(table, "md")
     of = {e.column: e for e in table.entries if e.row == "dpn"}
-    assert wins(table, [of[column] for column in GAINS]) == "above in 5 of 6"
     lost = replace(of["pets, S/4"], gain=None)
-    assert wins(table, [lost, of["svhn, S/4"]]) == "above in 0 of 2 (no gain in 1)"
-    assert wins(table, [lost]) == ""
-    level = stats.Estimate(0.0, None, None, 2)
-    assert wins(table, [replace(lost, gain=level)]) == "above in 0 of 1"
+    level = replace(lost, gain=stats.Estimate(0.0, None, None, 2))
+    for several, said in (
+        ([*of.values()], "above in 5 of 6"),
+        ([lost, of["svhn, S/4"]], "above in 0 of 2 (no gain in 1)"),
+        ([lost], ""),
+        ([level], "above in 0 of 1"),
+    ):
+        assert wins(table, several) == said
     less = tabulate(grouped(metric="loss")[0], results)  # 1 - top-1: as much lower
     assert wins(less, [e for e in less.entries if e.row == "dpn"]) == "below in 5 of 6"
 
@@ -245,17 +240,14 @@ def test_a_diverged_run_is_shown_and_has_no_verdict():
 
 def test_another_set_is_a_column_beside_its_own_in_the_same_group():
     plan, results = grouped()
-    other = {"name": "dark", "classes": 10}
-    tested = {**SPEC, "data": {**SPEC["data"], "name": "x"}, "eval": {"also": [other]}}
+    also = [{"name": "dark", "classes": 10}]
+    tested = {**SPEC, "data": {**SPEC["data"], "name": "x"}, "eval": {"also": also}}
     plan = replace(plan, cells=tuple(replace(cell, spec=tested) for cell in plan.cells))
-    dark = {
-        run: {**result, "also": {"dark": finished(result["test"]["top1"] / 2)}}
-        for run, result in results.items()
-    }
-    natural, made, *_ = grids(render(tabulate(plan, dark), "md"))
+    for result in results.values():
+        result["also"] = {"dark": finished(result["test"]["top1"] / 2)}
+    natural, made, *_ = grids(render(tabulate(plan, results), "md"))
     assert natural[0][1:-1] == ["Pets", "Pets on dark", "svhn", "svhn on dark"]
-    assert natural[3][1:-1] == ["72.00", "36.00", "69.00", "34.50"]
-    assert natural[3][-1] == "helps in 2 of 4 (hurts in 2)"
+    assert natural[3][1:] == ["72.00", "36.00", "69.00", "34.50", "helps in 2 of 4 (hurts in 2)"]
     assert made[0][1:-1] == ["dmlab", "dmlab on dark"]
 
 
@@ -305,26 +297,21 @@ def test_programs_get_the_group_of_each_column():
 
 
 def test_a_heading_is_the_label_without_the_architecture():
-    def places(**columns):
-        made = [Column(label, settings) for label, settings in columns.items()]
-        return {label: (p.arch, p.heading) for label, p in wide_places(made).items()}
-
-    arch = {"model.arch": "B/32"}
-    assert places(**{"DTD, B/32": arch, "B/32, 220k, 384": arch, "B/32": arch}) == {
-        "DTD, B/32": ("B/32", "DTD"),
-        "B/32, 220k, 384": ("B/32", "220k, 384"),
-        "B/32": ("B/32", ""),
-    }
-    depth = {"model.depth": 2, **arch}
-    assert places(**{"2 · B/32": depth}) == {"2 · B/32": ("B/32", "model.depth=2")}
-    assert places(small=arch, **{"1/8": {"data.fraction": 0.125}}) == {
-        "small": ("B/32", "small"),
-        "1/8": ("", "1/8"),
-    }
-    assert places(**{"x, B/32": arch, "B/32, x": arch}) == {  # of one place
-        "x, B/32": ("B/32", "x, B/32"),
-        "B/32, x": ("B/32", "B/32, x"),
-    }
+    arch, fraction = {"model.arch": "B/32"}, {"data.fraction": 0.125}
+    for columns, expected in (
+        (
+            {"DTD, B/32": arch, "B/32, 220k, 384": arch, "B/32": arch},
+            [("B/32", "DTD"), ("B/32", "220k, 384"), ("B/32", "")],
+        ),
+        ({"2 · B/32": {"model.depth": 2, **arch}}, [("B/32", "model.depth=2")]),
+        ({"small": arch, "1/8": fraction}, [("B/32", "small"), ("", "1/8")]),
+        (  # of one place
+            {"x, B/32": arch, "B/32, x": arch},
+            [("B/32", "x, B/32"), ("B/32", "B/32, x")],
+        ),
+    ):
+        places = wide_places([Column(*column) for column in columns.items()])
+        assert [(places[label].arch, places[label].heading) for label in columns] == expected
 
 
 # --- The sweep file -----------------------------------------------------------------------------
@@ -406,12 +393,12 @@ def test_38_columns_map_themselves_by_their_data(tmp_path):
         assert found["dpn", f"{data}, B/16"].column == f"{theirs} (B/16)"
     assert {beside.differs[:12] for beside in found.values()} == {"ours 800/200"}
     results = {
-        run: finished(0.6 + 0.01 * (cell.row == "dpn") + 0.0001 * seed * (cell.row == "dpn"))
+        run: finished(0.6 + (0.01 + 0.0001 * seed) * (cell.row == "dpn"))
         for cell in plan.cells
         for seed, run in cell.ids.items()
     }
     text = render(tabulate(plan, results, paper=found), "md", show=("gain", "paper"), wide=True)
-    [grid] = grids(text)[:1]
+    grid = grids(text)[0]
     assert grid[5][:3] == ["DPN T3", "Caltech101: 87.7, +0.6", "CIFAR-100: 58.1, +4.4"]
     assert (grid[6][0], grid[6][1]) == ("direction", "same")
     assert grid[6][published.index("Retinopathy") + 1] == "opposite"
@@ -439,29 +426,26 @@ def test_a_column_maps_by_its_heading_too(tmp_path):
         column_of("1.1M, 384, L/16", "L/16", "cifar10", "T2R")
 
 
-RECIPE = {"recipe": "quick", "data": "digits", "data.size": 32}
-
-
-def test_a_rate_that_both_searched_is_no_difference(tmp_path, monkeypatch):
+def test_a_rate_that_both_searched_is_no_difference(here, monkeypatch):
     regime = "VTAB-1k finetune from imagenet1k 2500 steps bs512"
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(paper.RECIPES, regime, RECIPE)
+    recipe = {"recipe": "quick", "data": "digits", "data.size": 32}
+    monkeypatch.setitem(paper.RECIPES, regime, recipe)
     monkeypatch.setitem(paper.DATA, "vtab-natural/DTD", "mnist5k->digits")
-    (tmp_path / "x.yaml").write_text("""\
+    Path("x.yaml").write_text("""\
 base: {recipe: quick, data: digits, data.size: 32}
 from: {recipe: quick, data: mnist5k, data.size: 32}
 across: [{"DTD, B/16": {model.arch: B/16}}]
 variants: [{a: {}}, {b: {stem: dpn}}]
 paper: {table: T3, rows: {a: base, b: dpn}}
 """)
-    plan = make_real(["x.yaml"], store=tmp_path)[0]
+    plan = make_real(["x.yaml"], store=here)[0]
 
     def differs(**chosen):
         cells = []
         for cell in plan.cells:
             spec = {**cell.spec, "optim": {**cell.spec["optim"], "lr": 0.5}}
             cells.append(replace(cell, spec=spec, specs=(spec,), **chosen))
-        found = paper.beside(replace(plan, cells=tuple(cells)), tmp_path)
+        found = paper.beside(replace(plan, cells=tuple(cells)), here)
         assert {beside.column for beside in found.values()} == {"DTD (B/16)"}
         return {beside.differs for beside in found.values()}
 
