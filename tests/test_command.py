@@ -174,6 +174,20 @@ def test_the_last_match_on_the_output_is_the_result(toy, shell):
     assert [each["test"] for each in results(toy).values()] == [{"acc": 2.0}]
 
 
+def test_a_step_that_is_written_again_counts_as_it_was_last(toy, shell):
+    (toy / "train.py").write_text(
+        "import json, sys\n"
+        "rows = ['step,loss', '1,0.9', '2,0.8', '2,0.7', '3,0.6']\n"
+        "open(f'{sys.argv[1]}/log.csv', 'w').write('\\n'.join(rows))\n"
+        "json.dump({'loss': 0.5}, open(f'{sys.argv[1]}/result.json', 'w'))"
+    )
+    declare(toy, "keys", command=["python", "train.py", "{folder}"])
+    shell("sweep", "one", INLINE, "seeds=1")
+    [log] = toy.glob("runs/runs/*/metrics.jsonl")
+    lines = [(line["step"], line["val_loss"]) for line in curve(log) if "val_loss" in line]
+    assert lines == [(1, 0.9), (2, 0.7), (3, 0.6)]
+
+
 MARKS = """
 import json, sys
 import numpy as np

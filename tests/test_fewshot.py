@@ -98,6 +98,19 @@ def test_the_classes_are_those_of_scikit_learn_s_regression(rows, width):
     assert same.double().mean() > 0.99  # but for the 1e-5 of a deviation
 
 
+def test_the_constant_is_as_good_as_not_penalised():
+    """scikit-learn penalises no intercept."""
+    labels = np.array([0] * 6 + [1, 2])
+    known = features(8, 1500)
+    shares = np.linspace(0, 1, 400)[:, None]  # from the mean of all rows to one of them
+    others = known.mean(0) + shares * (known[np.arange(400) % 8] - known.mean(0))
+    x, z = (part[:, :-1] for part in padded(known, others))
+    expected = Ridge(alpha=1024).fit(x, 2 * np.eye(3)[labels] - 1).predict(z).argmax(1)
+    assert set(expected) == {0, 1, 2}
+    found = classify(*map(torch.from_numpy, (known, labels, others)), 3).numpy()
+    assert np.mean(found == expected) > 0.98
+
+
 def test_of_equal_scores_the_first_class_counts():
     known, labels = torch.ones(12, 3).double(), torch.arange(12) % 4
     assert classify(known, labels, torch.ones(5, 3).double(), 4).tolist() == [0] * 5
