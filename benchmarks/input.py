@@ -41,7 +41,7 @@ from PIL import Image, ImageOps
 from step import as_a_worker, let_timm_load
 from torch.utils.data import DataLoader, Dataset
 
-from ablate.data import cache, source
+from ablate.data import batches, cache, source
 from ablate.data.augment import randaugment
 from ablate.data.batches import Batches, evaluation_batches
 from ablate.data.draws import Draws
@@ -269,7 +269,7 @@ def whole_pictures(rounds: int) -> None:
         for kept, found in cached.items():
             print(f"{kept}: {found.bytes / sum(found.counts.values()) / 1000:.0f} kB an image")
         splits = {kept: found.split("train") for kept, found in cached.items()}
-        batches = {
+        sets = {
             "AugReg's, squares": ("decoded", tf, None, 1),
             "AugReg's, files": ("encoded", tf, "tf", 1),
             "AugReg's, files, 2 threads": ("encoded", tf, "tf", 2),
@@ -288,7 +288,7 @@ def whole_pictures(rounds: int) -> None:
                     seconds = (time.process_time() - busy) / images
                     spent.setdefault(name, []).append(1000 * seconds)
 
-            for name, (kept, spec, whole, threads) in batches.items():
+            for name, (kept, spec, whole, threads) in sets.items():
                 batches.gathering_threads = lambda device, n=threads: n
                 made = Batches(splits[kept], BATCH, spec, Draws(turn), ImageView(224, whole=whole))
                 timed(name, lambda m=made: sum(len(m.at(n)[1]) for n in range(m.steps_per_epoch)))
