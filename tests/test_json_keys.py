@@ -19,7 +19,7 @@ from test_null_tables import sow
 from test_pair import A, B
 from test_pair import sown as one_of_two
 from test_table import tabulate
-from test_tune import asked, declared, simulate
+from test_tune import declared, simulate
 from test_wide import grouped
 
 from ablate.analysis import across, paper, stats
@@ -28,7 +28,9 @@ from ablate.analysis.table import Table
 from ablate.cli.printing import JSON_VERSION
 from ablate.planning import cell
 from ablate.planning.cell import PlannedRun
+from ablate.planning.expand import plan as make_plan
 from ablate.planning.plan import Plan
+from ablate.planning.search import Search
 from ablate.report import pair, trees, trials
 from ablate.report.formats import tidy
 from ablate.report.status import SweepView
@@ -210,7 +212,7 @@ def documents(said, folder: Path) -> typing.Iterator[tuple[str, Any]]:
     (first, one), (second, other) = one_of_two("a", A), one_of_two("b", B)
     made = pair.pair((one, other), (first, second))
     yield "table A B", printed(pair.tree(made, list(map(tidy.tree, made.tables))))
-    begun = asked(folder)
+    begun = Search(make_plan(["lr"], store=folder / "runs")[0]).grow({}.get, lambda _: [])
     searched, ended = simulate(begun)
     for state in (begun, searched):
         yield "trials", printed(trials.tree(state, trials.list_trials(state, {})))
