@@ -158,6 +158,21 @@ def test_two_stores_that_drove_it_make_one_plan_with_the_seeds_of_both(planned, 
         assert (again.cells, again.trials) == (whole.cells, whole.trials)
 
 
+def test_of_two_stores_that_gave_seeds_to_other_rows_each_row_has_those_of_both(planned, tmp_path):
+    whole = Planted(6).drive(planned(), tmp_path, first)
+    most = max(len(cell.seeds) for cell in whole.cells)
+    long = [n for n, cell in enumerate(whole.cells) if len(cell.seeds) == most]
+
+    def without(number: int) -> Plan:
+        cells = [*whole.cells]
+        cells[number] = dataclasses.replace(cells[number], seeds=cells[number].seeds[:5])
+        return dataclasses.replace(whole, cells=tuple(cells))
+
+    one, other = without(long[0]), without(long[-1])
+    assert given(one) != given(whole) != given(other)
+    assert given(unite(one, other)) == given(unite(other, one)) == given(whole)
+
+
 def test_searches_have_their_size_by_the_seeds_of_the_first_look(planned):
     grid = "choices: [3e-3, 1e-2]}}\n  sampler: grid"
     text = FILE.replace(grid, "log: [1e-3, 1e-1]}}\n  trials: 30")
