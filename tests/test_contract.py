@@ -20,7 +20,7 @@ from conftest import Shell
 
 from ablate.audit import export
 from ablate.planning import compose, templates
-from ablate.planning.analysis_keys import read
+from ablate.planning.analysis_keys import read_own_metric
 from ablate.shared import parts, spec
 from ablate.shared.errors import UserError
 from ablate.shared.trainer import any_run
@@ -190,7 +190,7 @@ def resolve(new: str, *words: str) -> tuple[dict, str]:
 def identity(new: str) -> str:
     """The run's id; of a metric, which is none of a run's, its version."""
     if new == "metric":
-        return read("own_metric:Part", Path.cwd(), "analysis.metric")["version"]
+        return read_own_metric("own_metric:Part", Path.cwd(), "analysis.metric")["version"]
     return resolve(new)[1]
 
 
@@ -298,9 +298,10 @@ def test_nothing_of_the_users_runs_while_it_is_planned(users):
         write(folder, new, f"open('ran', 'w')\n{TEXTS[new]}")
     code = (
         "import sys; from pathlib import Path; from ablate.planning import compose;"
-        "from ablate.planning.analysis_keys import read; trainer, model, *others = sys.argv[1:];"
+        "from ablate.planning.analysis_keys import read_own_metric;"
+        "trainer, model, *others = sys.argv[1:];"
         "[compose.resolve(words, Path('runs')) for words in ([trainer], [model], others)];"
-        "read('own_metric:Part', Path.cwd(), ''); assert 'torch' not in sys.modules"
+        "read_own_metric('own_metric:Part', Path.cwd(), ''); assert 'torch' not in sys.modules"
     )
     words = [KINDS[new].word for new in ("trainer", "model", *TOGETHER)]
     subprocess.run([sys.executable, "-P", "-c", code, *words], check=True)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from test_table import finished, make_plan, tabulate
 
-from ablate.planning.analysis_keys import is_metric, kept, metric_of, read
+from ablate.planning.analysis_keys import is_metric, metric_of, parse_own_metrics, read_own_metric
 from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError
 from ablate.training.task.classify import evaluate
@@ -42,7 +42,7 @@ def test_predictions_keep_the_true_class_and_the_confidence(kind):
 
 def said(folder: Path, text: str, name="own:f"):
     (folder / "own.py").write_text(text)
-    return read(name, folder, "analysis.metric")
+    return read_own_metric(name, folder, "analysis.metric")
 
 
 def test_a_function_that_says_nothing_is_neutral(tmp_path):
@@ -82,9 +82,9 @@ def test_names(tmp_path, monkeypatch):
     assert is_metric(ECE)
     assert not any(map(is_metric, ("gradnorm:other", "epochs_to:x", "mine", "a.b:c-d", ":f", "a:")))
     monkeypatch.chdir(tmp_path)
-    assert read("numpy:mean", tmp_path, "x")["version"] == f"numpy {np.__version__}"
+    assert read_own_metric("numpy:mean", tmp_path, "x")["version"] == f"numpy {np.__version__}"
     with pytest.raises(UserError, match=r"nowhere:f: no nowhere\.py in .*, and no installed pack"):
-        read("nowhere:f", tmp_path, "analysis.metric")
+        read_own_metric("nowhere:f", tmp_path, "analysis.metric")
 
 
 def test_a_plan_keeps_what_it_says_and_no_other():
@@ -98,7 +98,7 @@ def test_a_plan_keeps_what_it_says_and_no_other():
     unsaid, wrong = {"folder": "/x"}, {**own[ECE], "unit": 1}
     for other in ({"gradnorm:x": own[ECE]}, {ECE: unsaid}, {ECE: wrong}):
         with pytest.raises((ValueError, LookupError)):
-            kept(other)
+            parse_own_metrics(other)
         with pytest.raises(ValueError, match="no plan of a sweep"):
             Plan.from_tree({**tree, "own": other})
     with pytest.raises(ValueError, match="its analysis can't be computed"):

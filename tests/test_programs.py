@@ -114,7 +114,7 @@ def typed(case: Case, folder: Path, copy: Path) -> float:
     env = {**os.environ, command.TAG: str(copy)}
     said = {"check": True, "capture_output": True, "text": True}
     printed = subprocess.run(words, cwd=copy, env=env, **said).stdout
-    command.end(str(copy))
+    command.end_processes(str(copy))
     if case.where.endswith(".json"):
         return float(json.loads((copy / "out" / case.where).read_text())[case.metric])
     return float(re.findall(case.where, printed.replace("\r", "\n"), re.M)[-1])
@@ -139,7 +139,7 @@ def test_a_sweep_of_a_program_has_what_the_program_gives(name, shell, tmp_path):
     assert len({*found.values()}) > 2  # other settings and seeds are others
     assert "nothing wrong" in shell("verify").out
     for run in (shell.folder / "runs" / "runs").iterdir():
-        assert command.of_run(str(run)) == []  # nor a heart that beats
+        assert command.processes_of(str(run)) == []  # nor a heart that beats
 
 
 def test_a_program_that_resumes_by_itself_goes_on(shell):

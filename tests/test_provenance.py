@@ -94,7 +94,7 @@ def test_without_a_repository_or_git_or_an_answer_in_time_there_is_none(
     assert origin(tmp_path / "diffs")["git"] is None
     (tools / "git").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
     (tools / "git").chmod(0o755)
-    monkeypatch.setattr(questions, "LIMIT_S", 0.3)
+    monkeypatch.setattr(questions, "GIT_S", 0.3)
     begun = time.monotonic()
     assert origin(tmp_path / "diffs")["git"] is None
     assert time.monotonic() - begun < 10

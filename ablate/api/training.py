@@ -394,10 +394,10 @@ def origin(diffs: Path) -> dict[str, Any]:
 
 
 def _repository(diffs: Path) -> dict[str, Any] | None:
-    commit = system.ask("rev-parse", "HEAD")
+    commit = system.ask_git("rev-parse", "HEAD")
     if commit is None:
         return None
-    diff = system.ask("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
+    diff = system.ask_git("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
     return {
         "commit": commit.decode().strip(),
         "dirty": None if diff is None else bool(diff),

@@ -18,7 +18,7 @@ from ablate.audit.bundle import Bundle, is_regular, sha256_of
 from ablate.audit.export import RAW, computing_versions, derived_files
 from ablate.audit.lean import note
 from ablate.audit.verify import Verified, remake
-from ablate.planning.analysis_keys import read
+from ablate.planning.analysis_keys import read_own_metric
 from ablate.planning.plan import Plan
 from ablate.report.formats import ENDINGS, OURS
 from ablate.shared.errors import Failure
@@ -109,7 +109,7 @@ def _own(plan: Plan, bundle: Bundle, results: Results, found: Verified) -> None:
     for name in functions(plan):
         said = plan.own[name]
         here = Path.cwd()
-        now = read(name, here, "verify") if file_of(here, name) is not None else said
+        now = read_own_metric(name, here, "verify") if file_of(here, name) is not None else said
         if now["version"] != said["version"] or not now["folder"]:
             found.notes.append(
                 f"{name}: its values are as exported, since its code, version {said['version']}, "

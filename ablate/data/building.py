@@ -33,7 +33,7 @@ import numpy as np
 import PIL
 
 from ablate.data import source
-from ablate.data.picture import Array, Chunk, Line, write
+from ablate.data.picture import Array, Chunk, Line, decode_rows
 from ablate.data.splits import FORMAT, mapped
 from ablate.data.storage import Encoded, Form, Masked, Squares, array_file, arrays
 from ablate.data.stored_set import SPRITES, Source, check_sprite
@@ -467,7 +467,7 @@ def _decode(data: Data, building: Path, progress: Progress, threads: int | None)
         progress(images, total)
         ends: deque[tuple[str, int]] = deque()
         chunks = work.chunks(opened, done.copy(), ends)
-        written = write(chunks, work.form, threads)
+        written = decode_rows(chunks, work.form, threads)
         for number, lines in stack.enter_context(contextlib.closing(written)):
             done.update([ends.popleft()])
             broken += lines

@@ -53,7 +53,7 @@ def prepare(
     """The cache of `data`, built if need be: once, however many processes ask at the same moment.
 
     `progress(done, total)` is called, in images, while it is built here or by somebody else whom
-    we wait for; what it raises ends the call. `threads`: see `picture.write`. A build that
+    we wait for; what it raises ends the call. `threads`: see `picture.decode_rows`. A build that
     was killed is gone on with; one that took less than ten seconds leaves nothing. Raises UserError
     for bad data (see `source`) and for data that changed since `data.fingerprint` was taken, Full
     where the disk is.

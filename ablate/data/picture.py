@@ -323,7 +323,7 @@ Line = tuple[str, list[tuple[int, int]]]  # of an image that can't be read: why,
 Written = tuple[int, list[Line]]  # images of a chunk, those of them that can't be read
 
 
-def write(
+def decode_rows(
     chunks: Iterable[Chunk], target: Target, threads: int | None = None
 ) -> Generator[Written, None, None]:
     """Decode all chunks; yields what came of each when it is written, in order.

@@ -252,11 +252,11 @@ def _kind(feature: Any) -> str:
 def open_captions(data: Data, found: Listing) -> Source:
     """Raises UserError for tables and columns that can't be read, and rows without a text."""
     splits = wanted_splits(data, local_splits(found))
-    names = dataset.classes(found, splits, str(data.text))
+    names = dataset.caption_classes(found, splits, str(data.text))
     numbers = {text: number for number, text in enumerate(names)}
     parts = {}
     for split in splits:
-        own = [numbers[text] for text in dataset.texts(found, split, str(data.text))]
+        own = [numbers[text] for text in dataset.caption_texts(found, split, str(data.text))]
 
         def examples(first: int = 0, split: str = split, own: list[int] = own) -> Iterator[Example]:
             for row, (where, image) in enumerate(_images(data, found, split)):
@@ -273,8 +273,8 @@ def open_captions(data: Data, found: Listing) -> Source:
 def _images(data: Data, found: Listing, split: str) -> Iterator[tuple[str, Any]]:
     """(where it stands, the image: its file, or its bytes) of each row."""
     column, known = data.image or dataset.PATH, frozenset(found.files)
-    for file in dataset.files(found, split):
-        for number, cell in enumerate(dataset.column(file, "data.image", column)):
+    for file in dataset.caption_files(found, split):
+        for number, cell in enumerate(dataset.caption_column(file, "data.image", column)):
             content, path = cell, cell
             if isinstance(cell, dict):
                 content, path = cell.get("bytes"), cell.get("path")

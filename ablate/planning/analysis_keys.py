@@ -48,7 +48,7 @@ def is_own(name: str) -> bool:
     return is_plugin(name) and name.partition(":")[0] not in {*PROBED, CROSSING}
 
 
-def read(name: str, folder: Path, place: str) -> dict[str, Any]:
+def read_own_metric(name: str, folder: Path, place: str) -> dict[str, Any]:
     """What the function says of itself, as plain values, with its folder and its version.
 
     `version`: a hash of its file and of every file of the folder that this imports; of an installed
@@ -78,18 +78,18 @@ def attributes(said: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {name: attribute(name, value, f"{where}: {name}") for name, value in said.items()}
 
 
-def now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str, Said]:
+def own_metrics_now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str, Said]:
     """What those known say of themselves, of these metrics now. One whose file lies neither in
     the folder that we are in nor where it was is as known; a bundle's (`folder`: "") always is."""
     found = dict(known)
     for name in filter(is_own, names):
         said, here = known.get(name), Path.cwd()
         if said is None or said["folder"] is None:
-            found[name] = read(name, here, place)
+            found[name] = read_own_metric(name, here, place)
             continue
         folders = [here, Path(said["folder"])] if said["folder"] else []
         there = next((folder for folder in folders if file_of(folder, name)), None)
-        found[name] = said if there is None else read(name, there, place)
+        found[name] = said if there is None else read_own_metric(name, there, place)
     return found
 
 
@@ -101,8 +101,9 @@ def metric_of(name: str, said: Said) -> Metric:
     return own.metric_of(name, {**said, "how": how}, own=version, probe=probe, on=on)
 
 
-def kept(tree: Any) -> dict[str, dict[str, Any]]:
-    """What a plan's file has of its metrics. Raises ValueError where `read` can't have said it."""
+def parse_own_metrics(tree: Any) -> dict[str, dict[str, Any]]:
+    """What a plan's file has of its metrics. Raises ValueError where `read_own_metric` can't have
+    said it."""
     for name, said in tree.items():
         others = {key: said[key] for key in said if key not in ("folder", "version", "probe")}
         folder, version, probe = said["folder"], said["version"], said.get("probe", "")

@@ -116,7 +116,7 @@ def _read(
     splits = wanted(data, present)
     data = {"classes": None, "test_classes": None, **data}
     if data["classes"] is None:
-        data["classes"] = _counted(data, dataset.classes(found, splits, data["text"]))
+        data["classes"] = _counted(data, dataset.caption_classes(found, splits, data["text"]))
     if data["test_classes"] is None:
         data["test_classes"] = dataset.test_classes(found, data)
     if data["test_classes"] is None:

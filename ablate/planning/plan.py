@@ -61,7 +61,7 @@ class Plan:
     notes: tuple[str, ...] = ()  # what `plan` says beside the table: aliases, ignored excludes
     tune: Tune | None = None
     trials: tuple[Trial, ...] = ()  # asked so far
-    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # see `analysis_keys.read`
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # see `read_own_metric`
     groups: tuple[ColumnGroup, ...] = ()  # of the columns, in their order
     design: Design = field(default_factory=Fixed)  # by which a cell may get more than `seeds`
     # Hashes of the sweep file, of a plan of words {}: see `planning.sweep_file`.
@@ -219,7 +219,7 @@ class Plan:
             if name not in own:
                 own[name] = analysis_keys.number_of(name, *probes[name.partition(":")[0]], place)
             asked.remove(name)
-        own = analysis_keys.now(own, asked, place)
+        own = analysis_keys.own_metrics_now(own, asked, place)
         return replace(self, own=own) if own != self.own else self
 
     @property
@@ -386,7 +386,7 @@ class Plan:
     def _of(cls, tree: Mapping[str, Any]) -> Plan:
         names = [part.name for part in fields(cls) if part.name not in ("design", "changes")]
         parts = {name: tree[name] for name in names} | {"changes": tree.get("changes")}
-        own = analysis_keys.kept(tree["own"])
+        own = analysis_keys.parse_own_metrics(tree["own"])
         plan: Plan = read({**parts, "title": printable(tree["title"]), "own": own}, cls, "")
         return replace(plan, design=design_of(tree))
 

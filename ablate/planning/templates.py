@@ -213,7 +213,7 @@ def declare(command: str, folder: Path) -> Declaration:
         groups = {name: each["choices"] for name, each in declares.items() if "choices" in each}
         several = {name: ",".join(options) for name, options in groups.items() if len(options) > 1}
         key, values = next(iter(several.items()), (key, values))
-    known = system.ask("ls-files", cwd=folder) is not None
+    known = system.ask_git("ls-files", cwd=folder) is not None
     text = YAML.format(
         command=command,
         template=_yaml(" ".join(map(_quoted, template))),

@@ -249,13 +249,13 @@ PATH = "path"  # of the images, where `data.image` names no other column
 _ROWS = 1024  # that are read at once of a parquet file
 
 
-def files(found: Listing, split: str) -> list[Path]:
+def caption_files(found: Listing, split: str) -> list[Path]:
     """The tables of a split, in name order."""
     tables = (file for file in found.files if file.endswith((".csv", ".parquet")))
     return [Path(file) for file in tables if split_of(file) == split]
 
 
-def column(file: Path, key: str, name: str) -> Iterator[Any]:
+def caption_column(file: Path, key: str, name: str) -> Iterator[Any]:
     """The values of a column, row by row. Raises UserError, `key` first, where it is not there, and
     for a file that can't be read."""
     read = _of_parquet if file.suffix == ".parquet" else _of_csv
@@ -293,20 +293,20 @@ def _check(file: Path, key: str, name: str, there: Collection[str]) -> None:
         raise unknown(key, name, there, f"a column of {file}:")
 
 
-def texts(found: Listing, split: str, name: str) -> list[str]:
+def caption_texts(found: Listing, split: str, name: str) -> list[str]:
     """Of each row of a split. Raises UserError, with the row, where there is none."""
     read: list[str] = []
-    for file in files(found, split):
-        for number, text in enumerate(column(file, "data.text", name)):
+    for file in caption_files(found, split):
+        for number, text in enumerate(caption_column(file, "data.text", name)):
             if not isinstance(text, str) or not text.strip():
                 raise UserError(f"data.text: row {number} of {file} has no text")
             read.append(text)
     return read
 
 
-def classes(found: Listing, splits: Iterable[str], name: str) -> list[str]:
+def caption_classes(found: Listing, splits: Iterable[str], name: str) -> list[str]:
     """The texts of these splits, each once, as they first come: a text's place is its class."""
-    each = (texts(found, split, name) for split in splits)
+    each = (caption_texts(found, split, name) for split in splits)
     return [*dict.fromkeys(itertools.chain.from_iterable(each))]
 
 
@@ -315,5 +315,5 @@ def test_classes(found: Listing, data: Mapping[str, Any]) -> int | None:
     if not isinstance(data["test"], str):
         return None
     part = parse_slice("test", data["test"])
-    every = texts(found, part.split, str(data["text"]))
+    every = caption_texts(found, part.split, str(data["text"]))
     return len({every[row] for row in part.rows(len(every))})

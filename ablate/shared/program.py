@@ -282,7 +282,7 @@ def _matching(patterns: Iterable[str], key: str, folder: Path) -> set[str]:
 def _by_git(folder: Path) -> Iterator[str]:
     """The files that git tracks, and those that it would add, logs aside."""
     for options in (("--cached",), ("--others", "--exclude-standard")):
-        listed = system.ask("ls-files", "-z", *options, cwd=folder)
+        listed = system.ask_git("ls-files", "-z", *options, cwd=folder)
         if listed is None:
             raise UserError(
                 f"{TRAINER}.code: missing, and git knows nothing of {folder}; write "

@@ -33,10 +33,10 @@ def installing_package(need: str) -> str:
     return f"pip install -c \"$(ablate doctor --constraints)\" '{need}'"
 
 
-LIMIT_S = 10.0  # a question that takes longer is given up
+GIT_S = 10.0  # a question that takes longer is given up
 
 
-def ask(*words: str, cwd: str | os.PathLike[str] | None = None) -> bytes | None:
+def ask_git(*words: str, cwd: str | os.PathLike[str] | None = None) -> bytes | None:
     """Return git's answer; None outside a repository, without git, or past the limit."""
     try:
         done = subprocess.run(
@@ -44,7 +44,7 @@ def ask(*words: str, cwd: str | os.PathLike[str] | None = None) -> bytes | None:
             cwd=cwd,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=LIMIT_S,
+            timeout=GIT_S,
             env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # we only look
             check=False,
         )

@@ -56,7 +56,7 @@ def machine() -> str:
     return f"{boot} {os.readlink('/proc/self/ns/pid')}"
 
 
-def of_run(folder: str) -> list[int]:
+def processes_of(folder: str) -> list[int]:
     """The processes of that run that live, but for this one: those that have its tag, and all that
     descend from them or from this one."""
     tag = f"{TAG}={folder}".encode()
@@ -78,15 +78,15 @@ def of_run(folder: str) -> list[int]:
 
 def send(folder: str, number: int) -> None:
     """Send a signal to all of them."""
-    for pid in of_run(folder):
+    for pid in processes_of(folder):
         with contextlib.suppress(OSError):
             os.kill(pid, number)
 
 
-def end(folder: str) -> None:
+def end_processes(folder: str) -> None:
     """Kill all of them, until none lives. Raises TimeoutError where some don't die."""
     until = time.monotonic() + DEATH_S
-    while alive := of_run(folder):
+    while alive := processes_of(folder):
         for pid in alive:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -101,7 +101,7 @@ def end(folder: str) -> None:
 def cpu_seconds(folder: str) -> float:
     """What they have computed so far, those that ended not counted."""
     total = 0.0
-    for pid in of_run(folder):
+    for pid in processes_of(folder):
         with contextlib.suppress(OSError, IndexError, ValueError):
             parts = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
             total += sum(map(int, parts[11:13])) / TICKS  # utime, stime: proc_pid_stat(5)
@@ -133,7 +133,7 @@ class Command:
         goes on in another attempt.
         """
         program = of_tree({"trainer": self.run.trainer, "code": self.run.code})
-        end(self.home)
+        end_processes(self.home)
         folder = self._folder()
         check_code(self.run, Path(self.options["cache"]))
         place = {
@@ -238,7 +238,7 @@ class Command:
                 time.sleep(POLL_S)
             return code
         finally:
-            end(self.home)
+            end_processes(self.home)
             self.attempt.note(alive_s=round(time.monotonic() - began, 1))
 
     def _start(self, words: list[str]) -> subprocess.Popen[bytes]:
