@@ -18,6 +18,7 @@ from ablate.running.gpus import GpuSet
 from ablate.running.launchers import Launcher
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import to_json, write_whole
+from ablate.shared.notes import Notes
 from ablate.shared.rundir import EXIT_TAKEN, FAILED, STOPPED, RunDir
 from ablate.store.store import Store
 from ablate.training.attempt import EXIT_STOPPED
@@ -127,14 +128,14 @@ class LauncherContract:
     def test_a_worker_trains_its_run_and_its_end_is_told_once(self, launcher, folder):
         run = folder()
         assert not launcher.alive(run)
-        assert launcher.notes(run) == {}
+        assert not launcher.notes(run)
         launcher.stop(run)  # what does not run: nothing
         launcher.stop(run, now=True)
         assert ended(launcher, run) == 0
         result = run.read_result()
         assert (result["status"], result["step"]) == ("finished", 3)
         assert not launcher.alive(run)
-        assert launcher.notes(run)["slot"] == launcher.slots[0].name
+        assert launcher.notes(run).slot == launcher.slots[0].name
         launcher.stop(run)
         launcher.stop(run, now=True)
         assert launcher.poll(0.05) == {}
@@ -158,7 +159,7 @@ class LauncherContract:
         with (holder := RunDir(run.path).lock).held():
             holder.note(pid=1, phase="somebody else's")
             assert ended(launcher, run) == EXIT_TAKEN
-            assert run.lock.notes() == {"pid": 1, "phase": "somebody else's"}
+            assert run.lock.notes() == Notes(pid=1, phase="somebody else's")
             assert not run.has_result()
         assert ended(launcher, self.again(run)) == 0
 
@@ -167,13 +168,13 @@ class LauncherContract:
         write_whole(run.run, to_json({"spec": {"from": "another world"}}))
         assert ended(launcher, run) == 1
         notes = launcher.notes(run)
-        assert (notes["exit"], launcher.alive(run)) == (FAILED, False)
-        assert notes["error"].startswith("UserError: from: expected a key among")
+        assert (notes.exit, launcher.alive(run)) == (FAILED, False)
+        assert str(notes.error).startswith("UserError: from: expected a key among")
 
 
 def trains(launcher: Launcher, run: RunDir) -> bool:
     launcher.poll()
-    return launcher.alive(run) and launcher.notes(run).get("step", 0) > 0
+    return launcher.alive(run) and (launcher.notes(run).step or 0) > 0
 
 
 class BesideContract(LauncherContract):
@@ -194,7 +195,7 @@ class BesideContract(LauncherContract):
         launcher.stop(run)
         assert end(launcher, run) == [EXIT_STOPPED]
         assert not launcher.alive(run)
-        assert launcher.notes(run)["exit"] == STOPPED
+        assert launcher.notes(run).exit == STOPPED
         assert not run.has_result()
         ((step, _),) = run.checkpoints()
         assert step > 0
@@ -205,9 +206,9 @@ class BesideContract(LauncherContract):
         # Who did not start it, an adopting driver or a reader, has the store's word for it.
         liveness = Store(run.runs.parent).liveness
         until(lambda: liveness.alive(run))
-        noted: dict[str, Any] = {}  # a read beside a write may see none
-        until(lambda: noted.update(liveness.notes(run)) or noted.get("step", 0) >= step)
-        assert noted["slot"] == launcher.slots[-1].name
+        until(lambda: (liveness.notes(run).step or 0) >= step)
+        # A read during a write may find nothing.
+        until(lambda: liveness.notes(run).slot == launcher.slots[-1].name)
         liveness.stop(run)
         assert end(launcher, run) == [EXIT_STOPPED]
         until(lambda: not liveness.alive(run))  # it looks again after a moment
@@ -224,5 +225,5 @@ class BesideContract(LauncherContract):
         launcher.stop(training, now=True)
         assert end(launcher, training) == [-signal.SIGKILL]
         assert not launcher.alive(training)
-        assert "exit" not in launcher.notes(training)
+        assert launcher.notes(training).exit is None
         assert not training.has_result()

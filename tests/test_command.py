@@ -22,7 +22,8 @@ from yaml import safe_load
 
 from ablate.planning import expand
 from ablate.shared.errors import UserError
-from ablate.training.own import command
+from ablate.shared.rundir import RunDir
+from ablate.training.own import processes
 
 INLINE = "launcher=inline"
 
@@ -515,12 +516,14 @@ def test_processes_are_those_that_have_the_tag_and_their_children(tmp_path):
     """One of which has cleared its environment."""
     sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
     starts = [sys.executable, "-c", f"import subprocess; subprocess.run({sleep}, env={{}})"]
-    one = subprocess.Popen(starts, env={**os.environ, command.TAG: str(tmp_path)})
+    one = subprocess.Popen(starts, env={**os.environ, processes.TAG: str(tmp_path)})
     other = subprocess.Popen(sleep)
     try:
-        found = wait_for(lambda: len(pids := command.processes_of(str(tmp_path))) == 2 and pids, 20)
+        found = wait_for(
+            lambda: len(pids := processes.processes_of(str(tmp_path))) == 2 and pids, 20
+        )
         assert one.pid in found
-        command.end_processes(str(tmp_path))
+        processes.end_processes(str(tmp_path))
         assert one.wait(5) == -signal.SIGKILL
         assert gone(found)
         assert other.poll() is None
@@ -567,7 +570,7 @@ def test_where_the_old_processes_may_live_the_folder_is_copied(toy, shell):
     kill([driver.pid, *workers(toy)])
     driver.wait()
     [env] = toy.glob("runs/runs/*/env.json")
-    command.end_processes(str(env.parent))
+    processes.end_processes(processes.tag_of(RunDir(env.parent)))
     tree = json.loads(env.read_text())
     tree["attempts"][-1]["machine"] = "another"
     env.write_text(json.dumps(tree))
@@ -591,8 +594,8 @@ def test_twenty_kills_of_driver_and_program_lose_and_double_nothing(toy, shell, 
     driver = shell.start(*words)
     for _ in range(20):
         time.sleep(draws.uniform(0.3, 1.2))
-        folders = map(str, toy.glob("runs/runs/*"))
-        programs = [pid for path in folders for pid in command.processes_of(path)]
+        tags = [processes.tag_of(RunDir(path)) for path in toy.glob("runs/runs/*")]
+        programs = [pid for tag in tags for pid in processes.processes_of(tag)]
         at_work = workers(toy)
         whom = draws.choice(["driver", "programs", "workers", "all"])
         if whom in ("driver", "all"):

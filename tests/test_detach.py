@@ -67,7 +67,7 @@ def test_status_tells_how_the_driver_ended_and_proposes_commands_of_its_store(sh
 
     def trains(pid: int) -> bool:
         notes = [store.rundir(run).lock.notes() for run in store.folders()]
-        return any(note.get("pid") == pid and note.get("step") for note in notes)
+        return any(note.pid == pid and note.step for note in notes)
 
     for number, how in (
         (signal.SIGKILL, "died without a word: it was killed, or its host went down"),

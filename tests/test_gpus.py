@@ -24,6 +24,7 @@ from ablate.running.gpus import NoAnswer, busy, figures, find
 from ablate.running.launchers import Slot, local
 from ablate.running.launchers.local import environment
 from ablate.shared.errors import UserError
+from ablate.shared.notes import Notes
 from ablate.store.ledger import Ledger
 from ablate.store.progress import Worker
 from ablate.store.store import Store
@@ -280,7 +281,7 @@ def test_who_watches_asks_for_figures_now_and_then_and_not_for_cpus(nvidia, monk
     monkeypatch.setattr(status, "METERS_EVERY_S", 1e6)
 
     def lines(*slots: str) -> list[str]:
-        return meters.lines([Worker(None, slot, {}, None) for slot in slots])  # type: ignore[arg-type]
+        return meters.lines([Worker(None, slot, Notes(), None) for slot in slots])  # type: ignore[arg-type]
 
     assert lines() == lines("cpu:0", "inline", "?") == []
     assert nvidia.asked() == []

@@ -34,6 +34,7 @@ from ablate.planning.search import Search
 from ablate.report import pair, trees, trials
 from ablate.report.formats import tidy
 from ablate.report.status import SweepView
+from ablate.shared.notes import Notes
 from ablate.store.events import RunState
 from ablate.store.progress import SweepProgress, Worker
 from ablate.store.store import Store
@@ -235,9 +236,7 @@ def _status(plan: Plan, store: Store, run: PlannedRun) -> Any:
     """With a run that trains, and one that failed."""
     states = dict.fromkeys((run.id for run in plan.runs()), RunState())
     states[run.id] = RunState("failed")
-    workers = [
-        Worker(run, "cpu:0", {"phase": "train", "step": 3, "total": 9}, store.rundir(run.id))
-    ]
+    workers = [Worker(run, "cpu:0", Notes(phase="train", step=3, total=9), store.rundir(run.id))]
     counts = {"planned": len(states) - 1, "failed": 1}
     now = SweepProgress(plan.name, len(states), counts, workers, states=states)
     return trees.of_status(SweepView(plan, [*plan.runs()], now, store, ()), ["a line"])

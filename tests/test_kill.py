@@ -96,7 +96,7 @@ def frozen(shell: Shell) -> list[int]:
         found = held(shell.folder)
         pids = freeze([*found])
         locks = (Lock(shell.folder / "runs" / "runs" / found[pid] / "lock") for pid in pids)
-        if pids and {lock.notes().get("pid") for lock in locks} == {*pids}:
+        if pids and {lock.notes().pid for lock in locks} == {*pids}:
             return pids
         thaw(pids)
         return []

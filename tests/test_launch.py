@@ -39,7 +39,7 @@ class TestInline(LauncherContract):
 
 
 def pid(run: RunDir) -> int:
-    return int(run.lock.notes()["pid"])
+    return run.lock.notes().pid
 
 
 def status(pid: int) -> dict[str, str]:
@@ -93,7 +93,7 @@ class TestLocal(BesideContract):
         run.run.write_text("torn")
         assert ended(launcher, run) == 1
         assert "Traceback" in run.log.read_text()
-        assert "run.json: missing or not whole" in run.lock.notes()["error"]
+        assert "run.json: missing or not whole" in str(run.lock.notes().error)
 
     def test_inline_trains_to_the_same_bits(self, launcher, folder, cache, tmp_path):
         run = folder("model.dropout=0.1", "seed=3")
@@ -129,7 +129,7 @@ class TestLocal(BesideContract):
             launcher.stop(run)
         until(lambda: not any(launcher.alive(run) for run in both))
         for run in both:
-            assert launcher.notes(run)["exit"] == STOPPED
+            assert launcher.notes(run).exit == STOPPED
             assert len(run.checkpoints()) == 1
 
 

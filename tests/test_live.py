@@ -10,6 +10,7 @@ from rich.console import Console
 
 from ablate.planning.cell import Cell, PlannedRun
 from ablate.report.live import RichView, metrics_lines, standing_cell, standing_line, workers_table
+from ablate.shared.notes import Notes
 from ablate.shared.rundir import RunDir
 from ablate.store.progress import SweepProgress, Worker
 
@@ -24,7 +25,7 @@ def line(step: int, loss: float, top1: float) -> bytes:
 @pytest.fixture
 def workers(tmp_path) -> list[Worker]:
     """One in its third epoch, and one that has only begun."""
-    notes = ({"phase": "validation", "step": 1240, "total": 15500}, {"phase": "data"})
+    notes = (Notes(phase="validation", step=1240, total=15500), Notes(phase="data"))
     made = []
     for i, row in enumerate((LONG, "plain")):
         folder = RunDir(tmp_path / "ab"[i])

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from ablate.running.driver import Drive
 from ablate.running.driver_lock import driving, stop
 from ablate.running.launchers import Slot
 from ablate.shared.errors import Failure
+from ablate.shared.notes import Notes
 from ablate.shared.rundir import RunDir, to_json, write_whole
 from ablate.store.gc import rubbish
 from ablate.store.ledger import Ledger
@@ -43,14 +45,14 @@ class Elsewhere:
         self.started: list[str] = []
         self.stopped: list[tuple[str, bool]] = []
         self.left: dict[str, int] = {}  # of the living: polls until they are done
-        self.said: dict[str, dict] = {}
+        self.said: dict[str, Notes] = {}
         self.folders: dict[str, RunDir] = {}
 
     def alive(self, run: RunDir) -> bool:
         return run.id in self.left
 
-    def notes(self, run: RunDir) -> dict:
-        return self.said.get(run.id, {})
+    def notes(self, run: RunDir) -> Notes:
+        return self.said.get(run.id, Notes())
 
     def stop(self, run: RunDir, now: bool = False) -> None:
         self.stopped.append((run.id, now))
@@ -58,7 +60,7 @@ class Elsewhere:
 
     def live(self, run: RunDir, slot: str) -> None:
         self.left[run.id], self.folders[run.id] = self.polls, run
-        self.said[run.id] = {"slot": slot, "phase": "train", "pid": 2**22 + 1}
+        self.said[run.id] = Notes(slot=slot, phase="train", pid=2**22 + 1)
 
     def warm(self) -> None:
         pass
@@ -186,7 +188,7 @@ def test_the_next_run_starts_while_the_last_one_checks_its_data(store, device, a
     def poll(wait_s=0.0, poll=launcher.poll):
         for run, left in launcher.left.items():
             if left == 4:
-                launcher.said[run] = launcher.said[run] | {"phase": "check"}
+                launcher.said[run] = replace(launcher.said[run], phase="check")
         most.append(len(launcher.left))
         return poll()
 

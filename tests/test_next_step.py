@@ -22,6 +22,7 @@ from ablate.running.driver import Drive
 from ablate.running.launchers import Slot
 from ablate.running.next_step import NextStep, next_step
 from ablate.shared import rundir
+from ablate.shared.notes import Notes
 from ablate.shared.rundir import FINAL, RunDir
 from ablate.store.events import RunState, Status
 from ablate.store.ledger import Ledger
@@ -148,7 +149,7 @@ class Ends(Elsewhere):
     def alive(self, run: RunDir) -> bool:
         return self.left.get(run.id, -1) >= 0
 
-    def notes(self, run: RunDir) -> dict:
+    def notes(self, run: RunDir) -> Notes:
         return run.lock.notes()
 
     def stop(self, run: RunDir, now: bool = False) -> None:

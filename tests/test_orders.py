@@ -374,7 +374,7 @@ def test_a_cancelled_worker_leaves_a_checkpoint_under_a_driver_and_without_one(s
         plan = store.read_plan("endless")
         runs = {run.label: store.rundir(run.id) for run in plan.runs()} if plan else {}
         alive = {label: run for label, run in runs.items() if store.liveness.alive(run)}
-        return {label: run.lock.notes().get("step", 0) for label, run in alive.items()}
+        return {label: run.lock.notes().step or 0 for label, run in alive.items()}
 
     try:
         wait_for(lambda: min(running().values(), default=0) > 0, 240)

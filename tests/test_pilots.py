@@ -101,10 +101,11 @@ class TestPilots(BesideContract):
     def test_a_worker_that_was_given_up_writes_where_nobody_reads(self, launcher, folder):
         """Stopped through its successor's whole run, it then goes on to a result of its own."""
         first = folder("train.steps=120")
-        noted: dict[str, Any] = {}  # a read beside a write may see none
         launcher.start(first, launcher.slots[0])
-        until(lambda: noted.update(first.lock.notes()) or noted.get("step", 0) > 0, pause=0.001)
-        os.kill(noted["pid"], signal.SIGSTOP)
+        until(lambda: (first.lock.notes().step or 0) > 0, pause=0.001)
+        until(lambda: first.lock.notes().pid, pause=0.001)  # a read during a write finds nothing
+        pid = first.lock.notes().pid
+        os.kill(pid, signal.SIGSTOP)
         assert not first.has_result()
         second = self.again(first)
         launcher.start(second, launcher.slots[1])
@@ -116,7 +117,7 @@ class TestPilots(BesideContract):
         assert not published.path.is_symlink()
         assert not second.path.exists()
 
-        os.kill(noted["pid"], signal.SIGCONT)
+        os.kill(pid, signal.SIGCONT)
         assert end(launcher, first) == [0]
         assert first.has_result()
         assert contents(published.path) == before

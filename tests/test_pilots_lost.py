@@ -25,6 +25,7 @@ from ablate.running.launchers import pilots
 from ablate.running.launchers.local import Inline
 from ablate.running.launchers.pilots import PilotLauncher
 from ablate.shared.errors import Failure
+from ablate.shared.notes import Notes
 from ablate.shared.rundir import EXIT_AWAY, STOPPED, RunDir
 from ablate.store import attempts
 from ablate.store.pilots import PilotDir, put, token_of, write_proof
@@ -110,7 +111,7 @@ def test_who_waits_for_its_turn_begins_with_the_orders_of_that_moment(shared):
     assert pilot.orders() == before
     waits.offer(1, ())
     assert waits.alive(store.rundir("y0"))
-    assert waits.notes(store.rundir("y0")) == {"step": 30}
+    assert waits.notes(store.rundir("y0")) == Notes(step=30)
     assert not waits.alive(store.rundir("x0"))
     own = {"checkpoint_s": CPUS["checkpoint_s"], "origin": None}
     assert pilot.orders() == before | {"settings": own}
@@ -331,7 +332,7 @@ def test_an_adopted_worker_leaves_a_checkpoint_at_a_signal_to_its_job(store, lau
     for process in processes:
         os.kill(process, signal.SIGUSR2)
     assert end(second, run) == [EXIT_STOPPED]
-    assert run.lock.notes()["exit"] == STOPPED
+    assert run.lock.notes().exit == STOPPED
     assert len(run.checkpoints()) == 1
     assert engine.jobs["0"].wait(60) == 0
     second.free()
@@ -355,7 +356,7 @@ def test_a_pilot_that_was_cut_off_kills_its_workers_when_it_is_back(store, launc
     os.kill(job.pid, signal.SIGCONT)
     assert job.wait(60) == 0
     until(lambda: not run.lock.is_held())
-    assert "exit" not in run.lock.notes()
+    assert run.lock.notes().exit is None
 
 
 def test_a_pilot_whose_job_is_about_to_end_makes_way_for_another(store, launched):

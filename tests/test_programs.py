@@ -19,7 +19,8 @@ from conftest import REPOSITORY, Shell
 from test_command import RESUMES, TRAIN, attempts, results
 from test_kill import kill, wait_for, workers
 
-from ablate.training.own import command
+from ablate.shared.rundir import RunDir
+from ablate.training.own import processes
 
 pytestmark = pytest.mark.faults
 
@@ -111,10 +112,10 @@ def typed(case: Case, folder: Path, copy: Path) -> float:
     shutil.copytree(folder, copy)
     keys = {"overrides": "model=small optim=sgd"} if case.keys == "hydra" else case.keys
     words = shlex.split(case.command.format(folder="out", seed=1, **keys))
-    env = {**os.environ, command.TAG: str(copy)}
+    env = {**os.environ, processes.TAG: str(copy)}
     said = {"check": True, "capture_output": True, "text": True}
     printed = subprocess.run(words, cwd=copy, env=env, **said).stdout
-    command.end_processes(str(copy))
+    processes.end_processes(str(copy))
     if case.where.endswith(".json"):
         return float(json.loads((copy / "out" / case.where).read_text())[case.metric])
     return float(re.findall(case.where, printed.replace("\r", "\n"), re.M)[-1])
@@ -139,7 +140,7 @@ def test_a_sweep_of_a_program_has_what_the_program_gives(name, shell, tmp_path):
     assert len({*found.values()}) > 2  # other settings and seeds are others
     assert "nothing wrong" in shell("verify").out
     for run in (shell.folder / "runs" / "runs").iterdir():
-        assert command.processes_of(str(run)) == []  # nor a heart that beats
+        assert processes.processes_of(processes.tag_of(RunDir(run))) == []  # nor a heart that beats
 
 
 def test_a_program_that_resumes_by_itself_goes_on(shell):

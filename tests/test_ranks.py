@@ -431,8 +431,8 @@ def children(shell: Shell) -> list[int]:
     runs = shell.folder / "runs"
     for folder in (*runs.glob("runs/*"), *runs.glob("attempts/*/*")):
         notes = RunDir(folder).lock.notes()
-        if RunDir(folder).checkpoints() and "ranks" in notes and RunDir(folder).lock.is_held():
-            return [int(pid) for pid in str(notes["ranks"]).split()]
+        if RunDir(folder).checkpoints() and notes.ranks and RunDir(folder).lock.is_held():
+            return [int(pid) for pid in notes.ranks.split()]
     return []
 
 

@@ -181,7 +181,7 @@ def test_other_formats_are_left(store, format):
 
 def test_beside_another_repair_or_a_reader_that_stays_it_is_refused(store, monkeypatch):
     first = Shell(store.root.parent).start("doctor", "--repair")
-    while store.driver.notes().get("pid") != first.pid:  # the lock is held a moment before
+    while store.driver.notes().pid != first.pid:  # the lock is held a moment before
         assert first.poll() is None
     first.send_signal(signal.SIGSTOP)
     if first.poll() is None and store.driver.is_held():

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from ablate.shared.files import Lock, write_whole
+from ablate.shared.notes import Notes
 from ablate.shared.rundir import Metrics, RunDir
 
 
@@ -49,7 +50,7 @@ import sys, time, pathlib
 from ablate.shared.files import Lock
 lock = Lock(pathlib.Path(sys.argv[1]))
 assert lock.acquire()
-lock.note(pid=1, word="held")
+lock.note(pid=1, phase="held")
 print("held", flush=True)
 time.sleep(60)
 """
@@ -63,16 +64,16 @@ def test_a_lock_is_held_while_its_process_lives_and_no_longer(tmp_path):
         assert holder.stdout.readline() == "held\n"
         assert lock.is_held()
         assert not lock.acquire(wait_s=0.05)
-        assert lock.notes() == {"pid": 1, "word": "held"}
+        assert lock.notes() == Notes(pid=1, phase="held")
         holder.kill()
     assert not lock.is_held()
-    assert lock.notes()["word"] == "held"  # last words stay, until the next holder's
+    assert lock.notes().phase == "held"  # last words stay, until the next holder's
     lock.clear()
-    assert lock.notes() == {}
+    assert not lock.notes()
     assert lock.acquire()
     lock.release()
     lock.path.write_bytes(b'{"pid": 12')  # torn notes are none
-    assert lock.notes() == {}
+    assert not lock.notes()
 
 
 def test_notes_are_whole_after_each_write_also_shorter_ones(tmp_path, monkeypatch):
@@ -83,7 +84,7 @@ def test_notes_are_whole_after_each_write_also_shorter_ones(tmp_path, monkeypatc
     with lock.held():
         for phase in phases:
             lock.note(phase=phase)
-    assert seen == [{"phase": phase} for phase in phases]
+    assert seen == [Notes(phase=phase) for phase in phases]
 
 
 def test_two_checkpoints_are_kept_newest_first(tmp_path):
@@ -141,3 +142,18 @@ def test_every_truncation_of_the_files_is_read_as_missing_never_as_something_els
         assert run.read_result() is None
     run.result.write_bytes(result)
     assert run.read_result()["status"] == "finished"
+
+
+def test_a_word_that_notes_do_not_declare_cannot_be_written_nor_read(tmp_path):
+    lock = Lock(tmp_path / "lock")
+    with lock.held():
+        lock.note(beat=3, images=4, batches=5, from_at=1.5)
+        assert lock.notes() == Notes(beat=3, images=4, batches=5, from_at=1.5)
+        with pytest.raises(TypeError, match="heartbeat"):
+            lock.note(heartbeat=1)
+        with pytest.raises(TypeError, match="beat: 'x' is no int"):
+            lock.note(beat="x")
+        with pytest.raises(TypeError, match="step: True is no int"):
+            lock.note(step=True)
+    lock.path.write_text('{"pid": "1", "step": 2, "beat": true, "from_at": NaN, "other": 1}')
+    assert lock.notes() == Notes(step=2)

@@ -24,6 +24,7 @@ from ablate.running.driver import Drive
 from ablate.running.gpus import GpuSet
 from ablate.running.launchers import Slot
 from ablate.shared.files import to_json
+from ablate.shared.notes import Notes
 from ablate.shared.rundir import EXIT_AWAY, STOPPED, RunDir
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
@@ -150,11 +151,11 @@ class Nodes:
     def alive(self, run: RunDir) -> bool:
         return run.attempt in self.working
 
-    def notes(self, run: RunDir) -> dict[str, Any]:
+    def notes(self, run: RunDir) -> Notes:
         found = self.working.get(str(run.attempt))
         if found is None:
             return run.lock.notes()
-        return {"slot": found[1], "step": int(self.now), "total": 9**9}
+        return Notes(slot=found[1], step=int(self.now), total=9**9)
 
 
 class Half:

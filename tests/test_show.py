@@ -80,8 +80,8 @@ def story(tmp_path_factory) -> Story:
     victim = rundir(shell, "pre")
     until(victim.checkpoints)
     until(lambda: len(workers(shell.folder)) == 2)
-    waits = [*{*frozen(shell)} - {victim.lock.notes()["pid"]}]
-    os.kill(victim.lock.notes()["pid"], signal.SIGKILL)
+    waits = [*{*frozen(shell)} - {victim.lock.notes().pid}]
+    os.kill(victim.lock.notes().pid, signal.SIGKILL)
     until(lambda: len(victim.read_attempts()) == 2)
     begun = victim.read_attempts()[1]["from_step"]
     until(lambda: victim.checkpoints()[0][0] > begun)
@@ -385,7 +385,7 @@ def long(shell):
     with planned(store, plan("long", [""], post=["feed"])) as ledger:
         ledger.record("feed", "started", step=50)
     worker = subprocess.Popen([sys.executable, "-c", WORKER, str(folder.path)])
-    until(lambda: folder.lock.notes().get("step", 0) > 50)
+    until(lambda: (folder.lock.notes().step or 0) > 50)
     yield folder
     worker.kill()
     worker.wait()
@@ -426,7 +426,7 @@ def test_watching_and_following_what_trains(shell, long, tmp_path, monkeypatch):
     code, sent = interrupted_terminal(shell, "show", "post#2", "-f", after=b"more")
     assert (code, "Traceback" in sent) == (130, False)
     assert long.lock.is_held()
-    os.kill(long.lock.notes()["pid"], signal.SIGKILL)
+    os.kill(long.lock.notes().pid, signal.SIGKILL)
     until(lambda: not long.lock.is_held())
     with open(long.log, "a") as log:
         log.write("another attempt\n")

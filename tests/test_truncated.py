@@ -57,7 +57,7 @@ def test_json_is_read_whole_or_not_at_all(store):
     folder = store.rundir(next((store.root / "runs").iterdir()).name)
     readers: dict[Path, Callable[[], Any]] = {
         folder.result: folder.read_result,
-        folder.lock.path: folder.lock.notes,
+        folder.lock.path: lambda: folder.lock.notes().tree(),
         store.plan_path("cut"): lambda: store.read_plan("cut"),
     }
     for path, read in readers.items():

@@ -296,7 +296,7 @@ def _ready(
     if sum(store.rundir(run).has_result() for run in done) + len(held) == len(ids):
         return None
     launcher.warm()  # while the models are built
-    slots = {str(notes.get("slot")) for notes in working(store, states)}
+    slots = {str(notes.slot) for notes in working(store, states)}
     preflight(launcher, slots, lambda line: say(f"warning: {line}"))
     cost = forecast(plan, store, launcher)
     confirm(cost)

@@ -14,12 +14,13 @@ from ablate.planning.cell import PlannedRun
 from ablate.running.launchers import Launcher, Slot
 from ablate.running.preflight import AUTO
 from ablate.shared.errors import Failure
-from ablate.shared.rundir import RunDir
+from ablate.shared.notes import Notes
+from ablate.shared.rundir import NO_WORD, RunDir
 from ablate.shared.system import ENDING, noted
 from ablate.store.store import Store
 
 SAME = "the same bits"
-Show = Callable[[Slot, RunDir, Mapping[str, Any]], None]
+Show = Callable[[Slot, RunDir, Notes], None]
 
 
 class RerunStopped(Exception):
@@ -56,7 +57,7 @@ def rerun(
             _train(again, launcher, show, heard, before)
         after = again.read_result()
         if after is None:
-            why = launcher.notes(again).get("error", "its worker died without an error message")
+            why = launcher.notes(again).error or NO_WORD
             raise Failure(f"{run.id}: the second training left no result: {why}")
         return _machine(before, after), list(_compare(kept, before, again, after))
     finally:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +22,7 @@ from ablate.shared.errors import Failure, NotThere, UserError, printable
 if TYPE_CHECKING:
     from ablate.audit.merge import Brought
     from ablate.running.launchers import Slot
+    from ablate.shared.notes import Notes
     from ablate.shared.rundir import RunDir
     from ablate.store.store import Store
 
@@ -251,7 +252,7 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
                 quiet.enter_context(contextlib.redirect_stdout(sys.stderr))
             watching = quiet.enter_context(view())
 
-            def show(slot: Slot, place: RunDir, notes: Mapping[str, Any]) -> None:
+            def show(slot: Slot, place: RunDir, notes: Notes) -> None:
                 watching.show(SweepProgress(sweep, 1, {}, [Worker(run, slot.name, notes, place)]))
 
             decode([run.cell.spec], store.root, watching, launcher.ask)

@@ -64,8 +64,8 @@ def prepare(
     lock = _lock(folder, data.fingerprint)
     while not lock.acquire(wait_s=0.5):
         notes = lock.notes()
-        if progress and "total" in notes:
-            progress(notes["done"], notes["total"])
+        if progress and notes.done is not None and notes.total is not None:
+            progress(notes.done, notes.total)
     try:
         cached = open_cached(data, folder)  # somebody may have built it while we waited
         if cached is None:

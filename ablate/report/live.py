@@ -30,6 +30,7 @@ from ablate.planning.design import Standing
 from ablate.report.text import ASCII_BARS, BARS, console, duration, rate, sparkline
 from ablate.shared.files import is_number
 from ablate.shared.metrics import Metric
+from ablate.shared.notes import Notes
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import task_in
 from ablate.store.events import HELD
@@ -72,7 +73,7 @@ def workers_table(workers: Sequence[Worker], console: Console) -> Table | None:
     for worker, line in zip(workers, lines, strict=True):
         cells: list[Any] = [Text(text) for text in line]  # labels hold brackets, no markup
         cells[1] = Text(_shortened(line[1], max(8, room), ".." if ascii_only else "…"))
-        step, total = worker.notes.get("step", 0), worker.notes.get("total")
+        step, total = worker.notes.step or 0, worker.notes.total
         cells[BAR] = ProgressBar(total=total or 1, completed=step, width=bar)
         table.add_row(*(cells[place] for place in shown))
     return table
@@ -108,25 +109,20 @@ def _texts(
     return [*HEADINGS, common], lines
 
 
-def _step(notes: Mapping[str, Any]) -> str:
+def _step(notes: Notes) -> str:
     """ "124/155", and what else it does than to train."""
-    phase = notes.get("phase", "start")
-    match notes:
-        case {"step": int(step), "total": int(total)}:
-            text = f"{step:,}/{total:,}"
-        case {"step": int(step)}:
-            text = f"{step:,}"
-        case _:
-            return str(phase)
+    phase = notes.phase or "start"
+    if notes.step is None:
+        return phase
+    text = f"{notes.step:,}" if notes.total is None else f"{notes.step:,}/{notes.total:,}"
     return text if phase in ("train", "validation") else f"{phase} {text}"
 
 
-def _left(notes: Mapping[str, Any]) -> str:
+def _left(notes: Notes) -> str:
     per_s = rate(notes)
-    match notes:
-        case {"step": int(step), "total": int(total)} if per_s:
-            return duration((total - step) / per_s)
-    return ""
+    if not per_s or notes.step is None or notes.total is None:
+        return ""
+    return duration((notes.total - notes.step) / per_s)
 
 
 def _shortened(text: str, room: int, mark: str) -> str:
@@ -212,7 +208,7 @@ def parts_done(progress: SweepProgress) -> float:
     """Count the runs that are done, running ones in part."""
     done: float = progress.done
     for worker in progress.workers:
-        step, total = worker.notes.get("step"), worker.notes.get("total")
+        step, total = worker.notes.step, worker.notes.total
         if step is not None and total:
             done += step / total
     return done

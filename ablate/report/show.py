@@ -26,6 +26,7 @@ from ablate.report.text import begin, duration, sparkline, speed
 from ablate.shared.errors import Failure
 from ablate.shared.files import is_number
 from ablate.shared.metrics import DEFAULT, TASKS, TaskChoice
+from ablate.shared.notes import Notes
 from ablate.shared.rundir import FINAL, RunDir
 from ablate.shared.spec import task_in
 from ablate.store.events import RunState
@@ -105,13 +106,13 @@ def configuration(record: RunRecord) -> dict[str, Any] | None:
     return _spec(record) or (record.run.spec() if record.planned else None)
 
 
-def _status(record: RunRecord, notes: Mapping[str, Any] | None) -> str:
+def _status(record: RunRecord, notes: Notes | None) -> str:
     """Return the status in words. `notes`: of its worker, None without a living worker."""
     if record.state is None:
         return "not in the ledger"
     if notes is None:
         return record.state.status
-    return f"{record.state.status}, running: {notes.get('phase')}{speed(notes)}"
+    return f"{record.state.status}, running: {notes.phase}{speed(notes)}"
 
 
 def _event(event: tuple[float, str, dict[str, Any]]) -> str:
@@ -121,8 +122,8 @@ def _event(event: tuple[float, str, dict[str, Any]]) -> str:
     return f"{_time(at)} {kind}" + (f": {what}" if what else "")
 
 
-def _attempts(record: RunRecord, notes: Mapping[str, Any] | None) -> list[str]:
-    worker = None if notes is None else notes.get("pid")
+def _attempts(record: RunRecord, notes: Notes | None) -> list[str]:
+    worker = None if notes is None else notes.pid
     lines = []
     for number, attempt in enumerate(record.attempts, 1):
         at, ended = attempt.get("at"), attempt.get("ended")

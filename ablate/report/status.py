@@ -25,7 +25,7 @@ from ablate.planning.sweep_file import edit_notes
 from ablate.report.live import Clock, counts_line, standing_cell, workers_table
 from ablate.report.text import console, counted, duration, speed
 from ablate.running import gpus
-from ablate.shared.rundir import FINAL
+from ablate.shared.rundir import FINAL, NO_WORD
 from ablate.store import looks
 from ablate.store.events import HELD, Status
 from ablate.store.find import Followed
@@ -107,9 +107,7 @@ class SweepView:
             status = now.states[run.id].status
             if status in GIVEN_UP and run.id not in trained:
                 folder = store.rundir(run.id)
-                why = store.liveness.notes(folder).get(
-                    "error", "its worker died without an error message"
-                )
+                why = store.liveness.notes(folder).error or NO_WORD
                 yield f"{status}: {run.label}: {why} (log: {folder.log})"
             elif status in HELD:
                 undo = store.command("run", run.label, "--undo")
@@ -145,7 +143,7 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     print(view.head)
     show_grid(*view.by_variant())
     for worker in now.workers:
-        what = f"{worker.notes.get('phase')}{speed(worker.notes)}"
+        what = f"{worker.notes.phase}{speed(worker.notes)}"
         print(f"running: {worker.run.label} on {worker.slot}: {what}")
     for line in (
         *view.details(),

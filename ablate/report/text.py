@@ -11,10 +11,11 @@ import itertools
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from ablate.shared.errors import printable
+from ablate.shared.notes import Notes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -69,24 +70,22 @@ def duration(seconds: float | None) -> str:
     return f"{days:.1f} days" if days < 100 else f"{days:,.0f} days"
 
 
-def rate(notes: Mapping[str, Any]) -> float | None:
-    """Steps a second since its worker began; None while nobody can know."""
-    match notes:
-        case {"step": int(step), "from_step": int(begin), "from_at": float(at)}:
-            if step > begin and time.time() > at:
-                return (step - begin) / (time.time() - at)
-    return None
+def rate(notes: Notes) -> float | None:
+    """Return the steps a second since its worker began; None while nobody can know."""
+    step, begin, at = notes.step, notes.from_step, notes.from_at
+    if step is None or begin is None or at is None:
+        return None
+    return (step - begin) / (time.time() - at) if step > begin and time.time() > at else None
 
 
-def speed(notes: Mapping[str, Any]) -> str:
-    """ " 12/40, 8.5 steps/s, 3 s left" of a worker's notes, as far as they tell."""
-    match notes:
-        case {"step": int(step), "total": int(total)}:
-            text = f" {step}/{total}"
-        case _:
-            return ""
+def speed(notes: Notes) -> str:
+    """Write " 12/40, 8.5 steps/s, 3 s left" of a worker's notes, as far as they go."""
+    if notes.step is None or notes.total is None:
+        return ""
+    text = f" {notes.step}/{notes.total}"
     if per_s := rate(notes):
-        text += f", {per_s:.3g} steps/s, {duration((total - step) / per_s)} left"
+        left = duration((notes.total - notes.step) / per_s)
+        text += f", {per_s:.3g} steps/s, {left} left"
     return text
 
 

@@ -128,7 +128,7 @@ def of_status(view: SweepView, withheld: Iterable[str]) -> dict[str, Any]:
                 "run": worker.run.id,
                 "label": worker.run.label,
                 "slot": worker.slot,
-                **{key: worker.notes.get(key) for key in ("phase", "step", "total")},
+                **{key: getattr(worker.notes, key) for key in ("phase", "step", "total")},
             }
             for worker in now.workers
         ],
@@ -137,7 +137,7 @@ def of_status(view: SweepView, withheld: Iterable[str]) -> dict[str, Any]:
                 "run": run.id,
                 "label": run.label,
                 "status": now.states[run.id].status,
-                "error": store.liveness.notes(store.rundir(run.id)).get("error"),
+                "error": store.liveness.notes(store.rundir(run.id)).error,
                 "log": str(store.rundir(run.id).log),
             }
             for run in view.runs

@@ -20,7 +20,8 @@ from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.running.disk import Disk
 from ablate.running.launchers import Slot
-from ablate.shared.rundir import CHECK, FAILED, FINAL, LOST, OOM, ROTTEN, RunDir
+from ablate.shared.notes import Notes
+from ablate.shared.rundir import CHECK, FAILED, FINAL, LOST, NO_WORD, OOM, ROTTEN, RunDir
 from ablate.store import attempts
 from ablate.store.events import RunState
 from ablate.store.folder import Liveness
@@ -38,7 +39,7 @@ class ActiveRun:
     slot: Slot | None  # None: adopted, on a slot that this launcher does not have
     by: Liveness  # who answers for the worker: the launcher, of one that was adopted the store
     child: bool  # our own: the launcher will tell when it ends
-    notes: dict[str, Any] = field(default_factory=dict)
+    notes: Notes = field(default_factory=Notes)
     noted_at: float = field(default_factory=time.monotonic)  # when the notes last changed
     since: float = field(default_factory=time.monotonic)  # 0: adopted, so for a while
     code: int | None = None  # of its process, as far as the launcher has told it
@@ -54,24 +55,24 @@ class ActiveRun:
     def error(self) -> str:
         """Return why it left without a result, as it noted."""
         self.notes = self.by.notes(self.folder)
-        return str(self.notes.get("error", "its worker died without an error message"))
+        return self.notes.error or NO_WORD
 
     @property
     def leaves(self) -> bool:
         """Has it done with its GPU? What is left are the hashes of its data: the next run starts
         meanwhile. On a CPU these take the core that the next run would have."""
         gpu = self.slot is not None and self.slot.device != "cpu"
-        return gpu and self.notes.get("phase") == CHECK
+        return gpu and self.notes.phase == CHECK
 
     @property
     def place(self) -> str:
         """Return the name of its slot, as far as it is known."""
-        return self.slot.name if self.slot is not None else str(self.notes.get("slot", "?"))
+        return self.slot.name if self.slot is not None else self.notes.slot or "?"
 
     @property
     def stepped(self) -> bool:
         """Has it made a step?"""
-        return bool(self.notes.get("step", 0) > self.notes.get("from_step", 0))
+        return (self.notes.step or 0) > (self.notes.from_step or 0)
 
 
 class Board:

@@ -39,6 +39,7 @@ from ablate.shared.rundir import (
     EXIT_DISK_FULL,
     LOST,
     NO_DEVICE,
+    NO_WORD,
     STOPPED,
     RunDir,
 )
@@ -201,7 +202,7 @@ class Drive:
         folder = self.store.rundir(run)
         while True:
             if exit is None and self.board.states[run].status == "started":
-                exit = self.liveness.notes(folder).get("exit")
+                exit = self.liveness.notes(folder).exit
             alive = self.liveness.alive(folder)  # first: a result that it left meanwhile is seen
             result, refusal = folder.examine_result()
             step = next_step(
@@ -219,7 +220,7 @@ class Drive:
                 self._refuse(run, folder, step.record, refusal)
                 exit = DIED
             elif step.record is not None:
-                reason = exit or self.liveness.notes(folder).get("error")
+                reason = exit or self.liveness.notes(folder).error
                 self.board.record(run, step.record, reason=reason)
                 if step.record in ("failed", "oom"):
                     self._say(step.record, run, self._error(folder))
@@ -251,13 +252,13 @@ class Drive:
         self.view.say(f"{event}: {self.board.runs[run].label}: {why}")
 
     def _error(self, folder: RunDir) -> str:
-        error = self.liveness.notes(folder).get("error", "its worker died without an error message")
+        error = self.liveness.notes(folder).error or NO_WORD
         return f"{error} (see {self.store.rundir(folder.id).log})"
 
     def _adopt(self, run: str, folder: RunDir) -> None:
         if self.board.states[run].status not in ("started", *HELD):
             self.board.record(run, "started", step=folder.newest_step())
-        name = self.liveness.notes(folder).get("slot")
+        name = self.liveness.notes(folder).slot
         slot = next((slot for slot in self.launcher.slots if slot.name == name), None)
         planned = self.board.runs[run]
         self.board.active[run] = ActiveRun(planned, folder, slot, self.liveness, False, since=0.0)
@@ -345,7 +346,7 @@ class Drive:
         folder, code = active.folder, active.code
         if code not in (None, EXIT_AWAY):
             self.folders.ended(folder)
-        exit = active.by.notes(folder).get("exit")
+        exit = active.by.notes(folder).exit
         exit = exit or (DISK_FULL if code == EXIT_DISK_FULL else None)
         if self.board.states[run].status in HELD:  # as it was asked to
             self._settle(run, exit)

@@ -33,7 +33,7 @@ def alone(store: Store, command: str) -> Iterator[None]:
     """Take the driver's turn, for a command. Raises Failure if another process has it."""
     if not store.take_turn(1.0):
         notes = store.driver.notes()
-        pid, sweep = notes.get("pid", "?"), notes.get("sweep")
+        pid, sweep = notes.pid or "?", notes.sweep
         what = "drives this store; `ablate stop` stops it"
         if sweep in ALONE:
             what = f"does `ablate {sweep}` in this store; wait for its end"
@@ -74,13 +74,13 @@ def _await_turn(store: Store, view: View) -> None:
     who = None
     while not store.take_turn(1.0):
         notes = store.driver.notes()
-        if (notes.get("pid"), notes.get("sweep")) != who:
-            who = notes.get("pid"), notes.get("sweep")
+        if (notes.pid, notes.sweep) != who:
+            who = notes.pid, notes.sweep
             view.say(
                 f"process {who[0]} drives {store.root} already ({who[1]}); showing its progress "
                 f"until it ends, then this sweep begins (Ctrl-C does not stop that process)"
             )
-        plan = store.read_plan(str(notes.get("sweep")))  # each time: a search makes it grow
+        plan = store.read_plan(str(notes.sweep))  # each time: a search makes it grow
         if plan is not None:
             with Ledger.reading(store) as ledger:
                 view.show(observe(plan, list(plan.runs()), store, ledger))
@@ -122,7 +122,7 @@ def stop(
     for label, folder in left.items():
         store.liveness.stop(folder)
         if folder.attempt is None and not _is_here(folder):
-            say(f"{label} trains on {folder.lock.notes()['host']}: `ablate stop` stops it there")
+            say(f"{label} trains on {folder.lock.notes().host}: `ablate stop` stops it there")
     waiting = Waiting(say, timeout_s)
     while alive := _alive(store, left):
         waiting.on(alive)
@@ -146,7 +146,7 @@ def _alive(store: Store, folders: Mapping[str, RunDir]) -> dict[str, Any]:
     """Return the living workers by label, with their process ids if they are of this host."""
     by = store.liveness
     return {
-        label: by.notes(run).get("pid") if run.attempt is None and _is_here(run) else None
+        label: by.notes(run).pid if run.attempt is None and _is_here(run) else None
         for label, run in folders.items()
         if by.alive(run)
     }

@@ -147,7 +147,7 @@ def ask(store: Store, order: str, runs: list[str], say: Callable[[str], None]) -
         time.sleep(0.05)
     waiting, folders = Waiting(say), [store.rundir(run) for run in runs if order == "cancel"]
     while alive := [folder for folder in folders if store.liveness.alive(folder)]:
-        waiting.on({folder.id: store.liveness.notes(folder).get("pid") for folder in alive})
+        waiting.on({folder.id: store.liveness.notes(folder).pid for folder in alive})
 
 
 def _obey(store: Store) -> None:

@@ -61,7 +61,7 @@ def preflight(launcher: Launcher, held: Collection[str], say: Callable[[str], No
 
 def in_use(launcher: Launcher, store: Store, states: Mapping[str, RunState]) -> list[str]:
     """List a line on each GPU that others use."""
-    ours = [note.get("pid") for note in working(store, states)]
+    ours = [note.pid for note in working(store, states)]
     with contextlib.suppress(NoAnswer):  # which the launcher's remarks say
         return busy(launcher.devices.gpus, ours)
     return []

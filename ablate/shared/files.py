@@ -16,9 +16,12 @@ import signal
 import stat
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeGuard
+
+from ablate.shared.notes import Notes
 
 _temporary = itertools.count()
 FULL = (errno.ENOSPC, errno.EDQUOT)  # what a full disk answers
@@ -175,26 +178,19 @@ def is_number(value: Any) -> TypeGuard[float]:
     return type(value) is int and -(2**63) <= value < 2**63
 
 
-def is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-_NOTES = dict.fromkeys(("pid", "step", "total", "done", "from_step", "from_at"), is_number)
-
-
 class Lock:
     """A file that is locked while its holder lives: the kernel lets go when the holder dies.
 
     `flock` belongs to the open file, which a forked child would inherit: children of a holder are
-    started by spawn or forkserver. The file's content is the holder's notes (a JSON object: pid,
-    progress, how it ended), written in place by one write, with blanks up to the end of longer ones
-    before: readers take torn notes for none.
+    started by spawn or forkserver. The file's content is the holder's notes (see `Notes`), a JSON
+    object written in place by one write, with blanks up to the end of longer ones before: readers
+    take torn notes for none.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._descriptor: int | None = None
-        self._notes: dict[str, Any] = {}
+        self._notes = Notes()
 
     def acquire(self, wait_s: float = 0.0) -> bool:
         """Take the lock, trying for `wait_s` seconds; False if somebody else holds it."""
@@ -219,11 +215,12 @@ class Lock:
         return identity(self.path) == identity(self._descriptor)
 
     def note(self, **notes: Any) -> None:
-        """Add to the holder's notes; nothing here is relied on to be whole, or on disk."""
+        """Add to the holder's notes; nothing here is relied on to be whole, or on disk. Raises
+        TypeError for a word that `Notes` lacks."""
         assert self._descriptor is not None
-        self._notes |= notes
+        self._notes = replace(self._notes, **notes)
         size = os.fstat(self._descriptor).st_size
-        os.pwrite(self._descriptor, json.dumps(self._notes).encode().ljust(size), 0)
+        os.pwrite(self._descriptor, json.dumps(self._notes.tree()).encode().ljust(size), 0)
 
     def add(self, **notes: Any) -> None:
         """What the last holder could not note any more; nothing while somebody holds it."""
@@ -271,24 +268,21 @@ class Lock:
 
     def signal(self, number: int) -> bool:
         """Send a signal to the process that holds it, which has noted its pid; False for none."""
-        pid = self.notes().get("pid")
-        if not isinstance(pid, int):
+        pid = self.notes().pid
+        if pid is None:
             return False  # not yet begun: ask again
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
             try:
                 # The pid may be another process's by now; the lock tells, and the descriptor
                 # then stays with the process that held it.
-                if self.is_held() and self.notes().get("pid") == pid:
+                if self.is_held() and self.notes().pid == pid:
                     signal.pidfd_send_signal(descriptor, number)
                     return True
             finally:
                 os.close(descriptor)
         return False
 
-    def notes(self) -> dict[str, Any]:
-        """What the last holder noted; {} where there is nothing whole."""
-        notes = read_json(self.path)
-        if not isinstance(notes, dict):
-            return {}
-        return {k: v for k, v in notes.items() if _NOTES.get(k, is_text)(v)}
+    def notes(self) -> Notes:
+        """Return what the last holder noted; nothing where the file is not whole."""
+        return Notes.of(read_json(self.path))

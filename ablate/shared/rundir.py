@@ -105,6 +105,7 @@ RANK = "rank lost"  # of a run on several, which can't go on without it
 NO_DEVICE = "no device"  # it was gone, or never to be used: the run is not to blame
 ROTTEN = "data damaged"
 FAILED = "failed"  # an exception
+NO_WORD = "its worker died without an error message"  # where no note says why
 CHECK = "check"  # the phase in which a worker looks at its data once more, its device left free
 EXIT_DISK_FULL = 74  # EX_IOERR: what a full disk may have kept from the notes
 EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder

@@ -18,7 +18,7 @@ import signal
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ablate.planning.plan import Plan
 from ablate.planning.settings import file_name
@@ -32,6 +32,7 @@ from ablate.shared.files import (
     to_json,
     write_whole,
 )
+from ablate.shared.notes import Notes
 from ablate.shared.rundir import ATTEMPTS, RUNS, RunDir
 from ablate.store.events import Look, is_id
 from ablate.store.looks import is_look
@@ -46,9 +47,9 @@ class Liveness(Protocol):
         is gone. Elsewhere false also where it was given up for dead: what it still writes is never
         read."""
 
-    def notes(self, run: RunDir) -> dict[str, Any]:
+    def notes(self, run: RunDir) -> Notes:
         """What its worker notes of itself: pid, slot, phase, step, total; the last one's stay, with
-        how it ended (exit, error). {} where there is nothing whole."""
+        how it ended (exit, error). Nothing where the file is not whole."""
 
     def stop(self, run: RunDir, now: bool = False) -> None:
         """Ask its worker to checkpoint and stop, if one lives; `now`: kill it."""
@@ -64,7 +65,7 @@ class HostLock:
     def alive(self, run: RunDir) -> bool:
         return run.lock.is_held() or self._noted_elsewhere(run)
 
-    def notes(self, run: RunDir) -> dict[str, Any]:
+    def notes(self, run: RunDir) -> Notes:
         return run.lock.notes()
 
     def stop(self, run: RunDir, now: bool = False) -> None:
@@ -73,13 +74,13 @@ class HostLock:
 
     def host(self, run: RunDir) -> str | None:
         """Of its last worker, None where that is this one."""
-        host = run.lock.notes().get("host")
+        host = run.lock.notes().host
         return None if host == platform.node() else host
 
     def _noted_elsewhere(self, run: RunDir) -> bool:
         if not is_fresh(run.lock.path) or self.host(run) is None:
             return False
-        return "exit" not in run.lock.notes() and not run.has_result()
+        return run.lock.notes().exit is None and not run.has_result()
 
 
 class WhoCanKnow:
@@ -91,7 +92,7 @@ class WhoCanKnow:
     def alive(self, run: RunDir) -> bool:
         return self._of(run).alive(run)
 
-    def notes(self, run: RunDir) -> dict[str, Any]:
+    def notes(self, run: RunDir) -> Notes:
         return self._of(run).notes(run)
 
     def stop(self, run: RunDir, now: bool = False) -> None:
@@ -152,14 +153,14 @@ class StoreFolder:
 
     def driven_here(self) -> bool:
         """Is whoever noted itself as the driver a process of this host?"""
-        return self.driver.notes().get("host") in (None, platform.node())
+        return self.driver.notes().host in (None, platform.node())
 
     def ask_to_stop(self) -> bool:
         """Ask the driver to stop: by a signal on its host, else by a file that it looks for. False
         where it can't hear yet."""
         if self.driven_here():
             return self.driver.signal(signal.SIGTERM)
-        write_whole(self._stop, to_json(self.driver.notes()))
+        write_whole(self._stop, to_json(self.driver.notes().tree()))
         return True
 
     def asked_to_stop(self) -> bool:
@@ -167,7 +168,7 @@ class StoreFolder:
         asked = self._stop.exists() and read_json(self._stop)
         if asked:
             self._stop.unlink()
-        return bool(asked) and asked == self.driver.notes()
+        return bool(asked) and Notes.of(asked) == self.driver.notes()
 
     def order(self, what: str, runs: Sequence[str]) -> Path:
         """Leave an order for whoever drives the store; its file goes once it is obeyed."""

@@ -33,6 +33,7 @@ from typing import Any
 from ablate.shared.decoded import META
 from ablate.shared.errors import Failure
 from ablate.shared.files import FULL, read_json, sha256_of
+from ablate.shared.notes import Notes
 from ablate.shared.rundir import RunDir
 
 BEAT_S = 2.0  # between two beats
@@ -92,13 +93,14 @@ class PilotDir:
         """Has it beaten lately?"""
         return is_fresh(self._beat)
 
-    def held(self) -> dict[str, dict[str, Any]]:
-        """attempt -> notes of its worker, of those that it was given and has told no end of."""
+    def held(self) -> dict[str, Notes]:
+        """Map the attempts that it was given, and whose end it has not reported, to the notes of
+        their workers."""
         beat = self.beat()
         if beat.get("over"):
             return {}
         ended, notes = beat.get("ended", {}), beat.get("runs", {})
-        return {a: notes.get(a, {}) for a in self.orders().get("runs", {}) if a not in ended}
+        return {a: Notes.of(notes.get(a)) for a in self.orders().get("runs", {}) if a not in ended}
 
 
 class Pilots:
@@ -106,7 +108,7 @@ class Pilots:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._held: dict[str, tuple[PilotDir, dict[str, Any]]] = {}
+        self._held: dict[str, tuple[PilotDir, Notes]] = {}
         self._looked_at = -math.inf
 
     def all(self) -> Iterator[PilotDir]:
@@ -119,23 +121,27 @@ class Pilots:
     def alive(self, run: RunDir) -> bool:
         return run.attempt in self._now()
 
-    def notes(self, run: RunDir) -> dict[str, Any]:
+    def notes(self, run: RunDir) -> Notes:
         """By its pilot's beat while it lives: what a worker writes into an open file may reach
         other hosts late."""
-        _, told = self._now().get(run.attempt or "", (None, {}))
-        return told or run.lock.notes()
+        _, notes = self._now().get(run.attempt or "", (None, Notes()))
+        return notes or run.lock.notes()
 
     def stop(self, run: RunDir, now: bool = False) -> None:
         attempt = run.attempt or ""
         if attempt in self._now():
             self._held[attempt][0].write_stop(attempt, now)
 
-    def _now(self) -> dict[str, tuple[PilotDir, dict[str, Any]]]:
+    def _now(self) -> dict[str, tuple[PilotDir, Notes]]:
         """Of every attempt that lives; looked up again after a moment: a question comes for each of
         many runs, the files are those of a few pilots."""
         if time.monotonic() - self._looked_at > LOOK_S:
             living = (pilot for pilot in self.all() if pilot.is_fresh())
-            self._held = {a: (pilot, told) for pilot in living for a, told in pilot.held().items()}
+            self._held = {
+                attempt: (pilot, notes)
+                for pilot in living
+                for attempt, notes in pilot.held().items()
+            }
             self._looked_at = time.monotonic()
         return self._held
 

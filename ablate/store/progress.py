@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from ablate.planning.cell import PlannedRun
 from ablate.planning.design import Standing
 from ablate.planning.plan import Plan
+from ablate.shared.notes import Notes
 from ablate.shared.rundir import FINAL, RunDir
 from ablate.store.events import HELD, RunState
 from ablate.store.ledger import Ledger
@@ -29,7 +30,7 @@ class Worker:
 
     run: PlannedRun
     slot: str
-    notes: Mapping[str, Any]
+    notes: Notes
     folder: RunDir
 
 
@@ -91,8 +92,7 @@ def observe(plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger
         if states[run.id].status not in FINAL and run.id in begun:
             notes = worker_notes(store, run.id)
             if notes is not None:
-                slot = str(notes.get("slot", "?"))
-                workers.append(Worker(run, slot, notes, store.rundir(run.id)))
+                workers.append(Worker(run, notes.slot or "?", notes, store.rundir(run.id)))
     stuck = blocked(states, parents_of(runs))
     return SweepProgress(
         sweep=plan.name,
@@ -109,9 +109,9 @@ def observe(plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger
 def _ended(store: Store, sweep: str) -> str:
     """What the last driver noted, if this was its sweep."""
     notes = store.driver.notes()
-    if notes.get("sweep") != sweep or not notes.get("ended"):
+    if notes.sweep != sweep or not notes.ended:
         return ""
-    return f"its driver, process {notes.get('pid')}, {notes['ended']}"
+    return f"its driver, process {notes.pid}, {notes.ended}"
 
 
 def parents_of(runs: Iterable[PlannedRun]) -> dict[str, str]:
@@ -157,13 +157,13 @@ def with_blocked(
     return {status: n for status, n in (told | {BLOCKED: lost.total()}).items() if n > 0}
 
 
-def worker_notes(store: Store, run: str) -> dict[str, Any] | None:
+def worker_notes(store: Store, run: str) -> Notes | None:
     """What the run's worker notes of itself; None where none is alive."""
     folder = store.rundir(run)
     return store.liveness.notes(folder) if store.liveness.alive(folder) else None
 
 
-def working(store: Store, states: Mapping[str, RunState]) -> list[dict[str, Any]]:
+def working(store: Store, states: Mapping[str, RunState]) -> list[Notes]:
     """The notes of the workers that are alive, of these runs."""
     begun = (run for run, state in states.items() if state.status == "started")
     return [notes for run in begun if (notes := worker_notes(store, run)) is not None]
@@ -174,4 +174,4 @@ def driver_of(store: Store) -> Driver | None:
     notes = store.driver.notes()
     if not store.driver.is_held() and not beats_elsewhere(store.root):
         return None
-    return Driver(notes.get("pid"), notes.get("sweep"))
+    return Driver(notes.pid, notes.sweep)

@@ -104,7 +104,7 @@ class Store(StoreFolder):
 
     def add_look(self, look: Look) -> None:
         """Record it, unless it is there: on disk when this returns. Raises Unrecorded."""
-        host = self.driver.notes().get("host", platform.node())
+        host = self.driver.notes().host or platform.node()
         away = host != platform.node()  # no shared memory with that SQLite, nor locks
         if beats_elsewhere(self.root) or (away and self.driver.is_held()):
             raise Unrecorded(f"{host} drives the store, and only that machine can write the ledger")

@@ -193,7 +193,7 @@ def _not_tried(name: str, leg: RunDir, end: int | None) -> Finding:
 
 
 def _error(leg: RunDir) -> str:
-    return str(leg.lock.notes().get("error") or "its process died without a message")
+    return leg.lock.notes().error or "its process died without a message"
 
 
 STEPS = 6

@@ -25,6 +25,7 @@ from ablate.running.launchers.local import Local
 from ablate.shared import decoded
 from ablate.shared.errors import UserError
 from ablate.shared.files import FULL, Lock, make_folder
+from ablate.shared.notes import Notes
 from ablate.shared.rundir import ATTEMPTS, EXIT_AWAY, EXIT_TAKEN, RunDir
 from ablate.shared.spec import datasets_of
 from ablate.shared.system import noted
@@ -182,9 +183,11 @@ class _Pilot:
         self.beats += 1
         self.beaten_at = time.monotonic()
         slots = [asdict(slot) for slot in self.own.values()]
-        notes = {attempt: self.local.notes(folder) for attempt, folder in self.working.items()}
+        notes = {
+            attempt: self.local.notes(folder).tree() for attempt, folder in self.working.items()
+        }
         waiting = self.orders.keys() - self.working.keys() - self.ended.keys()
-        notes |= {attempt: {"phase": "data", "beat": self.beats} for attempt in waiting}
+        notes |= dict.fromkeys(waiting, Notes(phase="data", beat=self.beats).tree())
         tree = {"beat": self.beats, "job": self.job, "host": self.host, "pid": os.getpid()}
         tree |= {"slots": slots, "open": open, "over": over, "remarks": self.remarks}
         try:

@@ -23,6 +23,7 @@ from ablate.running.launchers.local import CPU, check_groups
 from ablate.shared.checks import sizes
 from ablate.shared.errors import Failure
 from ablate.shared.files import FULL, make_folder
+from ablate.shared.notes import Notes
 from ablate.shared.rundir import EXIT_AWAY, RunDir
 from ablate.store.folder import HostLock
 from ablate.store.pilots import (
@@ -151,10 +152,10 @@ class PilotLauncher:
             return HostLock().alive(run)  # trained here by another launcher
         return self._holder(run) is not None
 
-    def notes(self, run: RunDir) -> dict[str, Any]:
+    def notes(self, run: RunDir) -> Notes:
         pilot = self._holder(run)
-        notes = {} if pilot is None else pilot.beat.get("runs", {}).get(run.attempt, {})
-        return dict(notes) or run.lock.notes()
+        runs = {} if pilot is None else pilot.beat.get("runs", {})
+        return Notes.of(runs.get(run.attempt)) or run.lock.notes()
 
     def stop(self, run: RunDir, now: bool = False) -> None:
         pilot = self._holder(run)

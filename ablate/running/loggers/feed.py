@@ -75,7 +75,7 @@ def main(request: dict[str, Any]) -> None:
     lock = Lock(folder / f".{name}.lock")
     while not lock.acquire(EVERY_S):
         if _has_driver_ended(0.0):
-            raise TimeoutError(f"{lock.path}: process {lock.notes().get('pid')} still hands on")
+            raise TimeoutError(f"{lock.path}: process {lock.notes().pid} still hands on")
     lock.note(pid=os.getpid())
     module, _, attribute = LOGGERS[name].path.partition(":")
     make = getattr(importlib.import_module(module), attribute)

@@ -1,18 +1,12 @@
 """Trains a run by a program: starts it, reads its curves while it runs, and its result at its end.
 
 What counts is what this attempt wrote, with exit code 0. So the result of an earlier attempt is
-moved aside before, and no process of an earlier attempt lives on beside this one.
-
-The processes that a program started, wherever they went, end with its run: each has the run's
-folder in its environment, by which it is found even when the worker that began it is dead, and when
-it has left its parent, its group and its session.
+moved aside before, and no process of an earlier attempt lives on (see `processes`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import csv
-import ctypes
 import json
 import math
 import os
@@ -38,75 +32,7 @@ from ablate.shared.source import imported
 from ablate.shared.trainer import data_hashes
 from ablate.training.attempt import Attempt, TrainingStopped
 from ablate.training.own.handle import Handle
-
-TAG = "ABLATE_RUN"  # in the environment of all of them
-DEATH_S = 30.0  # for what was killed to be gone
-TICKS = os.sysconf("SC_CLK_TCK")
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-
-
-def adopt_orphans() -> None:
-    """Make this process the parent of what its children leave behind (prctl(2))."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def machine() -> str:
-    """Equal where processes see one another: one boot of one kernel, one namespace of them."""
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-
-
-def processes_of(folder: str) -> list[int]:
-    """The processes of that run that live, but for this one: those that have its tag, and all that
-    descend from them or from this one."""
-    tag = f"{TAG}={folder}".encode()
-    parents: dict[int, int] = {}
-    members: set[int] = set()
-    for each in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            pid = int(each.name)
-            state, parent = (each / "stat").read_bytes().rpartition(b")")[2].split()[:2]
-            if state in b"ZX":
-                continue
-            parents[pid] = int(parent)
-            if tag in (each / "environ").read_bytes().split(b"\0"):
-                members.add(pid)
-    while more := {pid for pid, parent in parents.items() if parent in members} - members:
-        members |= more
-    return sorted(members - {os.getpid()})
-
-
-def send(folder: str, number: int) -> None:
-    """Send a signal to all of them."""
-    for pid in processes_of(folder):
-        with contextlib.suppress(OSError):
-            os.kill(pid, number)
-
-
-def end_processes(folder: str) -> None:
-    """Kill all of them, until none lives. Raises TimeoutError where some don't die."""
-    until = time.monotonic() + DEATH_S
-    while alive := processes_of(folder):
-        for pid in alive:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > until:
-            raise TimeoutError(
-                f"process {', '.join(map(str, alive))} of an attempt at this run was killed and "
-                f"does not end"
-            )
-        time.sleep(0.01)
-
-
-def cpu_seconds(folder: str) -> float:
-    """What they have computed so far, those that ended not counted."""
-    total = 0.0
-    for pid in processes_of(folder):
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            parts = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-            total += sum(map(int, parts[11:13])) / TICKS  # utime, stime: proc_pid_stat(5)
-    return total
-
+from ablate.training.own.processes import TAG, Processes, machine
 
 POLL_S, LOOK_S, NOTE_S = 0.05, 1.0, 10.0  # between questions: has it ended, what is new, notes
 TAIL = 64 << 20  # bytes of the output that are searched for a result
@@ -124,6 +50,9 @@ class Command:
     options: Mapping[str, Any]
     stopping: Callable[[], bool]
 
+    def __post_init__(self) -> None:
+        self.processes = Processes(self.rundir, adopts=bool(self.options.get("forked")))
+
     def train(self) -> None:
         """Train the run to the end of its program, and give `handle` its result.
 
@@ -133,7 +62,7 @@ class Command:
         goes on in another attempt.
         """
         program = of_tree({"trainer": self.run.trainer, "code": self.run.code})
-        end_processes(self.home)
+        self.processes.end()
         folder = self._folder()
         check_code(self.run, Path(self.options["cache"]))
         place = {
@@ -183,11 +112,6 @@ class Command:
             raise
         self.handle.result(**result, predictions=_predictions(program, folder))
 
-    @property
-    def home(self) -> str:
-        """By which its processes are known: the same for all attempts at the run."""
-        return str(self.rundir.runs / self.rundir.id)
-
     def _folder(self) -> Path:
         """The program's folder: that of the last attempt; a copy of it where that attempt may be
         at work still, on another machine."""
@@ -210,7 +134,7 @@ class Command:
     def _watch(self, words: list[str], program: Program, curves: _Curves) -> int:
         """The exit code of the program, none of whose processes lives when this ends."""
         began = time.monotonic()
-        look_at = note_at = computed = 0.0
+        look_at = note_at = 0.0
         deadline = math.inf
         signs: tuple[float, ...] = ()
         try:
@@ -219,7 +143,7 @@ class Command:
                 now = time.monotonic()
                 if self.stopping() and deadline == math.inf:
                     deadline = now + program.grace_s
-                    send(self.home, signal.SIGTERM)
+                    self.processes.send(signal.SIGTERM)
                 if now > deadline:
                     self.rundir.say(f"killed: SIGTERM did not end it within {program.grace_s:g} s")
                     raise TrainingStopped
@@ -231,28 +155,25 @@ class Command:
                         note_at = now + NOTE_S
                         self.attempt.note(alive_s=round(now - began, 1))
                         self.rundir.lock.note()  # its age says that the worker lives
-                        computed = cpu_seconds(self.home)
-                    before, signs = signs, (size, computed)
+                    before, signs = signs, (size, self.processes.cpu_seconds())
                     if signs != before:  # of life of the program
                         self.handle.should_stop()
                 time.sleep(POLL_S)
             return code
         finally:
-            end_processes(self.home)
+            self.processes.end()
             self.attempt.note(alive_s=round(time.monotonic() - began, 1))
 
     def _start(self, words: list[str]) -> subprocess.Popen[bytes]:
         threads = str(self.handle.threads)
         environment = {"OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
         forked = bool(self.options.get("forked"))
-        if forked:
-            adopt_orphans()
         with open(self.rundir.log, "ab") as log:
             try:
                 return subprocess.Popen(
                     words,
                     cwd=self.run.code["folder"],
-                    env={**os.environ, **environment, TAG: self.home},
+                    env={**os.environ, **environment, TAG: self.processes.tag},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -1,0 +1,118 @@
+"""The processes that a run of the user's own code started, wherever they went.
+
+Each has a tag in its environment that names the run, by which it is found even when the worker that
+began it is dead, and when it has left its parent, its group and its session. A worker that was
+forked is also the parent of whatever its descendants leave behind, so it finds those, too, that
+have cleared their environment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+from ablate.shared.files import identity
+from ablate.shared.rundir import RunDir
+
+TAG = "ABLATE_RUN"  # in the environment of all of them
+DEATH_S = 30.0  # for what was killed to be gone
+LOOK_S, LOOK_SHARE = 2.0, 0.01  # between two looks for them, and the share of time that looks take
+TICKS = os.sysconf("SC_CLK_TCK")
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of what its descendants leave behind (prctl(2))."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def machine() -> str:
+    """Return a text that is equal where processes see one another: one boot of one kernel, one
+    namespace of processes."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+
+
+def tag_of(rundir: RunDir) -> str:
+    """Return the tag of a run: the same for all its attempts, and by whichever path its store is
+    reached (a link, a second mount)."""
+    runs = rundir.runs
+    device, inode = identity(runs) or (0, 0)
+    return f"{device}-{inode}-{rundir.id}"
+
+
+def processes_of(tag: str, parent: int | None = None) -> list[int]:
+    """List the processes of a run that live, without this one: those that have its tag, and all
+    that descend from them or from `parent`."""
+    entry = f"{TAG}={tag}".encode()
+    parents: dict[int, int] = {}
+    members = set[int]() if parent is None else {parent}
+    for each in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            pid = int(each.name)
+            state, above = (each / "stat").read_bytes().rpartition(b")")[2].split()[:2]
+            if state in b"ZX":
+                continue
+            parents[pid] = int(above)
+            if entry in (each / "environ").read_bytes().split(b"\0"):
+                members.add(pid)
+    while more := {pid for pid, above in parents.items() if above in members} - members:
+        members |= more
+    return sorted(members - {os.getpid()})
+
+
+def end_processes(tag: str, parent: int | None = None) -> None:
+    """Kill all of `processes_of`, until none lives. Raises TimeoutError where some don't die."""
+    until = time.monotonic() + DEATH_S
+    while alive := processes_of(tag, parent):
+        for pid in alive:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > until:
+            raise TimeoutError(
+                f"process {', '.join(map(str, alive))} of an attempt at this run was killed and "
+                f"does not end"
+            )
+        time.sleep(0.01)
+
+
+class Processes:
+    """The processes of one run, as its worker sees them."""
+
+    def __init__(self, rundir: RunDir, adopts: bool) -> None:
+        """`adopts`: all that descends from this process is the run's; it becomes the parent of
+        orphans."""
+        self.tag = tag_of(rundir)
+        self._parent = os.getpid() if adopts else None
+        self._known: list[int] = []
+        self._look_at = 0.0
+        if adopts:
+            adopt_orphans()
+
+    def end(self) -> None:
+        """Kill them all. Raises as `end_processes`."""
+        end_processes(self.tag, self._parent)
+
+    def send(self, number: int) -> None:
+        """Send a signal to each of them."""
+        for pid in processes_of(self.tag, self._parent):
+            with contextlib.suppress(OSError):
+                os.kill(pid, number)
+
+    def cpu_seconds(self) -> float:
+        """Return how long they have computed so far, those that ended not counted. One that was
+        started a moment ago may be missing."""
+        now = time.monotonic()
+        if now >= self._look_at:
+            self._known = processes_of(self.tag, self._parent)
+            self._look_at = now + max(LOOK_S, (time.monotonic() - now) / LOOK_SHARE)
+        total = 0.0
+        for pid in self._known:
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                parts = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+                total += sum(map(int, parts[11:13])) / TICKS  # utime, stime: proc_pid_stat(5)
+        return total
