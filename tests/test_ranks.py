@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -398,6 +399,71 @@ def test_processes_of_a_trainer_find_one_another_by_what_torchrun_sets(shell):
     folder = own(shell, FUNCTION, "launcher.cores_per_run=2", "sum cpus", name="pair:main")
     test = RunDir(folder).read_result()["test"]
     assert (test["sum"], test["cpus"]) == (2 * (1 + 2), 2)
+
+
+# Prints how many threads a call of set_num_threads starts in a forked process: those of a pool that
+# is replaced by then, or none. Before the fork the process counts its threads, as workers do: after
+# that torch's own handler of forks replaces nothing.
+FORKED = """
+import os, sys
+import torch
+
+def started():
+    before = len(os.listdir("/proc/self/task"))
+    torch.set_num_threads(3)
+    return len(os.listdir("/proc/self/task")) - before
+
+torch.get_num_threads()
+torch.set_num_threads(3)
+"""
+RANKS = """
+from ablate.training.ranks import Children, Loss
+
+def live(ranks):
+    os.write(2, f"{started()}".encode())
+    ranks.hear()
+
+def stop(*what):
+    os._exit(1)
+
+children = Children(2, lambda rank: torch.device("cpu"), live, stop, stop, Loss(1, "", ""))
+children.ranks.tell("end")
+os.waitpid(children.pids[0], 0)
+os._exit(0)
+"""
+PLAIN = """
+if not os.fork():
+    os.write(2, f"{started()}".encode())
+    os._exit(0)
+os.wait()
+"""
+TRAINER = """
+def main(settings, run):
+    read, write = os.pipe()
+    if not os.fork():
+        os.write(write, b"%d" % started())
+        os._exit(0)
+    os.wait()
+    run.result(started=int(os.read(read, 8)))
+"""
+
+
+def threads_started(script: str) -> int:
+    """What FORKED and a script print to their standard error."""
+    words, alone = [sys.executable, "-c", FORKED + script], {"OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(
+        words, env={**os.environ, **alone}, capture_output=True, text=True, check=True
+    )
+    return int(done.stderr)
+
+
+def test_a_forked_rank_has_threads_of_its_own_before_it_computes(shell):
+    """Autograd starts a thread for each GPU, and all of them call set_num_threads at once: where
+    the pool is still the parent's, the process aborts ("Invalid thread pool!")."""
+    assert threads_started(PLAIN) == 2  # so the test would see it
+    assert threads_started(RANKS) == 0
+    folder = own(shell, FORKED + TRAINER, "launcher.cores_per_run=1", "started", name="pair:main")
+    assert RunDir(folder).read_result()["test"]["started"] == 0
 
 
 def test_a_result_names_the_devices_of_all_ranks(monkeypatch):

@@ -252,6 +252,7 @@ def _live(
     that to stop, and dead when it dies."""
     code = 1
     try:
+        renew_threads()
         ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(code)
@@ -268,6 +269,17 @@ def _live(
         os.write(words, json.dumps(explain(error)).encode())
     finally:
         os._exit(code)
+
+
+def renew_threads() -> None:
+    """Replace torch's thread pool, whose threads a fork doesn't copy, before anything computes.
+
+    torch marks the pool in a forked child and replaces it at the next call of set_num_threads
+    (caffe2/utils/threadpool/pthreadpool-cpp.cc). Autograd starts one thread for each visible GPU,
+    all of which make that call at once: one releases the pool while another reads it, and the
+    process aborts with "Invalid thread pool!".
+    """
+    torch.set_num_threads(torch.get_num_threads())
 
 
 def _is_stopped(pid: int) -> bool:

@@ -33,6 +33,7 @@ from ablate.training import faults
 from ablate.training.attempt import Attempt, TrainingStopped, code_digest, hold, listed
 from ablate.training.own.command import Command
 from ablate.training.own.handle import Ended, Handle
+from ablate.training.ranks import renew_threads
 
 
 class Code(importlib.abc.MetaPathFinder):
@@ -246,8 +247,7 @@ def _call(
         shutil.rmtree(rundir.scratch, ignore_errors=True)
     rundir.scratch.mkdir(exist_ok=True)
     rundir.lock.note(phase="import")
-    # What the trainer forks must not hold the run when this process is killed.
-    os.register_at_fork(after_in_child=rundir.lock.release)
+    os.register_at_fork(after_in_child=lambda: _leave_to_parent(rundir))
     with contextlib.chdir(rundir.scratch), code.importing(run.trainer["name"]) as function:
         _seed(handle, options)
         rundir.lock.note(phase="train")
@@ -256,6 +256,14 @@ def _call(
         except Exception:
             if handle.ended is None:
                 raise
+
+
+def _leave_to_parent(rundir: RunDir) -> None:
+    """Leave, in a process that the trainer forked, what is its parent's: the run, which must not
+    be held when the parent is killed, and the threads of torch's pool, see `renew_threads`."""
+    rundir.lock.release()
+    if "torch" in sys.modules:
+        renew_threads()
 
 
 def _seed(handle: Handle, options: Mapping[str, Any]) -> None:
