@@ -69,7 +69,7 @@ keys:
   sizes: [1, 2]
 metrics:
   score: {direction: more, range: [0, null], chance: 0.2, decimals: 3}
-  other: {direction: less, unit: "%"}
+  other: {direction: less, unit: "%", range: [null, null]}
 fork_safe: true
 """
 

@@ -21,7 +21,7 @@ from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError, cut
 from ablate.shared.files import is_number
-from ablate.shared.own import in_range
+from ablate.shared.own import out_of_range
 from ablate.shared.source import file_of, last_line, own_line
 from ablate.shared.spec import also_of, classes_of
 from ablate.store.store import REMEDY, Store
@@ -102,9 +102,8 @@ def _called(
         value = value.item() if hasattr(value, "item") else value
     if not is_number(value):
         raise UserError(f"{place}: expected a finite number, got {value!r}; {kept}")
-    if not in_range(said, value):
-        least, most = said["range"]
-        raise UserError(f"{place}: {value:g} lies outside its range, {least} to {most}; {kept}")
+    if why := out_of_range(said, value):
+        raise UserError(f"{place}: {why}; {kept}")
     return float(value)
 
 

@@ -117,6 +117,11 @@ def scores(
         key: {seed: v for seed, v in of_seed.items() if v is not None and not abs(v) <= LARGEST}
         for key, of_seed in tested.items()
     }
+    for metric in declared:
+        for seed, value in tested[metric.key].items():
+            if value is not None and (why := metric.no_share(value)):
+                remedy = "then give the `ablate sweep` again"
+                raise UserError(f"run {cell.label}#{seed}: {why}; {remedy}")
     measured = [m for m in declared if None not in tested[m.key].values() and not beyond[m.key]]
     for metric in asked:
         if metric in declared and metric not in measured:

@@ -343,8 +343,13 @@ def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> Non
 
 
 def check_outcome(outcome: Outcome, store: Store) -> None:
-    """Raise Failure where runs are left that the same command doesn't train, or no device is."""
+    """Raise Failure where runs are left that the same command doesn't train, or no device is;
+    UserError where the declaration of a metric has to change."""
     plan, progress = outcome.plan, outcome.progress
+    if outcome.misread is not None:
+        raise UserError(
+            f"{plan.name}: {outcome.misread}; mend its declaration, and the same command goes on"
+        )
     done = f"{progress.done} of {progress.total}"
     if len(outcome.retired) and progress.counts.get("interrupted"):
         raise Failure(

@@ -149,7 +149,7 @@ def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) ->
         done = f"{progress.done} of {progress.total}"
         print(f"stopped after {done}; the same command goes on")
         raise typer.Exit(128 + outcome.signal)
-    if not quiet:  # a table that nobody sees would be a look
+    if not quiet and outcome.misread is None:  # a table that nobody sees would be a look
         with reading(store.root) as (_, ledger):
             shown = left_out(plan, ledger)
         table = print_table(shown, store, TableView())

@@ -21,7 +21,7 @@ from ablate.shared.errors import UserError, unknown
 from ablate.shared.metrics import TASKS, Metric
 from ablate.shared.metrics.metric import CROSSING
 from ablate.shared.metrics.probed import PROBED
-from ablate.shared.own import ATTRIBUTES, attribute
+from ablate.shared.own import ATTRIBUTES, attribute, check_shares
 from ablate.shared.parts import PROBE, called, is_plugin
 from ablate.shared.plugin import version_of
 from ablate.shared.schema import Key
@@ -75,7 +75,9 @@ def attributes(said: Mapping[str, Any], where: str) -> dict[str, Any]:
     for name in said:
         if name not in SAID:
             raise unknown(where, name, SAID, "an attribute among")
-    return {name: attribute(name, value, f"{where}: {name}") for name, value in said.items()}
+    known = {name: attribute(name, value, f"{where}: {name}") for name, value in said.items()}
+    check_shares(known, f"{where}: ")
+    return known
 
 
 def own_metrics_now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str, Said]:

@@ -33,6 +33,7 @@ from ablate.shared.checks import WORLDS
 from ablate.shared.errors import Failure
 from ablate.shared.files import FULL
 from ablate.shared.metrics import Metric
+from ablate.shared.own import names_percents
 from ablate.shared.rundir import (
     DISK_FULL,
     EXIT_AWAY,
@@ -61,7 +62,8 @@ class Outcome:
     """The end of a drive: its plan, its progress, and the signal that stopped it, if any.
 
     `retired`: places that were given up because runs lost their device there. `stopped`: why the
-    drive stopped by itself, with runs left.
+    drive stopped by itself, with runs left. `misread`: the mistake of a declaration, by which the
+    results of all runs would be misread, so that the drive stopped.
     """
 
     plan: Plan
@@ -69,13 +71,15 @@ class Outcome:
     signal: int | None
     retired: tuple[str, ...] = ()
     stopped: str | None = None
+    misread: str | None = None
 
     @property
     def ended(self) -> str:
         """Say how its driver did, for `status`; "" where it drove to the end."""
         if self.signal is not None:
             return f"was stopped by {signal.Signals(self.signal).name}"
-        return f"ended: {self.stopped}" if self.stopped else ""
+        why = self.misread or self.stopped
+        return f"ended: {why}" if why else ""
 
 
 @dataclass
@@ -101,6 +105,7 @@ class Drive:
         """
         self.attempts, self.hang_s = self.settings["attempts"], self.settings["hang_s"]
         self.results = 0  # recorded since the search was asked
+        self.misread: str | None = None  # why no result can be read as its metrics are declared
         self.disk = Disk(self.store, self.view.say)
         self.folders = Folders(self.store, self.ledger, self.launcher.remote)
         # Off this host the launcher knows more than the store: it has the engine's word, too.
@@ -112,12 +117,14 @@ class Drive:
                 self._train(retry)
         self.view.show(now := self._progress())
         first = next(iter(self.signals), None)
-        return Outcome(self.plan, now, first, tuple(self.places.retired), self.places.stopped)
+        retired = tuple(self.places.retired)
+        return Outcome(self.plan, now, first, retired, self.places.stopped, self.misread)
 
     def _train(self, retry: Sequence[str]) -> None:
         self._offer()
         self._take(self.plan, retry)
-        while not (self.signals or self.places.stopped):
+        self._check_earlier_units()
+        while not (self.signals or self.places.stopped or self.misread):
             self.disk.check_store()
             self._obey()
             if not (self.board.pending or self.board.active):
@@ -223,7 +230,10 @@ class Drive:
                 reason = exit or self.liveness.notes(folder).error
                 self.board.record(run, step.record, reason=reason)
                 if step.record in ("failed", "oom"):
-                    self._say(step.record, run, self._error(folder))
+                    error = self._error(folder)
+                    self._say(step.record, run, error)
+                    if names_percents(error):  # and so do all runs, however long they train
+                        self.misread = f"run {self.board.runs[run].label}: {error}"
             if step.then == "again":
                 continue
             if step.then == "start":
@@ -237,7 +247,22 @@ class Drive:
     def _record_result(self, run: str, folder: RunDir, result: Mapping[str, Any]) -> None:
         self.board.record(run, result["status"], **result_detail(folder, result))
         self.results += 1
+        self._check_units(run, result)
         self.view.say(result_line(self.board.runs[run], result, self.plan.task.metrics[0]))
+
+    def _check_units(self, run: str, result: Mapping[str, Any]) -> None:
+        """Set `misread` where a result has percents and its metric is declared to hold shares. The
+        result itself is right, and stays: what has to change is how it is read."""
+        for metric in self.plan.task.metrics:
+            value = result.get("test", {}).get(metric.key)
+            if value is not None and (why := metric.no_share(value)):
+                self.misread = f"run {self.board.runs[run].label}: {why}"
+
+    def _check_earlier_units(self) -> None:
+        """Check one result of an earlier drive, so that none trains in vain."""
+        finished = (run for run, state in self.board.states.items() if state.status == "finished")
+        if (run := next(finished, None)) is not None:
+            self._check_units(run, self.store.rundir(run).read_result() or {})
 
     def _refuse(self, run: str, folder: RunDir, event: str, why: str) -> None:
         """Remove what lies in a result's place, once that is recorded: after a crash between the

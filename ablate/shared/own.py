@@ -17,6 +17,7 @@ from typing import Any
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import is_number
 from ablate.shared.metrics import Metric, TaskChoice
+from ablate.shared.metrics.metric import PERCENTS, SHARES
 
 TRAINER = "trainer"  # the group, and the section that the tree of such a run has and no other
 
@@ -131,6 +132,30 @@ def attribute(name: str, value: Any, place: str) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
+# --- Shares and percents ---
+
+
+def is_share(said: Mapping[str, Any]) -> bool:
+    """Does a metric, by its attributes, have unit % and raw values that are shares?"""
+    return said.get("unit") == "%" and said.get("scale", 100) != 1
+
+
+def check_shares(said: Mapping[str, Any], place: str) -> None:
+    """Raise UserError for a metric in % whose range or chance is one of percents though its values
+    are declared to be shares, or whose scale is neither that of shares nor that of percents.
+
+    `place`: of the metric; that of an attribute is "PLACE.NAME" in a yaml, "PLACE: NAME" in Python.
+    """
+    if not is_share(said):
+        return
+    if (scale := said.get("scale", 100)) != 100:
+        raise UserError(f"{place}scale: {scale!r}: expected 100 or 1: {SHARES}; {PERCENTS}")
+    numbers = {"range": said.get("range") or (), "chance": (said.get("chance"),)}
+    for name, values in numbers.items():
+        if any(value is not None and value > 1 for value in values):
+            raise UserError(f"{place}{name}: {said[name]!r} goes above 1, but {SHARES}; {PERCENTS}")
+
+
 def _unsaid(key: str, unit: Any) -> dict[str, Any]:
     """What holds of a metric that says its unit and no more."""
     percent = unit == "%"
@@ -159,7 +184,7 @@ class _Chance:
 
 def metric_of(key: str, said: Mapping[str, Any], **more: Any) -> Metric:
     """The metric of this name, from what it says of itself; `more`: other fields. One without a
-    direction is neutral: rows are told to be higher or lower, not to help."""
+    direction is neutral: its rows are called higher or lower, and no row helps."""
     known = {**_unsaid(key, said.get("unit", "")), "short": key.rpartition(":")[2], **said}
     least, most = known["range"] or (None, None)
     return Metric(
@@ -170,7 +195,7 @@ def metric_of(key: str, said: Mapping[str, Any], **more: Any) -> Metric:
         most=known["scale"] * most if least == 0 and most is not None else None,
         neutral=known["direction"] is None,
         **{name: known[name] for name in PRINTED},
-        **more,
+        **{"of_shares": is_share(known) and known["range"] is None, **more},
     )
 
 
@@ -200,6 +225,7 @@ def metric_said(key: Any, said: Any) -> dict[str, Any]:
         known["range"] = [None if end is None else float(end) for end in known["range"]]
     if known["chance"] is not None and not in_range(known, known["chance"]):
         raise UserError(f"{place}.chance: {known['chance']:g} lies outside its range")
+    check_shares(known, f"{place}.")
     return {"key": key, **known}
 
 
@@ -207,6 +233,24 @@ def in_range(said: Mapping[str, Any], value: float) -> bool:
     """Does a raw value lie where the metric says that all do?"""
     low, high = said.get("range") or (None, None)
     return (low is None or value >= low) and (high is None or value <= high)
+
+
+def out_of_range(said: Mapping[str, Any], value: float) -> str:
+    """Say that a raw value lies outside the declared range, with the remedy for percents that were
+    declared as shares; "" where it lies inside."""
+    if in_range(said, value):
+        return ""
+    low, high = said["range"]
+    line = f"{value:g} lies outside its range [{low}, {high}]"
+    return f"{line}; {_REMEDY}" if is_share(said) and value > 1 else line
+
+
+_REMEDY = f"{SHARES}; {PERCENTS}, and give its range in percents, too"
+
+
+def names_percents(error: str) -> bool:
+    """Is it the error of a run whose metric gave percents instead of shares?"""
+    return _REMEDY in error
 
 
 def no_better_than_chance(said: Mapping[str, Any], value: float) -> bool:
@@ -236,11 +280,14 @@ def task_name(tree: Mapping[str, Any]) -> str:
 
 def task(tree: Mapping[str, Any]) -> TaskChoice:
     """The task that the tree declares. Raises as reading a malformed tree does."""
+    # Whoever imports a sheet chooses the scale by its values, which may be differences of shares.
+    foreign = {"of_shares": False} if is_imported(tree) else {}
     return TaskChoice(
         line=f"what {name_of(tree)} declares",
         path=name_of(tree),
         metrics=tuple(
-            metric_of(said["key"], {"short": said["name"], **said}) for said in tree["metrics"]
+            metric_of(said["key"], {"short": said["name"], **said}, **foreign)
+            for said in tree["metrics"]
         ),
         score=_not_made_again,
         prior="guessing",

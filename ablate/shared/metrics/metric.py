@@ -13,6 +13,10 @@ if TYPE_CHECKING:  # numpy, which `ablate --help` does without
     from ablate.shared.metrics.probed import Probed
 
 
+SHARES = "a metric with unit % holds shares (0 to 1)"
+PERCENTS = "add `scale: 1` if its values are percents"
+
+
 @dataclass(frozen=True)
 class Metric:
     """How a metric is named, printed and judged. Values are stored raw and printed `scale` times.
@@ -43,6 +47,7 @@ class Metric:
     own: str = ""  # the version of the user's function that it is made by; "" of a declared one
     right_within: int = 0  # it is the share of examples whose true class has a rank below it; 0: no
     guessed: bool = True  # is there what guessing gets, which `chance` then says?
+    of_shares: bool = False  # raw values are shares (0 to 1), though no range was declared
 
     def text(self, value: float, sign: bool = False) -> str:
         """A printed value or, with its `sign`, a difference, rounded as tables print it."""
@@ -56,6 +61,14 @@ class Metric:
         if low is None or high is None:
             return ""
         return f"[{self.text(low, sign)}, {self.text(high, sign)}]"
+
+    def no_share(self, raw: float) -> str:
+        """Say why a raw value of a metric of shares is none, with the remedy; "" where it is one.
+        A declared range needs no look: a value outside it was refused when it was measured."""
+        if not self.of_shares or 0 <= raw <= 1:
+            return ""
+        wider = "declare a `range` if it may have such values"
+        return f"{self.key}: {raw:g} is no share, but {SHARES}; {PERCENTS}, or {wider}"
 
     @property
     def change(self) -> str:

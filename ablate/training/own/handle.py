@@ -25,7 +25,7 @@ import numpy as np
 
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.files import is_number, write_whole
-from ablate.shared.own import OwnRun, in_range, validated
+from ablate.shared.own import OwnRun, out_of_range, validated
 from ablate.shared.rundir import Metrics, RunDir, sealed_part
 from ablate.training import sealed_file
 
@@ -453,9 +453,8 @@ class Handle:
             self._end({"status": "diverged", "step": step})
         if not is_number(value):
             raise UserError(f"{call}: {name}: {_short(value)} is too large a number")
-        if name in self._declared and not in_range(self._declared[name], value):
-            low, high = self._declared[name]["range"]
-            raise UserError(f"{call}: {name}: {value:g} lies outside its range [{low}, {high}]")
+        if name in self._declared and (why := out_of_range(self._declared[name], value)):
+            raise UserError(f"{call}: {name}: {why}")
         return value
 
 
