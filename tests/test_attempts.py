@@ -20,7 +20,7 @@ from ablate.running.driver_lock import alone
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir
 from ablate.store import attempts
-from ablate.store.gc import Rubbish, collect, rubbish
+from ablate.store.gc import KeptSweeps, Rubbish, collect, rubbish
 from ablate.store.ledger import Ledger, Unrecorded, journal_mode, transaction
 from ablate.store.pilots import PilotDir, Pilots, put
 from ablate.store.progress import Driver, driver_of
@@ -119,8 +119,9 @@ def collected(store: Store, ledger: Ledger) -> list[Rubbish]:
     """What `ablate gc` finds and removes, long after."""
     for folder in store.attempts.glob("*/*"):
         os.utime(folder, (0, 0))
-    found = rubbish(store, ledger, [plan()])
-    collect(store, ledger, [plan()], found, [])
+    sweeps = KeptSweeps([plan()], {})
+    found = rubbish(store, ledger, sweeps)
+    collect(store, ledger, sweeps, found, [])
     return found
 
 
@@ -266,7 +267,7 @@ def test_gc_removes_attempts_that_do_not_count_and_keeps_the_one_that_does(store
     ]
     assert store.rundir(RUN).newest_step() == 5
     assert not os.path.lexists(store.rundir(OTHER).path)
-    assert rubbish(store, ledger, [plan()]) == []
+    assert rubbish(store, ledger, KeptSweeps([plan()], {})) == []
 
 
 def driven_elsewhere(store: Store) -> Path:

@@ -447,7 +447,7 @@ def test_a_bare_name_with_two_instances_lists_them(driven):
 def test_a_plan_that_is_not_whole_is_a_failure_that_says_what_writes_it_again(driven):
     (driven.folder / "runs" / "sweeps" / "tiny.json").write_text('{"name": "ti')
     done = driven("table", code=1)
-    mistake(done, "runs/sweeps/tiny.json: not whole", "`ablate sweep` writes it again")
+    mistake(done, "runs/sweeps/tiny.json: not whole", "writes it again")
 
 
 # --- The first line -----------------------------------------------------------------------------

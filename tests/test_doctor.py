@@ -26,6 +26,7 @@ from ablate.running.launchers.local import slots
 from ablate.shared.build import build_run
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import RunDir
+from ablate.store.folder import WRITES_AGAIN
 from ablate.store.store import Store
 from ablate.training import resume_check as training
 from ablate.training import sealed_file, worker
@@ -345,7 +346,7 @@ def test_folders_and_ledger_are_held_against_each_other(store):
     os.truncate(plan, 100)
     again = "the same `ablate sweep` trains them again"
     assert [f"{level} {what} {text}" for level, what, text in amiss(store)] == [
-        f"problem plans {plan}: not whole; the same `ablate sweep` writes it again",
+        f"problem plans {plan}: not whole; {WRITES_AGAIN}",
         f"problem runs 1 run ({b.id}) done in the ledger, but without a whole result; {again}",
         f"problem runs 1 run ({a.id}) with a torn result.json; {again}",
         f"problem runs 1 run ({d.id}) whose status in result.json and in the ledger differ; "

@@ -25,6 +25,7 @@ from ablate.shared.files import to_json, write_sealed
 from ablate.shared.metrics import classify
 from ablate.shared.rundir import Metrics, RunDir
 from ablate.store.events import sealed
+from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger, result_detail
 from ablate.store.store import Store
 
@@ -183,7 +184,7 @@ def test_an_edited_plan_is_named_by_every_command_that_goes_by_it(store, ask):
     """Whole, and such as a sweep could have planned: only its seal says that it was edited."""
     path, run = store.plan_path(NAME), first(store).id
     whole = path.read_bytes()
-    line = "was edited after it was planned; the same `ablate sweep` writes it again"
+    line = f"was edited after it was planned; {WRITES_AGAIN}"
     path.write_text(changed(path, "analysis", "margin", to=50.0))
     for words in GO_BY_IT:
         code, said = ask(*(run if word == "RUN" else word for word in words))

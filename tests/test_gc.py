@@ -121,21 +121,39 @@ def test_unknown_sweeps_and_stores_are_named(store, shell, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b'{"name": "right"', b"{}", b"[1]", None])
-def test_a_plan_that_can_not_be_read_or_is_gone_stops_it(store, content):
-    path = store.plan_path("right")
+def test_a_plan_that_can_not_be_read_keeps_its_runs_and_stops_no_other_sweep(store, shell, content):
+    path, runs = store.plan_path("right"), ids(store, "right")
     path.unlink() if content is None else path.write_bytes(content)
-    before = contents(store.root / "runs")
+    stray = store.cache / "0123456789abcdef.npz"  # decoded data that no plan here reads
+    stray.touch()
+    before = contents(store.runs)
     with Ledger.driving(store) as ledger:
-        with pytest.raises(Failure, match=r"right\.json: is (not whole|missing)"):
-            kept(store, ledger, [])
-        with pytest.raises(Failure, match=r"right\.json"):
-            kept(store, ledger, ["left"])
-        assert [plan.name for plan in kept(store, ledger, ["right"])] == ["left"]
+        sweeps = kept(store, ledger, [])
+        assert ([plan.name for plan in sweeps.plans], sweeps.unread) == (["left"], {"right": runs})
+        forgotten = kept(store, ledger, ["right"])
+        assert ([plan.name for plan in forgotten.plans], forgotten.unread) == (["left"], {})
         with pytest.raises(UserError, match="middle"):
             kept(store, ledger, ["right", "middle"])
-    assert contents(store.root / "runs") == before
-    assert len(gone(store, "right")) == 1
     assert found(store) == []
+    for words in (("gc", "--yes"), ("gc", "left", "--yes")):
+        [line] = [line for line in shell(*words).err.splitlines() if "right.json" in line]
+        assert str(path.relative_to(shell.folder)) in line
+        assert "`ablate gc right` forgets that sweep" in line
+    assert {run for run in runs if store.rundir(run).has_result()} == runs  # `left` is gone
+    assert contents(store.runs) != before
+    assert stray.exists()
+    assert {path.name for path in gone(store, "right")} >= runs
+    assert not stray.exists()
+
+
+def test_a_plan_that_can_not_be_read_and_that_the_ledger_does_not_know_stops_it(store, shell):
+    store.plan_path("middle").write_bytes(b"{}")
+    before = contents(store.runs)
+    for words in (("gc", "--yes"), ("gc", "left", "--yes")):
+        [line] = shell(*words, code=1).err.splitlines()
+        assert "middle.json: is not whole" in line
+        assert "move it away" in line
+    assert contents(store.runs) == before
 
 
 def without_post(store: Store) -> str:

@@ -183,7 +183,8 @@ def test_numbers_that_are_not_the_sheets_are_findings(bring, tmp_path):
     bring(lines())
     plan = Store(Path("runs")).read_plan("paper2")
     results = {one.id: {"test": {"acc": 1.0}} for one in list(plan.runs())[:2]}
-    findings, _ = check_sheets(plan, results)
+    [source] = plan.design.sources
+    findings, _ = check_sheets(plan, results, {(source.file, source.sha256)})
     assert [finding.partition(": ")[2] for finding in findings] == [
         f"{{'acc': 1.0}}, but {{'acc': {line['acc']}}} in {tmp_path}/runs.csv: line {number}"
         for number, line in ((2, lines()[0]), (7, lines()[5]))
@@ -323,6 +324,7 @@ def test_published_tables_are_sheets(run, name):
 
 
 MORE = {**lines()[0], "seed": 9}
+SEED = "expected a seed, a whole number from 0 to 9223372036854775807"
 BAD = [  # more lines, and what is said
     ([lines()[3]], "line 5 and line 32 are of the same run, base@pets#3: leave one of them out"),
     (
@@ -330,8 +332,8 @@ BAD = [  # more lines, and what is said
         "line 32: acc: is empty: leave the line of a run without a result out; of one that "
         "diverged write nan",
     ),
-    ([MORE | {"acc": "n/a"}], "line 32: acc: expected a number, got 'n/a'"),
-    ([MORE | {"seed": 1.5}], "line 32: seed: expected a seed, a whole number from 0 on, got '1.5'"),
+    ([MORE | {"acc": "n/a"}], "line 32: acc: expected a number such as 90.31, got 'n/a'"),
+    ([MORE | {"seed": 1.5}], f"line 32: seed: {SEED}, got '1.5'"),
     ([MORE | {"data": "dogs", "method": "wd"}], "data 'dogs' has no run of the baseline 'base'"),
     ([MORE | {"method": ""}], "line 32: method: expected a name, got nothing"),
 ]

@@ -26,7 +26,7 @@ from ablate.running.launchers import Slot
 from ablate.shared.errors import Failure
 from ablate.shared.notes import Notes
 from ablate.shared.rundir import RunDir, to_json, write_whole
-from ablate.store.gc import rubbish
+from ablate.store.gc import KeptSweeps, rubbish
 from ablate.store.ledger import Ledger
 from ablate.store.progress import observe
 from ablate.store.store import Store
@@ -213,7 +213,11 @@ def test_every_reader_asks_the_store(store, working, capsys):
     working.live(real, "far:0")
     for alive in (True, False):
         with Ledger.reading(store) as ledger:
-            found = [item.path for item in rubbish(store, ledger, []) if item.kind == "runs"]
+            found = [
+                item.path
+                for item in rubbish(store, ledger, KeptSweeps([], {}))
+                if item.kind == "runs"
+            ]
         assert found == [real.path] * (not alive)
         working.left.clear()
 

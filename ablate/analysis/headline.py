@@ -49,7 +49,7 @@ def headline(table: Table) -> str:
     else:
         clauses = [_clause(table, verdict, entries, len(contrasts)) for verdict, entries in found]
     seeds = {entry.n for entry in contrasts if entry.verdict}
-    over = f", over {seeds.pop()} seeds" if len(seeds) == 1 else ""
+    over = f", over {seeds.pop()} {table.repeats}" if len(seeds) == 1 else ""
     on = f"On {table.data}, against" if table.data else "Against"
     return f"{on} {table.baseline}{over}: {'; '.join(clauses)}.{caution}"
 

@@ -189,6 +189,7 @@ class Table:
     words: tuple[str, ...] = ()  # of `ablate table`, for this one; () where its name will do
     whole: Table | None = None  # of which this one is the part that is shown
     first: int = 1  # number of a footnote
+    repeats: str = "seeds"  # that n counts: "runs" of a sheet without seeds
 
     @property
     def heading(self) -> str:

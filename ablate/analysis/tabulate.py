@@ -137,6 +137,7 @@ def tabulate(
         metric=plan.metric.key,
         baseline=plan.baseline,
         seeds=plan.counted_seeds,
+        repeats="seeds" if plan.design.blocks else "runs",
         family=plan.analysis.family,
         complete=complete,
         alpha=plan.analysis.alpha,

@@ -11,22 +11,24 @@ import hashlib
 import json
 import os
 import shlex
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from ablate.analysis.captions import count
 from ablate.audit.bundle import Bundle
 from ablate.audit.merge import whole_folder
-from ablate.audit.sheet import FRAME, Sheet, SheetKeys, SheetRun, equal_lines, hidden, runs_of
+from ablate.audit.sheet import FRAME, Sheet, SheetRun, equal_lines, hidden, runs_of
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, PlannedRun, Row
-from ablate.planning.design import Imported, SheetSource
+from ablate.planning.design import Imported, SheetKeys, SheetSource
 from ablate.planning.plan import Plan
+from ablate.planning.settings import check_sweep_name
 from ablate.running.driver_lock import alone
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.files import make_folder, read_file, to_json
+from ablate.shared.errors import Failure, UserError, unknown
+from ablate.shared.files import make_folder, sha256_of, to_json
 from ablate.shared.own import (
     DIRECTIONS,
     IMPORT,
@@ -118,12 +120,12 @@ def declare_plan(sheet: Sheet, runs: Sequence[SheetRun], said: Declared, old: Pl
     Raises UserError for a baseline that is no row, or lacks a column, and for metrics or seeds
     that are not those of `old`.
     """
-    metrics = _metrics(runs, said)
+    metrics = _metrics(sheet, runs, said)
     blocks = said.seed is not None
     lines = [*hidden(runs), *([] if blocks else equal_lines(sheet))]
     source = SheetSource(
         os.path.abspath(sheet.name) if sheet.name != FRAME else FRAME,
-        *(sheet.sha256, len(sheet.lines), asdict(said.keys), tuple(lines)),
+        *(sheet.sha256, len(sheet.lines), said.keys, tuple(lines)),
     )
     sources, places = [source], [(run.row, run.column, run.seed) for run in runs]
     rows, columns = [], []
@@ -178,20 +180,45 @@ def _cell(
     return Cell(row, column, tree, ids_of(tree, seeds))
 
 
-def _metrics(runs: Sequence[SheetRun], said: Declared) -> list[dict[str, Any]]:
-    """What the metrics are. One in % whose values are all from -1 to 1 is of shares, as
-    accuracies of trainers are."""
+def _metrics(sheet: Sheet, runs: Sequence[SheetRun], said: Declared) -> list[dict[str, Any]]:
+    """What the metrics are."""
     found = []
     for key, _, of in map(_metric, said.metrics):
-        values = [run.values[key] for run in runs if not run.diverged]
         if of["unit"] == "%":
-            of["scale"] = 100.0 if all(abs(value) <= 1 for value in values) else 1.0
+            of["scale"] = _percent_scale(sheet, runs, key, said.keys.metrics[key])
         else:
             of["decimals"] = min(4, 1 + max(run.decimals for run in runs))
         found.append(metric_said(key, of))
     if "accuracy" in [one["key"] for one in found[1:]]:  # as --show calls the first one
         raise UserError("--metric accuracy: goes first, or is called otherwise: top1=accuracy:more")
     return found
+
+
+FAR = 10.0  # a value so many times below the usual percents is a share, and no small percent
+
+
+def _percent_scale(sheet: Sheet, runs: Sequence[SheetRun], key: str, column: str) -> float:
+    """What makes percents of the values of a metric in %: 100 where all of them are shares, from -1
+    to 1, else 1. Raises UserError for a sheet that mixes both: the mean of a share and of percents
+    is a number of nothing."""
+    sizes = {run.place: abs(run.values[key]) for run in runs if not run.diverged}
+    percents = {place: size for place, size in sizes.items() if size > 1}
+    if not percents:
+        return 100.0
+    usual = statistics.median(percents.values())
+    shares = {place: size for place, size in sizes.items() if 0 < size <= 1 and FAR * size < usual}
+    if shares:
+        is_share = len(shares) <= len(percents)
+        fewer, unit, others = (
+            (shares, "share", "percents") if is_share else (percents, "percent", "shares")
+        )
+        place, size = next(iter(fewer.items()))
+        more = f" (and {len(fewer) - 1} more lines)" if len(fewer) > 1 else ""
+        raise UserError(
+            f"{sheet.name}: {place}{more}: {column}: {size:g} looks like a {unit} among {others}; "
+            f"write all values as shares from 0 to 1, or all as percents"
+        )
+    return 1.0
 
 
 MEANS = ("key", "direction", "unit", "scale")  # of a metric: what a second import must repeat
@@ -204,7 +231,7 @@ def _check_same(
     none, or the other way round."""
     both = old.cells[0].spec["metrics"], metrics
     was, now = ([[one[part] for part in MEANS] for one in some] for some in both)
-    had = {"metric": was, "seed": design.blocks, "column": bool(design.sources[0].read["column"])}
+    had = {"metric": was, "seed": design.blocks, "column": bool(design.sources[0].read.column)}
     has = {"metric": now, "seed": said.seed is not None, "column": said.column is not None}
     for option in had:
         if had[option] != has[option]:
@@ -220,6 +247,7 @@ def _check_same(
 def import_alone(store: Store, sheet: Sheet, said: Declared) -> Imports:
     """Import a sheet as `import_sheet` does, under the driver's lock. Raises Failure where another
     process has it."""
+    check_sweep_name(said.name)
     if Bundle(store.root).is_one:
         raise UserError(f"{store.root}: is a bundle, which nothing is added to; name a store")
     make_folder(store.root)
@@ -241,6 +269,7 @@ def import_sheet(store: Store, ledger: Ledger, sheet: Sheet, said: Declared) -> 
     here = {planned[run.row, run.column, run.seed].id: run for run in runs}
     before = _recorded(ledger, here)
     _check_numbers(sheet, plan, here, before)
+    plan.readable_bytes()  # before anything is written: a plan that can't be read stops the store
     seals = ledger.seals([*here])
     lacking = [
         run for run in plan.runs() if run.id in here and not _is_whole(store, run.id, seals, before)
@@ -252,7 +281,7 @@ def import_sheet(store: Store, ledger: Ledger, sheet: Sheet, said: Declared) -> 
     os.sync()  # thousands of files: all at once
     told: dict[str, History] = {}
     for run in lacking:
-        detail = result_detail(folder := store.rundir(run.id), folder.read_result() or {})
+        detail = result_detail(store.rundir(run.id), _read_back(store, run, here[run.id]))
         detail[IMPORT] = {**_origin(here[run.id], sheet), "test": _numbers(here[run.id])}
         kind = "diverged" if here[run.id].diverged else "finished"
         new = () if ledger.events(run.id) else ((time.time(), "planned", {"sweep": plan.name}),)
@@ -260,19 +289,36 @@ def import_sheet(store: Store, ledger: Ledger, sheet: Sheet, said: Declared) -> 
     ledger.bring(told, {run.id: plan.name for run in plan.runs()}, ())
     ledger.announce(plan)
     store.write_plan(plan)
-    ledger.plan(plan)
     assert isinstance(plan.design, Imported)
+    source = plan.design.sources[-1]
+    ledger.plan(plan, sheet=[source.file, source.sha256])
     diverged = sum(run.diverged for run in runs)
     return Imports(
         *(plan.name, len(plan.rows), len(plan.columns), len(lacking), len(runs) - len(lacking)),
         diverged=diverged,
-        notes=plan.design.sources[-1].hides,
+        notes=source.hides,
     )
 
 
+def _read_back(store: Store, run: PlannedRun, of: SheetRun) -> Mapping[str, Any]:
+    """The result of a run, as its folder has it. Raises Failure where that is not the sheet's."""
+    folder = store.rundir(run.id)
+    result, why = folder.sealed_result(sha256_of(folder.result), curves=True, predictions=True)
+    if result is None or why or result.get("test", {}) != _numbers(of):
+        raise Failure(f"{folder.path}: is not what was written; is the disk sound?")
+    return result
+
+
 def _old_plan(store: Store, ledger: Ledger, name: str) -> Plan | None:
-    """The plan of an earlier import of this name."""
-    old = ledger.sealed_plan(store, name)
+    """The plan of an earlier import of this name; None where its file can't be read, which the
+    import then writes anew: the ledger has the numbers."""
+    try:
+        old = ledger.sealed_plan(store, name)
+    except Failure:
+        runs = [run for _, run in ledger.planned(name)]
+        if not any(IMPORT in detail for run in runs for _, _, detail in ledger.events(run)):
+            raise  # the sweep was trained here
+        return None
     if old is not None and not isinstance(old.design, Imported):
         raise UserError(f"--as {name}: is the name of a sweep that was trained here; give another")
     return old
@@ -336,7 +382,7 @@ def _write_run(made: RunDir, run: PlannedRun, of: SheetRun, sheet: Sheet) -> Non
         made.metrics: b"".join(_line(line) for line in lines),
     }
     if of.predictions is not None:
-        contents[made.predictions] = read_file(of.predictions)
+        contents[made.predictions] = of.predictions.content()
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
     result = {
         "status": "diverged" if of.diverged else "finished",

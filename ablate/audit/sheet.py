@@ -1,7 +1,8 @@
 """Reads a sheet of results that were made elsewhere, whatever its form, to runs.
 
 A sheet is csv, tsv, jsonl, parquet, a pandas frame, or the folder of a Hydra multirun: its lines
-have a place that errors name, and values by the names of its columns.
+have a place that errors name, and values by the names of its columns. It may be a stranger's: what
+it says is bounded before it is read, and files that it names lie in its own folder.
 """
 
 from __future__ import annotations
@@ -13,42 +14,43 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.design import Imported
+from ablate.audit.sheet_files import PredictionsFile, file_within, read_predictions
+from ablate.audit.sheet_values import (
+    decimals_of,
+    read_label,
+    read_number,
+    read_seed,
+    shown,
+)
+from ablate.planning.cell import PlannedRun
+from ablate.planning.design import Imported, SheetKeys, SheetSource
 from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.files import read_file
+from ablate.shared.files import (
+    DEEPEST,
+    MOST_BYTES,
+    NotRegular,
+    is_shallow,
+    read_file,
+    sha256_of,
+)
 
 Line = tuple[str, Mapping[str, Any]]  # "line 4", its values by column
 FRAME = "a pandas frame"
-
-
-@dataclass(frozen=True)
-class SheetKeys:
-    """Which columns of a sheet say what. `metrics`: by the name that a metric gets; `predictions`
-    names files; `result`: the file of each job of a Hydra multirun."""
-
-    row: str
-    metrics: Mapping[str, str]
-    column: str | None = None
-    seed: str | None = None
-    predictions: str | None = None
-    result: str | None = None
-
-    @property
-    def used(self) -> list[str]:
-        places = (self.row, self.column, self.seed, self.predictions, *self.metrics.values())
-        return [name for name in places if name is not None]
+MOST_LINES = 1_000_000  # runs that a sheet may have
+BATCH = 256  # lines of a parquet file that are decoded at once
+FRAME_INDEX = "__index_level_"  # begins the column that pandas makes of an index without a name
 
 
 @dataclass(frozen=True)
 class Sheet:
     """Its lines, the names of its columns, and the hash of its bytes. `folder`: files that it names
-    lie from there."""
+    lie in there."""
 
     name: str
     columns: Sequence[str]
@@ -68,7 +70,7 @@ class SheetRun:
     seed: int
     values: Mapping[str, float]
     decimals: int = 0  # of its values, as they are written
-    predictions: Path | None = None
+    predictions: PredictionsFile | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -87,7 +89,10 @@ def read_sheet(source: Path, result: str | None = None) -> Sheet:
     """Read a file, or the folder of a Hydra multirun, whose jobs left a file `result`. Raises
     UserError for another form, and for a file that is none of its form."""
     if source.is_dir():
-        return _read_multirun(source, result)
+        from ablate.audit.multirun import read_multirun
+
+        lines, sha256 = read_multirun(source, result)
+        return _sheet(str(source), lines, sha256, source)
     if result is not None:
         raise UserError(f"--result: is of a Hydra multirun's jobs, and {source} is a file")
     readers = {".csv": _read_csv, ".tsv": _read_csv, ".jsonl": _read_jsonl}
@@ -95,18 +100,31 @@ def read_sheet(source: Path, result: str | None = None) -> Sheet:
     if source.suffix not in readers:
         forms = ", ".join(readers)
         raise UserError(f"{source}: expected a file {forms}, or the folder of a Hydra multirun")
-    try:
-        content = read_file(source)
-    except FileNotFoundError:
-        raise UserError(f"{source}: no such file") from None
+    content = _content(source)
     lines = readers[source.suffix](content, str(source))
     return _sheet(str(source), lines, hashlib.sha256(content).hexdigest(), source.parent)
+
+
+def _content(source: Path) -> bytes:
+    try:
+        if (size := source.stat().st_size) > MOST_BYTES:
+            raise UserError(f"{source}: has {size:,} bytes; a sheet has at most {MOST_BYTES:,}")
+        return read_file(source)
+    except FileNotFoundError:
+        raise UserError(f"{source}: no such file") from None
+    except NotRegular as error:
+        raise UserError(f"{source}: {error.strerror}") from error
 
 
 def read_frame(frame: Any) -> Sheet:
     """Read a pandas frame. Its hash is that of its csv."""
     columns = [str(name) for name in frame.columns]
-    lines = _of_frame(frame.set_axis(columns, axis=1))
+    _check_columns(columns, FRAME)
+    named = frame.set_axis(columns, axis=1)
+    lines = [
+        (f"row {number}", {key: _of_frame(value) for key, value in record.items()})
+        for number, record in enumerate(named.to_dict("records"))
+    ]
     content = frame.to_csv(index=False).encode()
     return _sheet(FRAME, lines, hashlib.sha256(content).hexdigest(), Path.cwd())
 
@@ -118,16 +136,21 @@ def _sheet(name: str, lines: Sequence[Line], sha256: str, folder: Path) -> Sheet
     return Sheet(name, list(columns), lines, sha256, folder)
 
 
+def _check_columns(columns: Sequence[str], place: str) -> None:
+    """Raises UserError where two columns have one name."""
+    if twice := [name for name, often in Counter(columns).items() if often > 1]:
+        raise UserError(f"{place}: two columns are named {twice[0]!r}")
+
+
 def _read_csv(content: bytes, name: str) -> list[Line]:
-    text = _decoded(content, name)
+    text = decoded_text(content, name)
     head = text.partition("\n")[0]
     between = max(",\t;", key=head.count)  # of as many the first
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True)
     lines: list[Line] = []
     try:
         columns = [part.strip() for part in next(rows, [])]
-        if twice := [part for part, often in Counter(columns).items() if often > 1]:
-            raise UserError(f"{name}: line 1: two columns are named {twice[0]!r}")
+        _check_columns(columns, f"{name}: line 1")
         for row in rows:
             place = f"line {rows.line_num}"
             if len(row) != len(columns) and row:
@@ -140,7 +163,8 @@ def _read_csv(content: bytes, name: str) -> list[Line]:
     return lines
 
 
-def _decoded(content: bytes, name: str) -> str:
+def decoded_text(content: bytes, name: str) -> str:
+    """The text of a file. Raises UserError for one that is no UTF-8."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -149,97 +173,86 @@ def _decoded(content: bytes, name: str) -> str:
 
 def _read_jsonl(content: bytes, name: str) -> list[Line]:
     lines: list[Line] = []
-    for number, text in enumerate(_decoded(content, name).splitlines(), 1):
+    for number, text in enumerate(decoded_text(content, name).splitlines(), 1):
         if text.strip():
             place = f"line {number}"
-            lines.append((place, _flat(_json(text, f"{name}: {place}"))))
+            lines.append((place, flat(read_object(text, f"{name}: {place}"))))
     return lines
 
 
-def _json(text: str, place: str) -> Mapping[str, Any]:
+def read_object(text: str, place: str) -> Mapping[str, Any]:
+    """The JSON object of a text. A number that a float can't hold stays a text, for whoever reads
+    it as a number to refuse. Raises UserError."""
     try:
-        tree = json.loads(text)
+        tree = json.loads(text, parse_float=_float)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: is no JSON ({error})") from error
+    check_shallow(tree, place)
     if not isinstance(tree, dict):
-        raise UserError(f"{place}: expected an object such as {{...}}, got {text.strip()[:40]!r}")
+        raise UserError(f"{place}: expected an object such as {{...}}, got {shown(text.strip())}")
     return tree
 
 
-def _flat(tree: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
-    """By dotted keys."""
-    found: dict[str, Any] = {}
+def check_shallow(tree: Any, place: str) -> None:
+    """Raises UserError for a tree that is nested deeper than any result is."""
+    if not is_shallow(tree):
+        raise UserError(f"{place}: is nested deeper than {DEEPEST} levels; give plain values")
+
+
+def _float(literal: str) -> float | str:
+    number = float(literal)
+    lost = math.isinf(number) or (not number and any(digit in literal for digit in "123456789"))
+    return literal if lost else number
+
+
+def flat(tree: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
+    """The values of nested objects, by dotted keys."""
+    values: dict[str, Any] = {}
     for key, value in tree.items():
         inner = isinstance(value, Mapping)
-        found |= _flat(value, f"{above}{key}.") if inner else {f"{above}{key}": value}
-    return found
+        values |= flat(value, f"{above}{key}.") if inner else {f"{above}{key}": value}
+    return values
 
 
 def _read_parquet(content: bytes, name: str) -> list[Line]:
+    """A null is no number here, whereas nan is one: pandas would make one of both. Columns of lists
+    and structs are no values of a sheet."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        file = parquet.ParquetFile(io.BytesIO(content))
+        if (rows := file.metadata.num_rows) > MOST_LINES:
+            raise UserError(f"{name}: has {rows:,} rows; a sheet has at most {MOST_LINES:,}")
+        fields = [one for one in file.schema_arrow if not pyarrow.types.is_nested(one.type)]
+        columns = [one.name for one in fields if not one.name.startswith(FRAME_INDEX)]
+        _check_columns([one.name for one in fields], name)
+        return list(_of_batches(file.iter_batches(BATCH, columns=columns), name))
+    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        said = str(error).partition("\n")[0]
+        raise UserError(f"{name}: is no parquet file ({said:.200})") from error
+
+
+def _of_batches(batches: Iterator[Any], name: str) -> Iterator[Line]:
+    """The lines of a parquet file. A dictionary repeats a long value in a few bytes, so what is
+    decoded is counted."""
+    decoded, number = 0, 0
+    for batch in batches:
+        decoded += batch.nbytes
+        if decoded > MOST_BYTES or number > MOST_LINES:
+            raise UserError(f"{name}: decodes to more than the {MOST_BYTES:,} bytes of a sheet")
+        for record in batch.to_pylist():
+            yield f"row {number}", record
+            number += 1
+
+
+def _of_frame(value: Any) -> Any:
+    """A value of a frame as Python's own; None for a missing one, which pandas writes as nan."""
     import pandas as pd
 
-    try:
-        return _of_frame(pd.read_parquet(io.BytesIO(content)))
-    except Exception as error:  # whatever pyarrow says of bytes that are not its own
-        raise UserError(f"{name}: is no parquet file ({error})") from error
-
-
-def _of_frame(frame: Any) -> list[Line]:
-    return [
-        (f"row {number}", {str(key): _plain(value) for key, value in record.items()})
-        for number, record in enumerate(frame.to_dict("records"))
-    ]
-
-
-def _plain(value: Any) -> Any:
-    """Of a number or a text of numpy's, Python's own."""
+    if pd.api.types.is_scalar(value) and pd.isna(value):
+        return None
     return value.item() if hasattr(value, "item") and not getattr(value, "shape", ()) else value
-
-
-OVERRIDES = Path(".hydra", "overrides.yaml")
-
-
-def _read_multirun(folder: Path, result: str | None) -> Sheet:
-    """Every job below the folder that left overrides and a file `result`."""
-    import yaml
-
-    jobs = sorted(path.parent.parent for path in folder.rglob(str(OVERRIDES)))
-    if not jobs:
-        raise UserError(f"{folder}: no job of a Hydra multirun, with {OVERRIDES}, lies there")
-    if result is None:
-        raise UserError(f"{folder}: --result FILE: missing; which file has each job's numbers?")
-    lines, hashed = [], hashlib.sha256()
-    jobs.sort(key=lambda job: [(len(part), part) for part in job.relative_to(folder).parts])
-    for job in jobs:
-        place = f"job {job.relative_to(folder)}"
-        try:
-            both = read_file(job / OVERRIDES), read_file(job / result)
-        except FileNotFoundError as error:
-            where = f"{folder}: {place}"
-            raise UserError(f"{where}: has no {result}; remove the job, or let it end") from error
-        for content in both:
-            hashed.update(hashlib.sha256(content).digest())
-        numbers = _yaml(both[1], f"{folder}: {place}: {result}", dict)
-        words = _yaml(both[0], f"{folder}: {place}: {OVERRIDES}", list)
-        said = (str(word).lstrip("+~").partition("=") for word in words)
-        typed = {key: yaml.safe_load(value) for key, _, value in said}
-        lines.append((place, {**_flat(numbers), **typed}))
-    return _sheet(str(folder), lines, hashed.hexdigest(), folder)
-
-
-def _yaml(content: bytes, place: str, kind: type) -> Any:
-    """JSON is yaml, too, but for numbers such as NaN."""
-    import yaml
-
-    text = _decoded(content, place)
-    try:
-        tree = json.loads(text) if place.endswith(".json") else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise UserError(f"{place}: can't be read ({error!s:.80})".replace("\n", " ")) from error
-    if not isinstance(tree, kind):
-        what = "keys and values" if kind is dict else "a list"
-        raise UserError(f"{place}: expected {what}, got {text.strip()[:40]!r}")
-    return tree
 
 
 # --- Its runs -------------------------------------------------------------------------------------
@@ -282,111 +295,92 @@ def _run(
     def at(name: str) -> str:
         return f"{sheet.name}: {place}: {name}"
 
-    row = _label(values.get(keys.row), at(keys.row))
-    column = _label(values.get(keys.column), at(keys.column)) if keys.column else ""
+    row = read_label(values.get(keys.row), at(keys.row))
+    column = read_label(values.get(keys.column), at(keys.column)) if keys.column else ""
     if keys.seed is None:
         seed = numbers[row, column]
         numbers[row, column] += 1
     else:
-        seed = _seed(values.get(keys.seed), at(keys.seed))
+        seed = read_seed(values.get(keys.seed), at(keys.seed))
     given = {key: values.get(name) for key, name in keys.metrics.items()}
     predictions = None
     if keys.predictions is not None:
-        named = _label(values.get(keys.predictions), at(keys.predictions))
-        predictions = sheet.folder / named
-        if not predictions.is_file():
-            raise UserError(f"{at(keys.predictions)}: {named}: no such file")
+        named = read_label(values.get(keys.predictions), at(keys.predictions))
+        file = file_within(sheet.folder, named, at(keys.predictions))
+        predictions = read_predictions(file, at(keys.predictions))
     return SheetRun(
         place=place,
         row=row,
         column=column,
         seed=seed,
-        values={key: _number(value, at(keys.metrics[key])) for key, value in given.items()},
-        decimals=max(map(_decimals, given.values())),
+        values={key: read_number(value, at(keys.metrics[key])) for key, value in given.items()},
+        decimals=max(map(decimals_of, given.values())),
         predictions=predictions,
         others={key: value for key, value in values.items() if key not in keys.used},
     )
-
-
-def _is_empty(value: Any) -> bool:
-    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
-
-
-def _label(value: Any, place: str) -> str:
-    text = str(int(value) if isinstance(value, float) and value.is_integer() else value)
-    if _is_empty(value) or not text.isprintable() or not text.strip():
-        raise UserError(
-            f"{place}: expected a name, got {'nothing' if _is_empty(value) else repr(text)}"
-        )
-    return text
-
-
-def _seed(value: Any, place: str) -> int:
-    try:
-        if not _is_empty(value) and float(value) == int(float(value)) >= 0:
-            return int(float(value))
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise UserError(f"{place}: expected a seed, a whole number from 0 on, got {value!r}")
-
-
-def _number(value: Any, place: str) -> float:
-    if value is None or value == "":
-        raise UserError(
-            f"{place}: is empty: leave the line of a run without a result out; of one that "
-            f"diverged write nan"
-        )
-    try:
-        if not isinstance(value, bool):
-            return float(value)
-    except (TypeError, ValueError):
-        pass
-    raise UserError(f"{place}: expected a number, got {value!r}")
-
-
-def _decimals(value: Any) -> int:
-    """How many are written: of "93.10" two."""
-    text = value if isinstance(value, str) else repr(value)
-    return len(text.partition(".")[2]) if "e" not in text.lower() else 0
 
 
 # --- What its numbers promise ---------------------------------------------------------------------
 
 
 def check_sheets(
-    plan: Plan, results: Mapping[str, Mapping[str, Any]]
+    plan: Plan, results: Mapping[str, Mapping[str, Any]], imported: Collection[tuple[str, str]]
 ) -> tuple[list[str], list[str]]:
     """Return findings on runs whose numbers are not those of the sheets that a plan was imported
-    from, and notes on what can't be checked. `results`: of those runs that have one."""
+    from, and notes on what can't be checked. `results`: of those runs that have one; `imported`:
+    (path, sha256) of the sheets that this store read itself. The path that any other plan names is
+    a text of a stranger's, and is not opened."""
     if not isinstance(plan.design, Imported):
         return [], []
     ids = {(run.cell.row, run.cell.column, run.seed): run for run in plan.runs()}
-    findings = []
+    findings: list[str] = []
     notes = ["trained elsewhere: the numbers are those of the sheet, and nothing can retrain them"]
     for source in plan.design.sources:
-        keys = SheetKeys(**source.read)
-        try:
-            sheet = read_sheet(Path(source.file), keys.result)
-            if sheet.sha256 != source.sha256:
-                raise UserError("")
-        except (UserError, OSError):
+        if (source.file, source.sha256) not in imported:
+            what = "was imported by another store, so it is not read"
+        elif (sheet := _same_sheet(source)) is None:
             what = "is another file by now" if Path(source.file).exists() else "is not here"
-            notes.append(f"{source.file}: {what}: its numbers are those that the ledger sealed")
+        else:
+            findings += _differing(sheet, source.read, ids, results)
             continue
-        for of in runs_of(sheet, keys):
-            run, numbers = ids.get((of.row, of.column, of.seed)), {} if of.diverged else of.values
-            if run is None or run.id not in results:
-                continue
-            if (test := results[run.id].get("test", {})) != numbers:
-                has = f"{test}, but {numbers} in {sheet.name}: {of.place}"
-                findings.append(f"{run.id} {run.label}: {has}")
+        notes.append(f"{source.file}: {what}: its numbers are those that the ledger sealed")
     return findings, notes
+
+
+def _same_sheet(source: SheetSource) -> Sheet | None:
+    """The sheet, if it is still there and its bytes are those that were imported."""
+    file = Path(source.file)
+    try:
+        if not file.is_dir() and sha256_of(file) != source.sha256:
+            return None
+        sheet = read_sheet(file, source.read.result)
+    except (UserError, OSError):
+        return None
+    return sheet if sheet.sha256 == source.sha256 else None
+
+
+def _differing(
+    sheet: Sheet,
+    keys: SheetKeys,
+    ids: Mapping[tuple[str, str, int], PlannedRun],
+    results: Mapping[str, Mapping[str, Any]],
+) -> Iterator[str]:
+    """Yield a line on each run whose test is not what its line of the sheet says."""
+    for line in runs_of(sheet, keys):
+        run = ids.get((line.row, line.column, line.seed))
+        numbers = {} if line.diverged else line.values
+        if run is None or run.id not in results:
+            continue
+        if (test := results[run.id].get("test", {})) != numbers:
+            has = f"{test}, but {numbers} in {sheet.name}: {line.place}"
+            yield f"{run.id} {run.label}: {has}"
 
 
 # --- What it hides --------------------------------------------------------------------------------
 
 OWN_EACH = 0.5  # of the runs have a value of their own: a time, a name
 SHOWN = 3  # labels that a line names
+UNNAMED = "the column without a name"  # such as the index that pandas writes
 
 
 def hidden(runs: Sequence[SheetRun]) -> list[str]:
@@ -405,7 +399,8 @@ def hidden(runs: Sequence[SheetRun]) -> list[str]:
                 [(usual, _)] = sum(has.values(), Counter()).most_common(1)
                 odd += [run for run in block if values[run.label] != usual]
             elif any(len(counts) > 1 for counts in has.values()):
-                within.append(name)
+                within.append(name or UNNAMED)
+        name = name or UNNAMED
         if len({*values.values()}) > max(2, OWN_EACH * len(runs)):
             scattered.append(name)
         elif odd:

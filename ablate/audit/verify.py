@@ -32,6 +32,7 @@ from ablate.shared.own import is_own
 from ablate.shared.rundir import FINAL, RunDir
 from ablate.shared.spec import also_of, classes_of, datasets_of, said_by, task_in
 from ablate.store.events import BUNDLED, HELD, PLANNING, History, RunState
+from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger
 from ablate.store.record import Recorded, folded
 from ablate.store.store import Store
@@ -56,6 +57,7 @@ def verify(plan: Plan, store: Store, ledger: Ledger) -> Verified:
     check = _Check(plan, store)
     with ledger.still():
         check.ledger(ledger)
+        sheets = ledger.imported_sheets(plan.name)
     for run in check.runs.values():
         check.run(run)
         check.trial(run)
@@ -65,7 +67,7 @@ def verify(plan: Plan, store: Store, ledger: Ledger) -> Verified:
         check.found.findings.append(f"{store.plan_path(plan.name).name}: {error}")
     else:
         check.found.add(*check_data(check.runs.values(), store, check.read))
-        check.found.add(*check_sheets(plan, check.recorded))
+        check.found.add(*check_sheets(plan, check.recorded, sheets))
         check.table()
     check.say_what_was_not_checked()
     return check.found
@@ -431,8 +433,8 @@ def check_ledger(plan: Plan, store: Store, ledger: Ledger) -> tuple[list[str], l
         announced = last == PLANNING and detail["sha256"] == sha256_of(path)
         if sha256_of(path) not in [detail["sha256"] for _, detail in told]:
             findings.append(
-                f"{path.name}: differs from the plan that {store.ledger.name} has sealed; the same "
-                f"`ablate sweep` writes it again"
+                f"{path.name}: differs from the plan that {store.ledger.name} has sealed; "
+                f"{WRITES_AGAIN}"
             )
         elif "rebuilt" in told[-1][1]:
             notes.append(

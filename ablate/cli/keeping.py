@@ -295,11 +295,13 @@ def gc(
     with reading(store):
         pass  # there is a store
     with changing(store, "gc") as (place, ledger):
-        plans, known = kept(place, ledger, forget), ledger.sweeps()
-        items = rubbish(place, ledger, plans)
+        stay, known = kept(place, ledger, forget), ledger.sweeps()
+        for line in stay.notes(place):
+            print(line, file=sys.stderr)
+        items = rubbish(place, ledger, stay)
         for path in links(place):
             print(f"left alone: {path} is a link; its target may belong to another store")
-        for path in with_foreign(place, plans):
+        for path in with_foreign(place, stay):
             print(f"left alone: {path}: ablate did not write it, so its folder stays")
         for name in forget:
             there = name in known or place.plan_path(name).exists()
@@ -311,7 +313,7 @@ def gc(
             return
         size = decimal(sum(item.bytes for item in items))
         ask_for(f"{size} to remove: needs a confirmation", f"Remove these {size}?", yes)
-        print(f"removed {decimal(collect(place, ledger, plans, items, forget))}")
+        print(f"removed {decimal(collect(place, ledger, stay, items, forget))}")
 
 
 # --- Merging stores -------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ def planned(
     from ablate.planning.sweep_file import edit_notes
     from ablate.planning.sweep_paths import sweep_files
     from ablate.planning.words import analysis_apart, read_line
-    from ablate.store.find import computed, driven, instance, left_out, sweeps
+    from ablate.store.find import computed, driven, instance, left_out, newest, sweeps
 
     known = sweeps(store, ledger)
     words, analysis = analysis_apart(selection.words)
@@ -166,7 +166,12 @@ def planned(
             raise _more_than_a_name(store, driven(store, ledger, known, known[0], sealed), words)
         declared, _ = replace(selection, words=words).plan()
         wanted = declared.name
-    plan = driven(store, ledger, known, wanted or known[0], sealed)
+    if wanted is None and sealed and not read:
+        plan, unread = newest(store, ledger, known)
+        for why in unread:
+            begin(f"left out: {why}")
+    else:
+        plan = driven(store, ledger, known, wanted or known[0], sealed)
     if declared is not None:
         _check_words(declared, plan, store, line.crossed)
     if read:

@@ -283,14 +283,32 @@ class Looks:
 
 
 @dataclass(frozen=True)
+class SheetKeys:
+    """Which columns of a sheet say what. `metrics`: by the name that a metric gets; `predictions`
+    names files; `result`: the file of each job of a Hydra multirun."""
+
+    row: str
+    metrics: Mapping[str, str]
+    column: str | None = None
+    seed: str | None = None
+    predictions: str | None = None
+    result: str | None = None
+
+    @property
+    def used(self) -> list[str]:
+        places = (self.row, self.column, self.seed, self.predictions, *self.metrics.values())
+        return [name for name in places if name is not None]
+
+
+@dataclass(frozen=True)
 class SheetSource:
-    """What runs were imported from. `file`: its path; `read`: which columns said what, see
-    `audit.sheet.SheetKeys`; `hides`: lines on what makes its rows unlike."""
+    """What runs were imported from. `file`: its path, which is a text where the plan is another
+    store's; `hides`: lines on what makes its rows unlike."""
 
     file: str
     sha256: str
     lines: int
-    read: Mapping[str, Any]
+    read: SheetKeys
     hides: tuple[str, ...] = ()
 
 
@@ -314,7 +332,10 @@ class Imported(Fixed):
     @classmethod
     def of_tree(cls, tree: Mapping[str, Any]) -> Self:
         said = tree["imported"]
-        return cls(bool(said["seeded"]), tuple(read(x, SheetSource, "") for x in said["sources"]))
+        sources = tuple(read(source, SheetSource, "") for source in said["sources"])
+        if not sources:
+            raise ValueError("an imported plan without a sheet")
+        return cls(bool(said["seeded"]), sources)
 
     def each(self, seeds: str) -> str:
         return ", with the runs of the sheet"

@@ -26,7 +26,7 @@ from ablate.planning.declaration import (
 )
 from ablate.planning.design import DESIGNS, spelled
 from ablate.planning.plan import Plan
-from ablate.planning.settings import Word, show, value_at
+from ablate.planning.settings import Word, check_sweep_name, show, value_at
 from ablate.planning.sweep_file import file_hashes, from_file, load
 from ablate.planning.sweep_paths import find, hidden_notes, sweep_files
 from ablate.planning.words import CommandLine, Options, apart, from_words, read_line
@@ -150,8 +150,8 @@ def plan(
     given = Options(**options)
     line = read_line(words, composer.groups, given)
     launcher = composer.launcher(line.launcher)
-    if given.name is not None and not (given.name.strip() and given.name.isprintable()):
-        raise UserError(f"--as: expected a name, got {given.name!r}")
+    if given.name is not None:
+        check_sweep_name(given.name)
     name = given.name or line.name
     before = None if recall is None else recall(name, line.texts)
     again = recall_crossed(line, before, composer)

@@ -30,7 +30,7 @@ from ablate.planning.cell import (
 )
 from ablate.planning.changes import Changes
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
-from ablate.shared.errors import UserError, format_of, printable, unknown
+from ablate.shared.errors import Failure, UserError, format_of, printable, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 from ablate.shared.metrics.probed import called
 from ablate.shared.own import marks_examples
@@ -322,9 +322,9 @@ class Plan:
 
     @property
     def seeds_said(self) -> str:
-        """ "3 seeds"."""
-        n = len(self.counted_seeds)
-        return f"{n:,} seed{'s' if n > 1 else ''}"
+        """ "3 seeds"; "3 runs" of a sheet without seeds."""
+        n, noun = len(self.counted_seeds), "seed" if self.design.blocks else "run"
+        return f"{n:,} {noun}{'s' if n > 1 else ''}"
 
     @property
     def to_come(self) -> int:
@@ -353,6 +353,17 @@ class Plan:
             del own["changes"]
         tree = {"format": FORMAT, **own, **self.design.tree()}
         return json.dumps(tree, sort_keys=True, default=vars).encode()
+
+    def readable_bytes(self) -> bytes:
+        """`to_bytes`, once they have been read as this plan. Raises Failure where they can't be."""
+        content = self.to_bytes()
+        try:
+            same = Plan.from_tree(json.loads(content)).to_bytes() == content
+        except ValueError as error:
+            raise Failure(f"the plan of {self.name!r}: {error}, so it is not written") from error
+        if not same:
+            raise Failure(f"the plan of {self.name!r}: reads as another plan, so it is not written")
+        return content
 
     @classmethod
     def from_tree(cls, tree: Any) -> Plan:

@@ -268,6 +268,13 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield f"{prefix}{key}", value
 
 
+def check_sweep_name(name: str) -> None:
+    """Raises UserError for a name that `--as` can't give: an empty one, and one with characters
+    that a terminal obeys instead of showing them."""
+    if not (name.strip() and name.isprintable()):
+        raise UserError(f"--as: expected a name, got {name!r}")
+
+
 def file_name(name: str) -> str:
     """A sweep's name as a file name: it can't leave its folder, nor be too long for one."""
     quoted = urllib.parse.quote(name, safe="+=@, ")

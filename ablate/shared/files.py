@@ -171,11 +171,16 @@ def is_shallow(tree: Any) -> bool:
     return False
 
 
+# The largest whole number that is written. Plans, run files, the ledger (SQLite) and tables of
+# numpy and pandas hold it exactly; each of them fails, or rounds, above it.
+MOST_WHOLE = 2**63 - 1
+
+
 def is_number(value: Any) -> TypeGuard[float]:
     """Is it a finite number, as all numbers that are written? A bool is none."""
     if type(value) is float:
         return math.isfinite(value)
-    return type(value) is int and -(2**63) <= value < 2**63
+    return type(value) is int and abs(value) <= MOST_WHOLE
 
 
 class Lock:

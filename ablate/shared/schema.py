@@ -19,6 +19,7 @@ from decimal import Decimal
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.files import MOST_WHOLE
 from ablate.shared.parts import is_plugin
 
 
@@ -195,7 +196,7 @@ def read(value: Any, hint: Any, place: str) -> Any:
         return parts or (None if type(None) in options else parts)
     if int in options:
         value = _thousands(value)
-    if isinstance(value, int) and abs(value) >= 1 << 63:
+    if isinstance(value, int) and abs(value) > MOST_WHOLE:
         raise UserError(f"{place}: expected a number of 63 bits, got {value.bit_length()}")
     of_table = str in options and bool(names)  # one of these names, or an import path
     if (value in names and type(value) in map(type, names)) or (of_table and is_plugin(value)):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import difflib
 import itertools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from ablate.planning.cell import Cell, PlannedRun
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, NotThere, UserError, expected, unknown
+from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
@@ -85,7 +86,7 @@ def sweeps(store: Store, ledger: Ledger) -> list[str]:
     are plans, none of which can be read."""
     known = ledger.sweeps()
     if not known and (lost := store.plans()):
-        raise Failure(f"{lost[0]}: no whole plan; the same `ablate sweep` writes it again")
+        raise Failure(f"{lost[0]}: no whole plan; {WRITES_AGAIN}")
     if not known:
         raise NotThere(
             f"{store.root}: no sweep was driven here yet; start with `ablate sweep quickstart`"
@@ -103,7 +104,9 @@ def instance(word: str, known: list[str]) -> str | None:
     return instances[0] if instances else None
 
 
-def driven(store: Store, ledger: Ledger, known: list[str], name: str, sealed: bool = True) -> Plan:
+def driven(
+    store: Store, ledger: Ledger, known: Sequence[str], name: str, sealed: bool = True
+) -> Plan:
     """The plan of a sweep driven in the store; `known` are the names of all. Without `sealed` as it
     lies there, for whoever says what is wrong with it."""
     if name not in known:
@@ -111,8 +114,21 @@ def driven(store: Store, ledger: Ledger, known: list[str], name: str, sealed: bo
         raise NotThere(f"sweep: {expected(name, known, there)}")
     plan = ledger.sealed_plan(store, name) if sealed else store.read_plan(name)
     if plan is None:
-        raise Failure(f"{store.plan_path(name)}: not whole; `ablate sweep` writes it again")
+        raise Failure(f"{store.plan_path(name)}: not whole; {WRITES_AGAIN}")
     return plan
+
+
+def newest(store: Store, ledger: Ledger, known: Sequence[str]) -> tuple[Plan, list[str]]:
+    """Find the plan of the sweep that was driven last, of those whose plan can be read; and a line
+    on each that was driven later and can't be. `known`: the names of all, the last driven first.
+    Raises Failure where none can be read."""
+    lines: list[str] = []
+    for name in known:
+        try:
+            return driven(store, ledger, known, name), lines
+        except Failure as error:
+            lines.append(str(error))
+    raise Failure(lines[0])
 
 
 class Followed:
@@ -138,9 +154,7 @@ def computed(store: Store, plan: Plan) -> Plan:
     try:
         return plan.checked()
     except ValueError as error:
-        raise Failure(
-            f"{store.plan_path(plan.name)}: {error}; the same `ablate sweep` writes it again"
-        ) from error
+        raise Failure(f"{store.plan_path(plan.name)}: {error}; {WRITES_AGAIN}") from error
 
 
 def left_out(plan: Plan, ledger: Ledger) -> Plan:

@@ -38,6 +38,9 @@ from ablate.store.events import Look, is_id
 from ablate.store.looks import is_look
 from ablate.store.pilots import Pilots, beats_elsewhere, is_fresh
 
+# What to do about a plan that can't be read, or was edited.
+WRITES_AGAIN = "the same `ablate sweep` or `ablate import` writes it again"
+
 
 class Liveness(Protocol):
     """Answers for the workers of runs. `tests/launcher_contract.py` holds every launcher to it."""
@@ -206,9 +209,13 @@ class StoreFolder:
         return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
     def write_plan(self, plan: Plan) -> None:
-        path = self.plan_path(plan.name)
+        """Write the file of a plan. Raises Failure, before anything is written, for a plan that
+        nobody could read again, and where the file is not what was written."""
+        path, content = self.plan_path(plan.name), plan.readable_bytes()
         make_folder(path.parent)
-        write_whole(path, plan.to_bytes())
+        write_whole(path, content)
+        if read_file(path) != content:
+            raise Failure(f"{path}: is not what was written; is the disk sound?")
 
     def read_plan(self, name: str) -> Plan | None:
         """The plan as it lies there, None where it is missing or torn. Raises Failure for other
@@ -222,7 +229,7 @@ class StoreFolder:
         try:
             return Plan.from_tree(tree) if tree is not None else None, sha256
         except ValueError as error:
-            raise Failure(f"{path}: {error}; the same `ablate sweep` writes it again") from error
+            raise Failure(f"{path}: {error}; {WRITES_AGAIN}") from error
 
     def looks_view(self) -> list[Look]:
         """Every whole line of `looks.jsonl`."""

@@ -14,12 +14,13 @@ import errno
 import itertools
 import os
 import re
+import shlex
 import shutil
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ablate.planning.cell import spec_parents
 from ablate.planning.plan import Plan
@@ -28,6 +29,7 @@ from ablate.shared.files import Lock, make_folder, read_json, sync_folder
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import datasets_of
 from ablate.store.events import HELD, RunState
+from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
@@ -58,24 +60,45 @@ class Rubbish:
     plan: str = ""  # of a run: the earlier plan that had it, which `--replace` gave up
 
 
-def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> list[Plan]:
-    """The plans that stay when those in `forget` go.
+class KeptSweeps(NamedTuple):
+    """The sweeps that stay: their plans; and of those whose plan can't be read, or is missing, by
+    name the runs that the ledger has of them, which all stay."""
 
-    Raises UserError for a name that is no sweep's, Failure where a plan can't be read, is missing,
-    was edited or lacks runs that the ledger has: what it refers to is unknown.
+    plans: list[Plan]
+    unread: dict[str, set[str]]
+
+    def notes(self, store: Store) -> Iterator[str]:
+        """Yield a line for every plan that can't be read."""
+        for name, runs in self.unread.items():
+            forgets = f"`ablate gc {shlex.quote(name)}` forgets that sweep"
+            yield (
+                f"{store.plan_path(name)}: can't be read, so its {len(runs):,} runs and all "
+                f"decoded data stay; {WRITES_AGAIN}, {forgets}"
+            )
+
+
+def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> KeptSweeps:
+    """The sweeps that stay when those in `forget` go.
+
+    Raises UserError for a name that is no sweep's; Failure where a plan was edited, lacks runs that
+    the ledger has, or can't be read and is of a sweep that the ledger doesn't know: what it refers
+    to is unknown.
     """
     forgotten = {store.plan_path(name) for name in forget}
     sweeps = ledger.sweeps()
+    by_path = {store.plan_path(name): name for name in sweeps}
     names, plans = [*sweeps], []
+    unread = {path for path in by_path if not path.exists()} - forgotten
     for path in store.plans():
         try:
             plan = Plan.from_tree(read_json(path)).checked()
         except (LookupError, TypeError, AttributeError, ValueError):
-            if path not in forgotten:
+            if path not in forgotten and path not in by_path:
                 raise Failure(
-                    f"{path}: is not whole, so its runs are unknown; the same "
-                    f"`ablate sweep` writes it again, `ablate gc NAME` forgets that sweep"
+                    f"{path}: is not whole, and the ledger doesn't know its runs; move it away, or "
+                    f"{WRITES_AGAIN}"
                 ) from None
+            unread |= {path} - forgotten
             continue
         names.append(plan.name)
         if path in forgotten:
@@ -93,13 +116,13 @@ def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> list[Plan]:
         gone = name not in names and not store.plan_path(name).exists()
         if gone and not ledger.knew(name):  # else a gc that was killed has forgotten it
             raise unknown("sweep", name, dict.fromkeys(names), f"one of {store.root}:")
-    for name in sweeps:
-        if name not in forget and not store.plan_path(name).exists():
-            raise Failure(
-                f"{store.plan_path(name)}: is missing, so its runs are unknown; the same "
-                f"`ablate sweep` writes it again, `ablate gc {name!r}` forgets that sweep"
-            )
-    return plans
+    return KeptSweeps(plans, {by_path[path]: _recorded(ledger, by_path[path]) for path in unread})
+
+
+def _recorded(ledger: Ledger, sweep: str) -> set[str]:
+    """All runs of a sweep that the ledger has: of its last plan, and of earlier ones."""
+    earlier = ledger.earlier(sweep)
+    return {*earlier.kept, *earlier.given_up, *(run for _, run in ledger.planned(sweep))}
 
 
 def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
@@ -111,8 +134,8 @@ def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
         more = ", ..." if len(lost) > SHOWN else ""
         raise Failure(
             f"{path}: lacks {len(lost):,} runs that the ledger has for {plan.name!r} "
-            f"({', '.join(lost[:SHOWN])}{more}), so nothing is removed: the same `ablate sweep` "
-            f"mends the plan, `ablate gc {plan.name!r}` forgets that sweep"
+            f"({', '.join(lost[:SHOWN])}{more}), so nothing is removed: {WRITES_AGAIN}, "
+            f"`ablate gc {plan.name!r}` forgets that sweep"
         )
 
 
@@ -122,21 +145,22 @@ def links(store: Store) -> list[Path]:
     return [path for path in own if path.is_symlink()]
 
 
-def with_foreign(store: Store, plans: Iterable[Plan]) -> list[Path]:
+def with_foreign(store: Store, sweeps: KeptSweeps) -> list[Path]:
     """Files that somebody else put into folders of runs that no plan has: these stay."""
-    runs = {run.id for plan in plans for run in plan.runs()}
+    runs = {run.id for plan in sweeps.plans for run in plan.runs()}.union(*sweeps.unread.values())
     folders = (path for path in _entries(store.runs) if re.fullmatch(ID, path.name))
     return [
         path / name for path in folders if path.name not in runs for name in RunDir(path).foreign()
     ]
 
 
-def rubbish(store: Store, ledger: Ledger, plans: Iterable[Plan]) -> list[Rubbish]:
-    """All that `plans`, and earlier plans of their sweeps, don't refer to and nobody uses."""
-    runs: set[str] = set()
+def rubbish(store: Store, ledger: Ledger, sweeps: KeptSweeps) -> list[Rubbish]:
+    """All that the sweeps, by their plans of now or earlier ones, don't refer to and nobody uses.
+    Decoded data stay while a plan can't be read: runs to come may want them."""
+    runs: set[str] = set().union(*sweeps.unread.values())
     data: set[str] = set()
     given_up: dict[str, str] = {}
-    for plan in plans:
+    for plan in sweeps.plans:
         runs |= {run.id for run in plan.runs()}
         data |= set().union(*(_fingerprints(cell.spec) for cell in plan.cells))
         earlier = ledger.earlier(plan.name)
@@ -160,7 +184,7 @@ def rubbish(store: Store, ledger: Ledger, plans: Iterable[Plan]) -> list[Rubbish
     found += [_of("diffs", path) for path in _diffs(store, stay)]
     found += _reruns(store)
     found += _attempts(store, {path.name for path in stay}, ledger.starts(runs))
-    found += _data(store, data)
+    found += () if sweeps.unread else _data(store, data)
     for path in free:
         item = _of("runs", path, None if path.is_symlink() else RunDir(path).lock)
         found.append(replace(item, plan=given_up.get(path.name, "")))
@@ -257,7 +281,7 @@ def _data(store: Store, used: Collection[str]) -> Iterator[Rubbish]:
 def collect(
     store: Store,
     ledger: Ledger,
-    plans: Iterable[Plan],
+    sweeps: KeptSweeps,
     found: Iterable[Rubbish],
     forget: Iterable[str],
 ) -> int:
@@ -273,7 +297,8 @@ def collect(
         store.plan_path(name).unlink(missing_ok=True)
         sync_folder(store.plan_path(name).parent)
     freed += throw_away(store, [item for item in found if item.kind == "runs"])
-    planned = {run.id for plan in plans for run in plan.runs()}
+    planned = {run.id for plan in sweeps.plans for run in plan.runs()}
+    planned = planned.union(*sweeps.unread.values())
     for run, state in ledger.states().items():
         if run not in planned and state != RunState() and not store.rundir(run).path.exists():
             ledger.record(run, "collected")

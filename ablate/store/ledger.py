@@ -42,7 +42,7 @@ from ablate.store.events import (
     is_id,
     sealed,
 )
-from ablate.store.folder import StoreFolder
+from ablate.store.folder import WRITES_AGAIN, StoreFolder
 from ablate.store.looks import LOOK
 from ablate.store.pilots import beats_elsewhere
 from ablate.store.queries import Queries
@@ -469,7 +469,7 @@ class Ledger(Queries):
                 return plan
             if sha256 == before:  # else a driver has written it between the two looks
                 what = "was edited after it was planned" if seals else "was never planned here"
-                raise Failure(f"{path}: {what}; the same `ablate sweep` writes it again")
+                raise Failure(f"{path}: {what}; {WRITES_AGAIN}")
             before = sha256
 
 

@@ -22,6 +22,7 @@ from ablate.shared.errors import Failure
 from ablate.shared.files import Lock, read_json, write_whole
 from ablate.shared.rundir import FINAL
 from ablate.store.events import RunState
+from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger, connect, journal_mode, other_ledger
 from ablate.store.progress import Driver, driver_of
 from ablate.store.store import Store
@@ -218,7 +219,7 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
         yield Finding("problem", "plans", text)
     for name in sweeps:
         if not store.plan_path(name).exists():
-            text = f"sweep {name}: its plan is lost; the same `ablate sweep` writes it again"
+            text = f"sweep {name}: its plan is lost; {WRITES_AGAIN}"
             yield Finding("problem", "plans", text)
     return states
 
@@ -237,9 +238,7 @@ def _plans(store: Store) -> Findings:
     files = store.plans()
     torn = [path for path in files if not _is_whole(path)]
     for path in torn:
-        yield Finding(
-            "problem", "plans", f"{path}: not whole; the same `ablate sweep` writes it again"
-        )
+        yield Finding("problem", "plans", f"{path}: not whole; {WRITES_AGAIN}")
     if not torn:
         yield Finding("ok", "plans", f"{counted(len(files), 'plan')}, each whole")
 
