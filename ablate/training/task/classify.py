@@ -137,7 +137,9 @@ def prior_loss(
     one share and one permutation a batch, keep its mean. (What they raise is the least loss that
     looking at images could reach.)
     """
-    share = torch.bincount(labels, minlength=classes).double() / len(labels)
+    # On the CPU: torch compiles entr for a GPU when it is first called there, so a machine whose
+    # NVRTC doesn't work would lose a run that has only this left to do.
+    share = torch.bincount(labels, minlength=classes).cpu().double() / len(labels)
     share = (1 - smoothing) * share + smoothing / classes
     entropy = torch.special.entr(share)
     if kind == "sigmoid":

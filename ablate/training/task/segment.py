@@ -107,7 +107,7 @@ class Segment(Task):
     def prior_loss(self, train: AnySplit) -> float:
         """That of guessing each pixel by the classes' shares in the whole images: their entropy.
         Crops have about the same shares."""
-        pixels = train.labels.sum(0).double()
+        pixels = train.labels.sum(0).cpu().double()  # there entr needs no compiler
         share = (1 - self._smoothing) * pixels / pixels.sum() + self._smoothing / self._classes
         return float(torch.special.entr(share).sum())
 
