@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import platform
 import random
 import re
 import shutil
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ABLATE, Shell, contents
+from conftest import ABLATE, REPOSITORY, Shell, contents
 from safetensors.torch import load
 
 from ablate.audit.doctor import examine_store, machine, resume_check, stored
@@ -30,7 +31,7 @@ from ablate.store.folder import WRITES_AGAIN
 from ablate.store.store import Store
 from ablate.training import resume_check as training
 from ablate.training import sealed_file, worker
-from ablate.version import FORMAT
+from ablate.version import FORMAT, __version__
 
 GOLDEN = Path(__file__).parent / "golden" / "store"
 TINY = ("model.arch=mu/4", "model.depth=1", "data=digits")
@@ -438,6 +439,45 @@ def test_a_version_that_does_not_satisfy_is_a_problem(monkeypatch):
     assert f"torch 2.5.0+cpu does not satisfy {wanted}: pip install '{wanted}'" in said
     assert any(text.startswith("kornia is not installed: pip install -c ") for text in said)
     assert len(said) == 2
+
+
+@pytest.fixture
+def not_installed(monkeypatch):
+    """ablate has no metadata, as where its checkout is on PYTHONPATH."""
+    true = metadata.Distribution.from_name
+
+    def from_name(name: str) -> metadata.Distribution:
+        if name == "ablate-sweep":
+            raise metadata.PackageNotFoundError(name)
+        return true(name)
+
+    monkeypatch.setattr(metadata.Distribution, "from_name", from_name)
+
+
+def test_a_checkout_that_is_not_installed_is_checked_by_its_own_requirements(
+    not_installed, monkeypatch, tmp_path
+):
+    [finding] = machine.versions()
+    place = f"ablate {__version__} (not installed, from {REPOSITORY}), python "
+    assert (finding.level, finding.text.startswith(place)) == ("ok", True)
+    assert f"torch {metadata.version('torch')}" in finding.text
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "\ntorch==" in machine.write_constraints().read_text()
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nrequires-python = ">=9"\ndependencies = ["nothing-like-it>1"]\n'
+    )
+    monkeypatch.setattr(machine, "CHECKOUT", tmp_path)
+    said = [finding.text for finding in machine.versions() if finding.level == "problem"]
+    assert [text.partition(" does not")[0] for text in said[:1]] == [
+        f"python {platform.python_version()}"
+    ]
+    assert said[1].startswith("nothing-like-it is not installed: ")
+    monkeypatch.setattr(machine, "CHECKOUT", tmp_path / "none")
+    [finding] = machine.versions()
+    assert finding.text == (
+        f"ablate {__version__} (not installed, from {tmp_path / 'none'}), "
+        f"python {platform.python_version()}"
+    )
 
 
 TOOL = """#!/bin/sh

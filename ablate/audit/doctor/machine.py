@@ -10,6 +10,7 @@ import os
 import platform
 import re
 import shutil
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -22,6 +23,7 @@ from ablate.running.launchers import Slot
 from ablate.running.launchers.local import environment
 from ablate.shared.files import write_whole
 from ablate.shared.system import EXTRAS, installing, installing_package
+from ablate.version import __version__
 
 Level = Literal["ok", "warning", "problem", "..."]  # ...: a check has begun
 
@@ -53,6 +55,31 @@ def some(names: Sequence[str], noun: str, shown: int = 3) -> str:
 
 
 DISTRIBUTION = "ablate-sweep"
+CHECKOUT = Path(__file__).resolve().parents[3]  # where this is no installed package
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What ablate declares: its version, and where it is if it isn't installed; the versions of
+    python that it takes, and the packages that it requires, "" and () where nothing says so."""
+
+    version: str
+    python: str
+    packages: Sequence[str]
+
+    @classmethod
+    def read(cls) -> Declared:
+        """Read the installed distribution's metadata, else the checkout's pyproject.toml."""
+        try:
+            python = metadata.metadata(DISTRIBUTION)["Requires-Python"]
+            version = metadata.version(DISTRIBUTION)
+            return cls(version, python, metadata.requires(DISTRIBUTION) or ())
+        except metadata.PackageNotFoundError:
+            file = CHECKOUT / "pyproject.toml"
+            project = tomllib.loads(file.read_text("utf-8"))["project"] if file.exists() else {}
+            version = f"{__version__} (not installed, from {CHECKOUT})"
+            packages = project.get("dependencies", ())
+            return cls(version, project.get("requires-python", ""), packages)
 
 
 def versions() -> Findings:
@@ -61,10 +88,11 @@ def versions() -> Findings:
     from packaging.specifiers import SpecifierSet
 
     installed, amiss = {"python": platform.python_version()}, []
-    wanted = SpecifierSet(metadata.metadata(DISTRIBUTION)["Requires-Python"])
+    declared = Declared.read()
+    wanted = SpecifierSet(declared.python)
     if not wanted.contains(installed["python"]):
         amiss.append(f"python {installed['python']} does not satisfy python{wanted}")
-    for need in map(Requirement, metadata.requires(DISTRIBUTION) or ()):
+    for need in map(Requirement, declared.packages):
         if need.marker is not None and not need.marker.evaluate():
             continue  # an extra's
         plain = f"{need.name}{need.specifier}"
@@ -77,7 +105,7 @@ def versions() -> Findings:
         if not need.specifier.contains(found, prereleases=True):
             amiss.append(f"{need.name} {found} does not satisfy {plain}: pip install '{plain}'")
     text = ", ".join(f"{name} {version}" for name, version in installed.items())
-    yield Finding("ok", "versions", f"ablate {metadata.version(DISTRIBUTION)}, {text}")
+    yield Finding("ok", "versions", f"ablate {declared.version}, {text}")
     for line in amiss:
         yield Finding("problem", "versions", line)
 
@@ -98,8 +126,7 @@ def extras() -> Findings:
 def write_constraints() -> Path:
     """Write what `pip install -c` takes to leave this environment as it is: each installed package
     at its version, each other one at that which ablate was tried with. Return the file."""
-    carried = [f for f in metadata.files(DISTRIBUTION) or () if f.name == "constraints.txt"]
-    tried = carried[0].read_text("utf-8") if carried else ""
+    tried = _tried_versions()
     pins = dict(line.split("==") for line in tried.splitlines() if not line.startswith("#"))
     pins = {_normal(name): version for name, version in pins.items()}
     for package in metadata.distributions():
@@ -110,6 +137,16 @@ def write_constraints() -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     write_whole(file, "".join(f"{k}=={v}\n" for k, v in sorted(pins.items())).encode())
     return file
+
+
+def _tried_versions() -> str:
+    """Read the constraints that ablate was tried with: the distribution's, else the checkout's."""
+    try:
+        carried = [f for f in metadata.files(DISTRIBUTION) or () if f.name == "constraints.txt"]
+        return carried[0].read_text("utf-8") if carried else ""
+    except metadata.PackageNotFoundError:
+        file = CHECKOUT / "constraints.txt"
+        return file.read_text("utf-8") if file.exists() else ""
 
 
 def _normal(name: str) -> str:
