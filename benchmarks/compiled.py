@@ -24,7 +24,7 @@ from step import as_a_worker, small
 
 from ablate.shared import spec
 from ablate.training.calibrate import random_split
-from ablate.training.numerics import device_of
+from ablate.training.device import device_of
 from ablate.training.training import Training
 
 MODELS = {

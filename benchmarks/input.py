@@ -48,7 +48,7 @@ from ablate.data.draws import Draws
 from ablate.data.image_changes import ImageView, changes_of, in_blocks
 from ablate.shared.fingerprint import fingerprint
 from ablate.shared.sections import Augment, Data
-from ablate.training.numerics import device_of
+from ablate.training.device import device_of
 
 DATA = Path(os.environ.get("ABLATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 BATCH, PAD, EPOCHS_GOAL = 128, 4, 5

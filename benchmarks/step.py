@@ -30,8 +30,8 @@ from ablate.planning.compose import resolve
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.training.calibrate import random_split
+from ablate.training.device import device_of
 from ablate.training.model.export import timm_arguments
-from ablate.training.numerics import device_of
 from ablate.training.training import Training
 
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "8589934592", "MALLOC_TRIM_THRESHOLD_": "34359738368"}

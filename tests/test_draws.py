@@ -10,8 +10,8 @@ from scipy import stats
 
 from ablate.data import draws as keyed
 from ablate.data.draws import MASK, Draws, key, philox, uniform
+from ablate.training.device import device_of
 from ablate.training.model.drop import StepKey
-from ablate.training.numerics import device_of
 
 # Random123, examples/kat_vectors of its 1.14: counter, key, the four words. (NumPy's Philox is
 # 4x64 with another schedule, so no oracle for this one.)

@@ -10,9 +10,9 @@ from torch import nn
 
 from ablate.training import calibrate
 from ablate.training.calibrate import random_split
+from ablate.training.device import device_of
 from ablate.training.journal import cost, matmul_rate, utilisation
 from ablate.training.model import build
-from ablate.training.numerics import device_of
 from ablate.training.training import Training
 
 CPU = torch.device("cpu")

@@ -359,6 +359,24 @@ def test_a_row_is_tried_once(folder, asked):
     assert asked(*words) == (first, 2)
 
 
+def test_rows_that_can_not_be_tried_are_named_and_tried_again(asked, monkeypatch):
+    """A device that fails may be free the next time."""
+
+    def fail(*arguments):
+        raise RuntimeError("CUDA error: unspecified launch failure\nmore")
+
+    with monkeypatch.context() as failing:
+        failing.setattr("ablate.training.answers.rehearse", fail)
+        [line], rows = asked("norm=layernorm,rmsnorm")
+    assert rows == 2
+    assert line == (
+        "layernorm, rmsnorm: the first 4 steps failed: "
+        "RuntimeError: CUDA error: unspecified launch failure"
+    )
+    assert asked("norm=layernorm,rmsnorm") == ([], 2)
+    assert asked("norm=layernorm,rmsnorm") == ([], 0)
+
+
 def test_what_starts_from_runs_is_judged_by_what_it_shares_with_them(asked):
     """A key of the model is the parent's, too; the rate of a parent moves its child later."""
     parent = ("from.data=digits", "from.train.epochs=1")

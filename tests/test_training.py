@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import os
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,7 +21,9 @@ from ablate.shared.rundir import RunDir
 from ablate.shared.spec import to_tree, tree_identity
 from ablate.training import calibrate
 from ablate.training.calibrate import random_split
-from ablate.training.numerics import device_of
+from ablate.training.device import device_of
+from ablate.training.task.classify import prior_loss
+from ablate.training.task.segment import Segment
 from ablate.training.training import Training
 
 CPU = torch.device("cpu")
@@ -63,6 +67,45 @@ def test_images_that_are_on_the_device_are_evaluated_where_they_are(name, monkey
 def test_a_gpu_has_its_index():
     names = ("cpu", "cuda", "cuda:1", "meta")
     assert [str(device_of(name)) for name in names] == ["cpu", "cuda:0", "cuda:1", "meta"]
+
+
+def test_a_training_completes_its_device(monkeypatch):
+    """Of "cuda" its splits are on "cuda:0", and it would look for them on the host."""
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    monkeypatch.setattr("ablate.training.training.device_of", {gpu: cpu}.__getitem__)
+    run = tiny.run()
+    assert Training(run, random_split(run.data, 32, cpu), gpu).device == cpu
+
+
+class Placed(torch.Tensor):
+    """Stands in for a GPU's tensor: whatever is computed of it is one, until `cpu` makes it plain.
+    `calls` are the functions that computed there."""
+
+    calls: ClassVar[list[str]] = []
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        name = function.__name__
+        cls.calls.append(name)
+        made = super().__torch_function__(function, types, args, kwargs or {})
+        with torch._C.DisableTorchFunctionSubclass():
+            return made.as_subclass(torch.Tensor) if name == "cpu" else made
+
+
+def test_a_gpu_compiles_nothing_for_the_priors_loss(monkeypatch):
+    """torch compiles entr for a GPU when it is called there, which fails where NVRTC does, with all
+    steps of the run done."""
+    monkeypatch.setattr(Placed, "calls", [])
+    labels = torch.tensor([0, 1, 1, 1])
+    found = prior_loss(labels.as_subclass(Placed), 2, kind="sigmoid")
+    assert found == prior_loss(labels, 2, kind="sigmoid") == pytest.approx(1.12467, abs=1e-5)
+    task, counts = SimpleNamespace(_smoothing=0.1, _classes=2), torch.tensor([[1, 0], [0, 3]])
+    of_pixels = [
+        Segment.prior_loss(task, SimpleNamespace(labels=each))
+        for each in (counts.as_subclass(Placed), counts)
+    ]
+    assert of_pixels[0] == of_pixels[1]
+    assert {*Placed.calls} <= {"bincount", "__len__", "sum", "cpu"}
 
 
 def begun(run, steps: int = 0) -> Training:

@@ -84,6 +84,7 @@ def rehearsed(
     keys = {cell.row: _key(cell, baseline, device) for cell in rows}
     cache = AnswerCache(store.cache / "rehearsed.json", _is_answer)
     known, tried = cache.read(), _worth(baseline, rows, size, own_only)
+    untried: dict[str, str] = {}
     if new := [cell for cell in tried if keys[cell.row] not in known]:
         question = {
             "baseline": _asked(baseline, size),
@@ -91,11 +92,17 @@ def rehearsed(
             "cache": str(store.cache),
             "device": device,
         }
-        known = cache.add(launcher.ask("rehearse", question))
-    answers = {row: answer for row, key in keys.items() if (answer := known.get(key)) is not None}
+        asked = launcher.ask("rehearse", question)
+        untried = {key: asked.pop(key)["untried"] for key in [*asked] if "untried" in asked[key]}
+        known = cache.add(asked)
+    answers = {row: known[key] for row, key in keys.items() if key in known}
     return Rehearsals(
         {(row, baseline.column): answer["step"] for row, answer in answers.items()},
-        [*_unchanged(plan, baseline, rows, answers), *_faults(answers)],
+        [
+            *_unchanged(plan, baseline, rows, answers),
+            *_faults(answers),
+            *_failures({row: untried[key] for row, key in keys.items() if key in untried}),
+        ],
     )
 
 
@@ -154,6 +161,15 @@ def _faults(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return [f"{', '.join(rows)}: {line}" for line, rows in lines]
 
 
+def _failures(untried: Mapping[str, str]) -> list[str]:
+    """List a line for each reason why rows could not be tried, with these rows. It may be the
+    machine's: it is asked again next time."""
+    rows = defaultdict[str, list[str]](list)
+    for row, why in untried.items():
+        rows[why].append(row)
+    return [f"{', '.join(names)}: the first 4 steps failed: {why}" for why, names in rows.items()]
+
+
 DIFFERS = {  # what a training of 4 steps is compared with
     "again": "a second training of the same 4 steps gives other weights, so a part draws random "
     "numbers of its own or keeps a state between trainings: no run of it repeats bit for bit",
@@ -201,8 +217,6 @@ def _key(cell: Cell, baseline: Cell, device: str) -> str:
 
 def _is_answer(tree: Any) -> bool:
     match tree:
-        case None:
-            return True
         case {"same": bool(), "idle": [*names], "step": step, "bad": bad, "differs": differs}:
             plain = is_number(step) and (bad is None or is_number(bad))
             known = differs == "" or differs in DIFFERS

@@ -43,6 +43,7 @@ from ablate.shared.sections import Data
 from ablate.training import calibrate, faults, numerics, plugin, resume_check
 from ablate.training.calibrate import times
 from ablate.training.column_decision import settle
+from ablate.training.device import device_of
 from ablate.training.model import Host, build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments, to_timm
@@ -71,7 +72,7 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
     calibrate `step_s` and `image_s`, seconds of a step and of an evaluated image here, with as many
     threads as a worker has.
     """
-    device = numerics.device_of(question["device"])
+    device = device_of(question["device"])
     torch.set_num_threads(1 if device.type == "cpu" else 4)
     cache, counts, answers = Path(question["cache"]), {}, {}
     for key, tree in question["specs"].items():
@@ -137,27 +138,31 @@ def unnamed(run: spec.Run, cache: Path) -> list[str]:
 
 def answer_rehearse(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """{"baseline": row, "rows": {key: row}, "cache", "device"}, a row {"spec", "multiply_adds"} ->
-    {key: what `rehearsal.compare_rows` says of it and the baseline}; null: it could not be tried,
-    which is no mistake of the user's."""
-    wanted = torch.device(question["device"])
-    device = wanted if torch.cuda.is_available() else torch.device("cpu")
+    {key: what `rehearsal.compare_rows` says of it and the baseline, or {"untried": why one of the
+    two could not be tried, in a line}}. Raises UserError where a class of the user's own fails."""
+    device = device_of(question["device"] if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(1 if device.type == "cpu" else 4)
 
-    def tried(row: dict[str, Any]) -> Rehearsal | None:
+    def tried(row: dict[str, Any]) -> Rehearsal | str:
         run = build_run(row["spec"])
         try:
             with blame(*by_path(run)):
                 return rehearse(run, row["multiply_adds"], Path(question["cache"]), device)
         except UserError:
             raise
-        except Exception:
-            return None
+        except Exception as error:
+            return faults.line(error)
 
-    baseline, answers = tried(question["baseline"]), dict[str, Any]()
-    for key, row in question["rows"].items():
-        found = baseline if row == question["baseline"] else tried(row)
-        answers[key] = compare_rows(found, baseline) if found and baseline else None
-    return answers
+    def compared(row: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(baseline, str):
+            return {"untried": baseline}
+        rehearsal = baseline if row == question["baseline"] else tried(row)
+        if isinstance(rehearsal, str):
+            return {"untried": rehearsal}
+        return compare_rows(rehearsal, baseline)
+
+    baseline = tried(question["baseline"])
+    return {key: compared(row) for key, row in question["rows"].items()}
 
 
 def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, Any]:

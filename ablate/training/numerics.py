@@ -47,13 +47,6 @@ SWITCHES = {
 }
 
 
-def device_of(name: str) -> torch.device:
-    """ "cpu", or the GPU of a name, by its index: torch tells "cuda" from the "cuda:0" of its
-    tensors, and some of its functions take none without."""
-    device = torch.device(name)
-    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
-
-
 @dataclass(frozen=True)
 class Numerics:
     """What was chosen, by its name in result.json. None: a CPU has no such thing."""

@@ -20,10 +20,11 @@ from torch import Tensor
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
 from ablate.training.calibrate import step_s, unit
+from ablate.training.device import device_of
 from ablate.training.journal import peak_bytes, read_checkpoint
 from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model.count import describe
-from ablate.training.numerics import choose, device_of
+from ablate.training.numerics import choose
 
 ROUNDS = 3  # of timings with and without deterministic algorithms, in turn
 

@@ -26,6 +26,7 @@ from ablate.shared.sections import Data
 from ablate.shared.spec import Run
 from ablate.training.attempt import RankLost
 from ablate.training.bfloat16 import round_weights
+from ablate.training.device import device_of
 from ablate.training.micro_batches import MicroBatches
 from ablate.training.model import Host, build
 from ablate.training.model.drop import StepKey
@@ -95,6 +96,7 @@ class Training:
         Raises UserError where the data does not fit the spec, or the model can't be built.
         """
         self.ranks = ranks
+        device = device_of(device)
         self.run, self.device, self.dtype = run, device, DTYPES[run.train.precision]
         self.weights = torch.float64 if self.dtype == torch.float64 else torch.float32
         self.task = make_task(run)

@@ -37,8 +37,9 @@ from ablate.training.attempt import (
     listed,
     why,
 )
+from ablate.training.device import device_of
 from ablate.training.loop import Machine, train
-from ablate.training.numerics import choose, device_of
+from ablate.training.numerics import choose
 from ablate.training.own import work as own_work
 from ablate.training.plugin import digests, own_folders
 from ablate.training.ranks import Children, Loss, Ranks
