@@ -1,5 +1,6 @@
 """What fits into memory at once, and what a run has taken."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -11,8 +12,9 @@ from torch import nn
 from ablate.training import calibrate
 from ablate.training.calibrate import random_split
 from ablate.training.device import device_of
-from ablate.training.journal import cost, matmul_rate, utilisation
+from ablate.training.journal import cost, utilisation
 from ablate.training.model import build
+from ablate.training.rates import FILE, matmul_rate, measured
 from ablate.training.training import Training
 
 CPU = torch.device("cpu")
@@ -148,12 +150,32 @@ def test_cost_and_utilisation(monkeypatch):
     spent = cost(10.0, 500, CPU)
     assert (spent["seconds"], spent["images_per_s"]) == (10, 50)
     assert 1e7 < spent["peak_bytes"] < 1e12
-    assert matmul_rate(CPU, torch.float32) > 1e6  # of any machine
+    assert measured(torch.float32, CPU) > 1e6  # of any machine
     clock = iter([0, 90, 100, 101, 200, 203, 300, 302] * 2)  # products of 90, 1, 3 and 2 s
-    monkeypatch.setattr("ablate.training.journal.time.perf_counter", lambda: next(clock))
-    rate = matmul_rate(CPU, torch.float32)
+    monkeypatch.setattr("ablate.training.rates.time.perf_counter", lambda: next(clock))
+    rate = measured(torch.float32, CPU)
     assert rate == 512**3 / 2
-    assert utilisation(10**6, rate / 6e6, CPU, torch.float32) == pytest.approx(0.5)
+    assert utilisation(10**6, rate / 6e6, rate) == pytest.approx(0.5)
+
+
+def test_a_gpus_rate_is_measured_once_a_store_and_a_cpus_each_time(monkeypatch, tmp_path):
+    counted = []
+
+    def count(dtype, device):
+        counted.append(dtype)
+        return 1e12 * len(counted)
+
+    monkeypatch.setattr("ablate.training.rates.measured", count)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H100")
+    gpu, cache, fp32, bf16 = device_of("cuda"), tmp_path / "cache", torch.float32, torch.bfloat16
+    asked = [("fp32", fp32), ("tf32", fp32), ("bf16", bf16), ("fp32", fp32), ("tf32", fp32)]
+    found = [matmul_rate(*each, gpu, cache) for each in asked]
+    assert found == [1e12, 2e12, 3e12, 1e12, 2e12]
+    kept = json.loads((cache / FILE).read_text())
+    assert kept.keys() - {"seal"} == {"H100, fp32", "H100, tf32", "H100, bf16"}
+    (cache / FILE).write_text("{")  # damaged: it is measured again
+    assert matmul_rate("fp32", fp32, gpu, cache) == 4e12
+    assert [matmul_rate("fp32", fp32, CPU, cache) for _ in range(2)] == [5e12, 6e12]
 
 
 # --- How long it takes --------------------------------------------------------------------------

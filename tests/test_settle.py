@@ -14,7 +14,9 @@ from ablate.data.splits import Split
 from ablate.planning.expand import plan as make_plan
 from ablate.running.gpus import Gpu, GpuSet
 from ablate.running.launchers import Slot
-from ablate.running.preflight import decision_for, settle, shape
+from ablate.running.preflight import decision_for, measure_rates, settle, shape
+from ablate.shared.errors import Failure
+from ablate.shared.files import write_sealed
 from ablate.shared.spec import to_tree
 from ablate.store.store import Store
 from ablate.training import calibrate, numerics
@@ -33,7 +35,7 @@ class Asked:
         self.slots = [Slot(f"gpu:0.{n}", "gpu:0", device) for n in range(slots)]
         gpus = (Gpu("0", "GPU-0", model, "GPU-0"),) if device == "cuda" else ()
         self.devices = GpuSet(gpus)
-        self.asked = []
+        self.asked, self.more = [], {}
 
     def ask(self, verb, question):
         assert not self.remote
@@ -42,12 +44,12 @@ class Asked:
         images = min(256 // spec["model"]["depth"] for spec in question["specs"])
         images = min(images, question["known"].get("micro_batch", images))
         found = {"micro_batch": images, "deterministic": images > 100}
-        return {key: found[key] for key in question["wants"]}
+        return {key: found[key] for key in question["wants"]} | self.more
 
 
 def decided(store, launcher, *words):
     made, _ = make_plan([*words, *BOTH], store=store.root)
-    decisions = settle(made, store, launcher)
+    decisions = settle(made, store, launcher, launcher.asked.append)
     by = {run.cell.row: decision_for(decisions, run) for run in made.runs()}
     assert len(by) == len(made.rows)
     return by, launcher.asked
@@ -91,16 +93,57 @@ def test_rows_that_join_a_column_take_its_decision_or_lower_it(tmp_path):
 def test_columns_are_apart_and_what_is_said_is_not_asked(tmp_path):
     store = Store(tmp_path)
     made, _ = make_plan(["stem=none,dpn", "model.arch=mu/4,Ti/4", *BOTH], store=tmp_path)
-    decisions = settle(made, store, Asked())
+    decisions = settle(made, store, Asked(), pytest.fail)
     columns = {column: one["micro_batch"] for (_, column), one in decisions.items()}
     assert columns == {"mu/4": 256, "Ti/4": 256 // 12}
     launcher = Asked("cpu")
-    assert settle(made, store, launcher)
+    assert settle(made, store, launcher, pytest.fail)
     assert {tuple(question["wants"]) for question in launcher.asked} == {("micro_batch",)}
     made, _ = make_plan(["stem=none,dpn", "seeds=2"], store=tmp_path)
     launcher = Asked()
-    assert settle(made, store, launcher) == {}
+    assert settle(made, store, launcher, pytest.fail) == {}
     assert launcher.asked == []
+
+
+@pytest.mark.parametrize(("free", "warns"), [(77e9, False), (75e9, True)])
+def test_the_memory_that_a_micro_batch_was_tried_in_is_said_and_kept(free, warns, tmp_path):
+    """A tenth of it in use by others is the bound."""
+    store, launcher, lines = Store(tmp_path), Asked(), []
+    launcher.more = {"memory": [int(free), int(84e9)]}
+    made, _ = make_plan(["stem=none,dpn", *BOTH], store=tmp_path)
+    decisions = settle(made, store, launcher, lines.append)
+    assert all("memory" not in decision for decision in decisions.values())
+    [line], file = lines, store.cache / "settled.json"
+    assert f"none: train.micro_batch=auto is 256 on gpu:0, where {free / 1e9:.1f} of 84.0" in line
+    assert (line.startswith("warning: "), f"delete {file}" in line) == (warns, warns)
+    kept = json.loads(file.read_text())
+    assert [each["memory"] for each in kept.values() if isinstance(each, dict)] == [
+        launcher.more["memory"]
+    ]
+    settle(made, store, Asked(), pytest.fail)  # decided
+
+
+def test_rates_are_measured_once_a_kind_of_gpu_and_precision(tmp_path):
+    asked, store = [], Store(tmp_path)
+    made, _ = make_plan(["train.precision=fp32,bf16", "seeds=2"], store=tmp_path)
+
+    def ask(verb, question):
+        precision = question["spec"]["train"]["precision"]
+        asked.append((verb, precision, question["device"]))
+        if precision == "bf16":
+            raise Failure("worker rate: CUDA error")
+        write_sealed(tmp_path / "cache" / "rates.json", {"H100, fp32": 3e13})
+
+    (tmp_path / "cache").mkdir()
+    gpus = GpuSet((Gpu("0", "GPU-0", "H100", "GPU-0"),))
+    launcher = SimpleNamespace(remote=False, device="cuda", devices=gpus, ask=ask)
+    measure_rates(made, store, launcher)
+    assert asked == [("rate", "fp32", "cuda"), ("rate", "bf16", "cuda")]
+    measure_rates(made, store, launcher)
+    assert asked[2:] == [("rate", "bf16", "cuda")]
+    for other in ({"remote": True}, {"device": "cpu"}):
+        measure_rates(made, store, SimpleNamespace(**{**vars(launcher), **other}))
+    assert len(asked) == 3
 
 
 def test_a_shape_has_both_towers_and_what_of_them_is_frozen():

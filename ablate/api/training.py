@@ -93,7 +93,7 @@ class Start:
         from ablate.analysis.seeding import growing
         from ablate.running.driver import Drive
         from ablate.running.driver_lock import driving
-        from ablate.running.preflight import check_parents, put_aside, settle
+        from ablate.running.preflight import check_parents, measure_rates, put_aside, settle
         from ablate.running.sharing import narrowed
 
         store, name = self._store, self.plan.name
@@ -127,7 +127,8 @@ class Start:
                     drive = Drive(plan, store, ledger, launcher, self.settings, seen, by)
                     if ready is not None:
                         _prepare(plan, store, launcher, watching)
-                        drive.decisions = settle(plan, store, launcher)
+                        measure_rates(plan, store, launcher)
+                        drive.decisions = settle(plan, store, launcher, say)
                         cells = [*plan.cells, *plan.parents()]
                         drive.worlds = narrowed(ready.worlds, cells, launcher, drive.decisions)
                     outcome = drive.run(retry)

@@ -24,16 +24,16 @@ class AnswerCache:
     """Answers by key. `is_answer`: malformed ones are left out."""
 
     def __init__(self, path: Path, is_answer: Callable[[Any], bool]) -> None:
-        self._path, self._is_answer = path, is_answer
+        self.path, self._is_answer = path, is_answer
 
     def read(self) -> dict[str, Any]:
         """Return the answers; {} where the file is missing or not whole."""
-        answers = read_sealed(self._path) or {}
+        answers = read_sealed(self.path) or {}
         return {key: answer for key, answer in answers.items() if self._is_answer(answer)}
 
     def add(self, answers: Mapping[str, Any]) -> dict[str, Any]:
         """Write these beside those that are there, and return all."""
         every = {**self.read(), **answers}
-        make_folder(self._path.parent)
-        write_sealed(self._path, every)
+        make_folder(self.path.parent)
+        write_sealed(self.path, every)
         return every

@@ -21,7 +21,7 @@ from ablate.planning.cell import Cell, PlannedRun
 from ablate.planning.plan import Plan
 from ablate.running import AnswerCache
 from ablate.running.gpus import NoAnswer, busy
-from ablate.running.launchers import Launcher, usable
+from ablate.running.launchers import Launcher, Slot, usable
 from ablate.shared.checks import LEAST
 from ablate.shared.errors import Failure
 from ablate.shared.files import is_number, make_folder, sync_folder
@@ -103,13 +103,34 @@ AUTO = ("micro_batch", "deterministic")
 Decisions = Mapping[tuple[str, str], Mapping[str, Any]]  # by row and column
 
 
-def settle(plan: Plan, store: Store, launcher: Launcher) -> dict[tuple[str, str], dict[str, Any]]:
+def measure_rates(plan: Plan, store: Store, launcher: Launcher) -> None:
+    """Have the rate of matrix products measured on the first GPU, in each precision of the plan,
+    before runs share it; once a store and kind of GPU. A worker that finds none measures it."""
+    if launcher.remote or launcher.device == "cpu":
+        return
+    gpus = launcher.devices.gpus
+    model = gpus[0].model if gpus else ""
+    known = AnswerCache(store.cache / "rates.json", is_number).read()
+    specs = {
+        cell.spec["train"]["precision"]: cell.spec for cell in plan.cells if not is_own(cell.spec)
+    }
+    for precision, spec in specs.items():
+        if f"{model}, {precision}" not in known:
+            question = {"spec": seeded(spec, 0), "cache": str(store.cache)}
+            with contextlib.suppress(Failure):  # a run that fails, too, says why
+                launcher.ask("rate", {**question, "device": launcher.device})
+
+
+def settle(
+    plan: Plan, store: Store, launcher: Launcher, say: Callable[[str], None]
+) -> dict[tuple[str, str], dict[str, Any]]:
     """Map (row, column) to {"micro_batch": images at once, "deterministic"}, as far as the runs
     leave it open. Of parents the row is that of `Plan.parents`.
 
     Asks the launcher about shapes that nothing was decided for, on its first slot. Raises as `ask`.
     Off this host there is no device to ask before the first run: each has the micro-batch that fits
-    where it runs, and determinism is on.
+    where it runs, and determinism is on. `say`: is given a line on each micro-batch that was tried
+    on a GPU, with its memory.
     """
     if launcher.remote:
         return {}
@@ -147,9 +168,30 @@ def settle(plan: Plan, store: Store, launcher: Launcher) -> dict[tuple[str, str]
             decision = {**decision, **launcher.ask("settle", question)}
             decision["shapes"] = [*dict.fromkeys([*decision["shapes"], *new])]
             known = cache.add({name: decision})
+            if "memory" in decision:
+                label = ", ".join(filter(None, (baseline.row, baseline.column)))
+                say(_memory_line(label, decision, slot, cache))
         answer = {key: decision[key] for key in open_ if key in decision}
         decisions |= {(cell.row, cell.column): answer for cell in cells}
     return decisions
+
+
+OTHERS = 0.1  # of a GPU's memory: where others use more, a micro-batch may be too small for good
+
+
+def _memory_line(column: str, decision: Mapping[str, Any], slot: Slot, cache: AnswerCache) -> str:
+    """Say what a micro-batch was tried in, and what to do where others had much of it."""
+    free, total = decision["memory"]
+    fits = (
+        f"{column}: train.micro_batch=auto is {decision['micro_batch']} on {slot.place}, where "
+        f"{free / 1e9:.1f} of {total / 1e9:.1f} GB were free"
+    )
+    if total - free <= OTHERS * total:
+        return fits
+    return (
+        f"warning: {fits}: others use {(total - free) / 1e9:.1f} GB; the column keeps it, so for a "
+        f"larger one stop the sweep, free the GPU and delete {cache.path}"
+    )
 
 
 def bring(store: Store, source: Store) -> None:
@@ -204,5 +246,10 @@ def _is_decision(tree: Any) -> bool:
         isinstance(tree, dict)
         and isinstance(tree.get("shapes"), list)
         and is_number(tree.get("micro_batch", 1))
+        and _is_memory(tree.get("memory", [1, 1]))
         and isinstance(tree.get("deterministic", True), bool)
     )
+
+
+def _is_memory(tree: Any) -> bool:
+    return isinstance(tree, list) and len(tree) == 2 and all(map(is_number, tree))

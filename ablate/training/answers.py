@@ -2,8 +2,9 @@
 
 `describe` (sizes and costs of specs), `prepare` (decode a dataset), `beside` (what a set has in
 common with the one that is learnt), `check_resume` (train a few steps, compare with another
-folder), `deterministic` (the cost of deterministic algorithms), `settle` (what all runs of a column
-have), `timm` (weights under the names of timm), `kernel` (does a device work at all).
+folder), `deterministic` (the cost of deterministic algorithms), `rate` (of matrix products),
+`settle` (what all runs of a column have), `timm` (weights under the names of timm), `kernel` (does
+a device work at all).
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from ablate.training.own.handle import compare
 from ablate.training.own_augment import check_extra
 from ablate.training.plugin import blame, by_path
 from ablate.training.probes import class_of
+from ablate.training.rates import matmul_rate
 from ablate.training.rehearsal import Rehearsal, compare_rows, rehearse
 from ablate.training.starting_weights import check_start
 from ablate.training.task.classify import check_loss
@@ -255,6 +257,16 @@ def answer_settle(question: dict[str, Any], progress: Progress) -> dict[str, Any
     return settle(runs, question["wants"], known, cache, device, parts)
 
 
+def answer_rate(question: dict[str, Any], progress: Progress) -> dict[str, float]:
+    """{"spec": tree, "cache", "device"} -> {"rate"}: of matrix products in the run's precision, in
+    multiply-adds a second, which are kept in the cache. See `matmul_rate`."""
+    run, device = build_run(question["spec"]), resume_check.set_up(question["device"])
+    numerics.choose(run, device).use()
+    precision = run.train.precision
+    cache = Path(question["cache"])
+    return {"rate": matmul_rate(precision, numerics.DTYPES[precision], device, cache)}
+
+
 def answer_kernel(question: dict[str, Any], progress: Progress) -> dict[str, str | None]:
     """{"device"} -> {"why"}: why nothing can be computed there, in a line; null: it can."""
     try:
@@ -278,6 +290,7 @@ ANSWERS = {
     "compare_own": answer_compare_own,
     "deterministic": answer_deterministic,
     "settle": answer_settle,
+    "rate": answer_rate,
     "timm": answer_timm,
 }
 

@@ -32,7 +32,8 @@ def settle(
     device: torch.device,
     parts: int = 1,
 ) -> dict[str, Any]:
-    """{"micro_batch", "deterministic"}, as far as `wants` names them and the runs tell. `known`: a
+    """{"micro_batch", "deterministic"}, as far as `wants` names them and the runs tell; "memory":
+    the device's free and total bytes when the micro-batch was tried, on a GPU. `known`: a
     decision of before, which these runs join: no more images than that, and no determinism where
     there is none. The first run is the baseline. `parts`: into so many micro-batches a batch is
     split at least.
@@ -50,11 +51,17 @@ def settle(
         if sizes:
             run = sizes[max(sizes)]
             most = min(known.get("micro_batch", run.train.batch), max(1, run.train.batch // parts))
-            images = _images(run, found, most, cache, device)
-            found["micro_batch"] = images
+            free_and_total = memory(device)
+            found["micro_batch"] = _images(run, found, most, cache, device)
+            found |= {"memory": free_and_total} if free_and_total else {}
         elif "micro_batch" in known:
             found["micro_batch"] = known["micro_batch"]
     return found
+
+
+def memory(device: torch.device) -> list[int]:
+    """Return a GPU's free and total bytes; of a CPU []."""
+    return [*torch.cuda.mem_get_info(device)] if device.type == "cuda" else []
 
 
 def _is_worth(runs: Sequence[Run], known: Mapping[str, Any], device: torch.device) -> bool:

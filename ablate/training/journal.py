@@ -19,7 +19,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,7 @@ from ablate.shared.sections import Data
 from ablate.shared.spec import last_measured
 from ablate.training import sealed_file
 from ablate.training.model.count import describe
+from ablate.training.rates import matmul_rate
 from ablate.training.training import Training, TrainState
 
 
@@ -114,16 +114,21 @@ class Journal:
         training: Training,
         rundir: RunDir,
         data_sha256: str,
+        cache: Path,
         checkpoint_s: float,
         beat: Callable[..., None],
         say: Callable[[str], None],
     ) -> None:
-        """Has the training go on from its newest checkpoint; `checkpoint_s`: between two."""
+        """Has the training go on from its newest checkpoint; `checkpoint_s`: between two; `cache`:
+        the store's, see `matmul_rate`."""
         self._training, self._rundir, self._checkpoint_s = training, rundir, checkpoint_s
         self._beat, self._say = beat, say
         told = describe(training.run)
         self._size = {name: told[name] for name in ("parameters", "multiply_adds")}
         self._size["data_sha256"] = data_sha256
+        # Now, and not when the steps are done, which a failure here would lose.
+        run = training.run
+        self._rate = matmul_rate(run.train.precision, training.dtype, training.device, cache)
         written = load_checkpoint(rundir, training)
         for newer in (path.name for step, path in rundir.checkpoints() if step > training.steps):
             say(f"warning: {newer} is passed over: it is damaged, or metrics.jsonl is")
@@ -257,7 +262,7 @@ class Journal:
             "micro_batch": training.micro_batch,
             "execution": "compiled" if training.compiled else "eager",
             **spent,
-            "utilisation": utilisation(*rate, training.device, training.dtype),
+            "utilisation": utilisation(*rate, self._rate),
         }
 
     def tested(self, data: Data, split: AnySplit) -> dict[str, Any]:
@@ -300,21 +305,7 @@ def peak_bytes(device: torch.device) -> int:
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def utilisation(
-    multiply_adds: int, images_per_s: float, device: torch.device, dtype: torch.dtype
-) -> float:
-    """The model's multiply-adds a second, three times those of a forward, against those of a
-    matrix product on the same device, type and threads (PaLM, arXiv 2204.02311, appendix B)."""
-    return 3 * multiply_adds * images_per_s / matmul_rate(device, dtype)
-
-
-def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """Multiply-adds a second of a large square product: the median of a few, after one."""
-    side = 8192 if device.type == "cuda" else 512
-    a, b = (torch.ones((side, side), device=device, dtype=dtype) for _ in range(2))
-    times = []
-    for _ in range(4):
-        start = time.perf_counter()
-        (a @ b)[0, 0].item()  # waits for the device
-        times.append(time.perf_counter() - start)
-    return float(side**3 / median(times[1:]))
+def utilisation(multiply_adds: int, images_per_s: float, rate: float) -> float:
+    """The model's multiply-adds a second, three times those of a forward, against the `rate` of a
+    matrix product on the same device (PaLM, arXiv 2204.02311, appendix B)."""
+    return 3 * multiply_adds * images_per_s / rate

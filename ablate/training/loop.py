@@ -89,7 +89,8 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
     if ranks.rank:
         load_checkpoint(rundir, training)
     else:
-        journal = Journal(training, rundir, cached.sha256, machine.checkpoint_s, beat, say)
+        sha256, checkpoint_s = cached.sha256, machine.checkpoint_s
+        journal = Journal(training, rundir, sha256, machine.cache, checkpoint_s, beat, say)
     if total and not training.micro_batch:
         beat(phase="memory")
         decided = machine.settled.get("micro_batch")

@@ -1,0 +1,52 @@
+"""The rate of matrix products on a device: what a run's arithmetic is compared with."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from ablate.shared.files import is_number, make_folder, read_sealed, write_sealed
+
+FILE = "rates.json"  # in the store's cache: {"device's name, train.precision": multiply-adds a s}
+SIDES = {"cuda": 8192, "cpu": 512}
+
+
+def matmul_rate(precision: str, dtype: torch.dtype, device: torch.device, cache: Path) -> float:
+    """Return the multiply-adds a second of a large square product in `train.precision`.
+
+    A GPU's is measured once and kept in `cache`: it costs up to seconds, and other runs may share
+    the GPU. A CPU's is that of this process's threads now. `dtype`: of the factors; products of
+    float32 have the precision that is set (see Numerics.use).
+    """
+    if device.type != "cuda":
+        return measured(dtype, device)
+    name = f"{torch.cuda.get_device_name(device)}, {precision}"
+    known = read_sealed(cache / FILE) or {}
+    if not is_number(known.get(name)):
+        known |= {name: measured(dtype, device)}
+        make_folder(cache)
+        write_sealed(cache / FILE, known)
+    return float(known[name])
+
+
+def measured(dtype: torch.dtype, device: torch.device) -> float:
+    """Measure it: the median of three products, after one. The factors are normal numbers: a GPU
+    has a higher clock on constants, which draw less power."""
+    side = SIDES[device.type]
+    generator = torch.Generator(device).manual_seed(0)
+    a, b = (
+        torch.randn((side, side), generator=generator, device=device, dtype=dtype) for _ in range(2)
+    )
+    times = []
+    for _ in range(4):
+        start = time.perf_counter()
+        (a @ b)[0, 0].item()  # waits for the device
+        times.append(time.perf_counter() - start)
+    if device.type == "cuda":
+        del a, b
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)  # these are no run's
+    return float(side**3 / median(times[1:]))
