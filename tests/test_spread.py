@@ -27,8 +27,7 @@ def by_hand(y, x):
     f, d, shift, few = (np.zeros(rows) for _ in range(4))
     own_flips = [np.var(x[r], axis=0, ddof=1) for r in everyone]
     for r in everyone:
-        # What is kept of each image is kept in single precision.
-        flips = np.var(x[r] - x[0], axis=0, ddof=1).astype(np.float32).astype(float)
+        flips = np.var(x[r] - x[0], axis=0, ddof=1)
         f[r] = unit * (flips.sum() + 0.25)
         d[r] = 2 * (flips.sum() + 0.25) ** 2 / (sum(flips**2) + 1 / 16)
         shift[r] = 100 * (own_flips[r].sum() + 0.25) / size
@@ -76,7 +75,7 @@ def by_hand(y, x):
         if few[r]:
             found.append(plain[r - 1])
         elif r in own or degrees < n - 1:
-            found.append((np.var(y[r] - y[0], ddof=1), n - 1, True))
+            found.append((max(np.var(y[r] - y[0], ddof=1), f[r]), n - 1, True))
         else:
             found.append((total, degrees, False))
     return found, tripped, few
@@ -156,7 +155,7 @@ def three_rows(rng, n):
 CASES = alike, near_copies, noisy_baseline, noisy_rows, short_rows, few_images, three_rows
 
 
-@pytest.mark.parametrize("n", [2, 4, 8])  # 1 / n is exact in single precision
+@pytest.mark.parametrize("n", [2, 3, 4, 8])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_the_fit_is_the_definition_by_hand(case, n):
     for seed in range(5):
@@ -237,14 +236,45 @@ def test_rows_alike_with_uncorrelated_flips_are_the_two_way_fit():
 
 @pytest.mark.parametrize("spread", ["images", "one way", "paired"])
 def test_a_single_variant_has_scipys_paired_t(spread):
+    """By images its variance is that of its flips, where these tell more."""
     y, right = drawn(tables=20, rows=2)
     found = stats.fit(y, family(2, spread=spread), ImageFlips.of(right))
     test = oracle.ttest_rel(y[:, 1], y[:, 0], axis=-1)
     interval = test.confidence_interval(0.95)
-    assert found.gain[:, 1] - found.half[:, 1] == pytest.approx(interval.low, rel=1e-12)
-    assert found.gain[:, 1] + found.half[:, 1] == pytest.approx(interval.high, rel=1e-12)
-    v, n = found.by.v[:, 1], y.shape[-1]
-    assert stats.raw_p(found.gain[:, 1], v, found.by.df[:, 1], n) == pytest.approx(test.pvalue)
+    own, v, n = (y[:, 1] - y[:, 0]).var(-1, ddof=1), found.by.v[:, 1], y.shape[-1]
+    flips = np.var(right[:, 1] * 1.0 - right[:, 0], axis=1, ddof=1).sum(-1) + 0.25
+    flips = flips / 9 if spread == "images" else 0 * flips  # 300 images: (100 / 300)^2
+    assert v == pytest.approx(np.maximum(own, flips), rel=1e-12)
+    assert found.by.df[:, 1].tolist() == [n - 1.0] * 20
+    wider = np.sqrt(v / own)
+    assert (wider > 1).any() == (spread == "images")
+    assert (wider > 1 - 1e-12).all()
+    half = wider * (interval.high - interval.low) / 2
+    assert found.half[:, 1] == pytest.approx(half, rel=1e-12)
+    t = found.gain[:, 1] / np.sqrt(v / n)
+    p = stats.raw_p(found.gain[:, 1], v, found.by.df[:, 1], n)
+    assert p == pytest.approx(2 * oracle.t.sf(abs(t), n - 1))
+    assert p[wider <= 1 + 1e-12] == pytest.approx(test.pvalue[wider <= 1 + 1e-12])
+
+
+def test_a_gain_that_is_the_same_few_images_in_every_seed_is_not_told():
+    """-3, -3 and -2 of 300 images: less than one image apart, while a hundred flip."""
+    rng = np.random.default_rng(8)
+    right = np.ones((2, 3, 300), dtype=bool)
+    right[:, :, :100] = rng.random((2, 3, 100)) < 0.5
+    for seed, lost in enumerate((3, 3, 2)):
+        counts = right[:, seed].sum(-1)
+        more = counts[1] - counts[0] + lost
+        some = np.flatnonzero(right[1 if more > 0 else 0, seed, :100])[: abs(more)]
+        right[1 if more > 0 else 0, seed, some] = False
+    y = 100 * right.mean(-1)
+    assert (300 * (y[1] - y[0]) / 100).round().tolist() == [-3, -3, -2]
+    assert stats.column_gains(y, 0, family(2, spread="paired")).rows[1].gain.high < 0
+    [_, row] = stats.column_gains(
+        y, 0, family(2, spread="images"), None, stats.Flips((right,))
+    ).rows
+    assert row.gain.low < 0 < row.gain.high
+    assert row.df == 2
 
 
 def test_columns_combine_with_the_squares_of_their_weights():

@@ -304,7 +304,7 @@ def _gains(y: stats.Floats, fit: stats.LookFit) -> list[stats.RowGain]:
         if np.isnan(half):
             differences = y[row] - y[0]
             differences = differences[~np.isnan(differences)]
-            mean = float(differences.mean()) if len(differences) else 0.0
+            mean = float(stats.mean(differences)) if len(differences) else 0.0
             found.append(stats.RowGain(stats.Estimate(mean, None, None, len(differences))))
             continue
         estimate = stats.Estimate(mean, mean - half, mean + half, y.shape[1], sd)

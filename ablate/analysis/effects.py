@@ -112,7 +112,7 @@ def _merged(
 
     rows = list(dict.fromkeys(index.values()))
     same = np.array([[place == row for row in rows] for place in index.values()])
-    return rows, np.array(weights) @ same
+    return rows, stats.total(np.array(weights)[:, :, None] * same, 1)
 
 
 MEANINGS = {
@@ -177,7 +177,7 @@ def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | Non
     yield block("pair", "Pairs of changes", meaning, pairs, margin=False, words=TOGETHER)
     if changes.design == "factorial" and len(names) <= SHARED_OUT:
         shares = {name: stats.shapley(levels, k) for k, name in enumerate(names)}
-        whole = {"whole gain": _array(shares.values()).sum(axis=0)}
+        whole = {"whole gain": stats.total(_array(shares.values()), 0)}
         meaning = (
             "Shapley values: what a change adds, averaged over the orders in which all may be "
             "added; they sum to the whole gain, all over none"

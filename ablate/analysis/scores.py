@@ -57,7 +57,7 @@ class Scores:
 def by_replicate(values: Values, plan: Plan) -> list[float]:
     """Average the seeds of each replicate, which n counts; NaN for a replicate without values."""
     found = ([values.by_seed[s] for s in seeds if s in values.by_seed] for seeds in plan.replicates)
-    return [sum(some) / len(some) if some else math.nan for some in found]
+    return [math.fsum(some) / len(some) if some else math.nan for some in found]
 
 
 def scores(

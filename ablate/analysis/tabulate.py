@@ -384,9 +384,9 @@ def _cost(results: Sequence[Mapping[str, Any]]) -> Cost | None:
         return [r[key] for r in finished if r.get(key) is not None]
 
     def mean(values: Sequence[float]) -> float | None:
-        return sum(values) / len(values) if values else None
+        return math.fsum(values) / len(values) if values else None
 
-    seconds = sum(noted("seconds"))
+    seconds = math.fsum(noted("seconds"))
     return Cost(
         device_s=seconds,
         run_s=seconds / len(finished),

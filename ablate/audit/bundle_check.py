@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -77,8 +78,11 @@ def check(bundle: Bundle) -> Verified:
     found.numbers = (
         sum(line[-2] != "" for line in csv.reader(io.StringIO(made["table.csv"].decode()))) - 1
     )
+    logarithms = plan.metric.probe == LOGARITHMS
     differ = [
-        name for name in made if name not in wrong and not _same(bundle.root / name, made[name])
+        name
+        for name in made
+        if name not in wrong and not _same(bundle.root / name, made[name], logarithms)
     ]
     here = computing_versions()
     alike = makers == here
@@ -145,34 +149,88 @@ def _made_names(bundle: Bundle) -> set[str]:
     return tables | figures | {"runs.csv", "curves.parquet", "report.html", "README.txt"}
 
 
-# What is printed in full (csv, JSON). Another processor adds and takes logarithms in other orders,
-# so its last digits differ; a digit that anybody reads doesn't.
-NUMBER = re.compile(r"-?\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]\d+)")
+# Numbers that are written in full, whose last digits are those of a processor's logarithms or of
+# quantiles: ends of intervals, p-values and forecasts. All other numbers are the same everywhere.
+ROUNDED = {"low", "high", "p", "raw", "forecast"}
+LOGARITHMS = "gradnorm"  # a probe of them
 ALIKE = 1e-9  # relative
+NUMBER = re.compile(r"-?\d+(?:\.\d+(?:e[+-]?\d+)?|e[+-]\d+)")
+DRAWN_ID = re.compile(r"\bp[0-9a-f]{10}\b")  # matplotlib hashes coordinates for it
+Leaf = tuple[str, object]  # the name of a number or a text, "gain.low", and itself
 
 
-def _same(path: Path, made: bytes) -> bool:
-    """Are the bytes equal, but for the last digits of long numbers? Of a parquet file: the
-    values?"""
+def _same(path: Path, made: bytes, logarithms: bool = False) -> bool:
+    """Compare a file with what the raw files give. Its bytes are the same, but for the last digits
+    of numbers that are `ROUNDED` (all of them, where the table is one of `logarithms`) and of
+    coordinates in a figure. A parquet file has the same values."""
     if not path.is_file():
         return False
     said = path.read_bytes()
     if said == made:
         return True
-    if path.suffix == ".parquet":
-        import pandas as pd
+    try:
+        if path.suffix == ".parquet":
+            import pandas as pd
 
-        try:
             return pd.read_parquet(io.BytesIO(said)).equals(pd.read_parquet(io.BytesIO(made)))
-        except Exception:  # whatever pyarrow says of bytes that are not its own
-            return False
-    one, other = (text.decode(errors="replace") for text in (said, made))
-    if NUMBER.split(one) != NUMBER.split(other):
+        leaves = LEAVES.get(path.suffix, _of_text)
+        pairs = zip(leaves(said.decode()), leaves(made.decode()), strict=True)
+        return all(
+            name == other and (a == b or ((logarithms or _is_rounded(name)) and _alike(a, b)))
+            for (name, a), (other, b) in pairs
+        )
+    except Exception:  # whatever a reader says of bytes that are not its own
         return False
-    pairs = zip(NUMBER.findall(one), NUMBER.findall(other), strict=True)
-    return all(
-        a == b or math.isclose(float(a), float(b), rel_tol=ALIKE, abs_tol=1e-15) for a, b in pairs
-    )
+
+
+def _is_rounded(name: str) -> bool:
+    parts = name.split(".")
+    return not ROUNDED.isdisjoint(parts) or parts[0].startswith(LOGARITHMS)
+
+
+def _alike(a: object, b: object) -> bool:
+    return math.isclose(float(str(a)), float(str(b)), rel_tol=ALIKE, abs_tol=1e-15)
+
+
+def _of_text(text: str) -> Iterator[Leaf]:
+    yield "text", text
+
+
+def _of_csv(text: str) -> Iterator[Leaf]:
+    """Yield the cells of a table: named by its quantity where lines are of one each, else by their
+    column."""
+    for line in csv.DictReader(io.StringIO(text)):
+        quantity = line.get("quantity")
+        for column, cell in line.items():
+            yield quantity if quantity and column == "value" else column, cell
+
+
+def _of_json(text: str) -> Iterator[Leaf]:
+    def leaves(tree: object, name: str) -> Iterator[Leaf]:
+        if isinstance(tree, dict):
+            yield name, [*tree]
+            for key, value in tree.items():
+                yield from leaves(value, f"{name}.{key}")
+        elif isinstance(tree, list):
+            yield name, len(tree)
+            for value in tree:
+                yield from leaves(value, name)
+        else:
+            yield name, tree
+
+    return leaves(json.loads(text), "")
+
+
+def _of_drawing(text: str) -> Iterator[Leaf]:
+    """Yield the numbers of a figure, which are ends of intervals and places of letters, and what
+    stands between them; ids by the order in which they come."""
+    ids = {name: f"#{at}" for at, name in enumerate(dict.fromkeys(DRAWN_ID.findall(text)))}
+    text = DRAWN_ID.sub(lambda found: ids[found[0]], text)
+    yield from (("text", part) for part in NUMBER.split(text))
+    yield from (("low", number) for number in NUMBER.findall(text))
+
+
+LEAVES = {".csv": _of_csv, ".json": _of_json, ".svg": _of_drawing, ".html": _of_drawing}
 
 
 def _versions(makers: Mapping[str, Any]) -> str:

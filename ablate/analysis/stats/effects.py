@@ -25,9 +25,11 @@ from ablate.analysis.stats.estimate import (
     Bools,
     Estimate,
     Floats,
+    mean,
     mean_interval,
     rounding,
     sign_flip,
+    total,
     variance,
 )
 from ablate.analysis.stats.gains import (
@@ -123,7 +125,7 @@ def design_effects(
     if (n := len(seeds)) < 2:
         return None
     cells = y[:, list(seeds)]
-    values = weights @ cells
+    values = total(weights[:, :, None] * cells, 1)  # (K, n)
     shaky = unstable is not None and bool(unstable.any())
     judged = None
     if right is not None and method.spread == "images" and not shaky:
@@ -143,16 +145,16 @@ def _gains(
     """Contrasts by seed (K, n), whose variances (K,) have these degrees of freedom."""
     n = values.shape[1]
     half = method.critical(df) * np.sqrt(v / n)
-    means, raw = values.mean(1), raw_p(values.mean(1), v, df, n)
+    means, raw = mean(values), raw_p(mean(values), v, df, n)
 
     def effect(k: int) -> RowGain:
-        mean, sd = float(means[k]), math.sqrt(float(v[k]))
+        middle, sd = float(means[k]), math.sqrt(float(v[k]))
         known = sd > 0
         return RowGain(
-            gain=Estimate(mean, mean - float(half[k]), mean + float(half[k]), n, sd),
+            gain=Estimate(middle, middle - float(half[k]), middle + float(half[k]), n, sd),
             own=own,
             raw_p=float(raw[k]) if known else None,
-            p=method.p(mean / sd * math.sqrt(n), float(df[k])) if known else None,
+            p=method.p(middle / sd * math.sqrt(n), float(df[k])) if known else None,
             sign_flip=sign_flip(values[k]) if known else None,
             df=float(df[k]),
         )
@@ -200,12 +202,12 @@ def average_gains(
     @functools.cache
     def fitted(columns: tuple[int, ...]) -> ColumnGains:
         some = list(columns)
-        mean = np.asarray(y[some].mean(0))
-        mean[~complete[some].all(axis=0)] = np.nan
+        means = mean(y[some], 0)
+        means[~complete[some].all(axis=0)] = np.nan
         flips = None
         if right is not None:
             flips = Flips(tuple(right[c] for c in some), (1 / len(some),) * len(some))
-        return column_gains(mean, baseline, method, np.asarray(shaky[some].any(axis=0)), flips)
+        return column_gains(means, baseline, method, np.asarray(shaky[some].any(axis=0)), flips)
 
     def average(row: int) -> AverageGain | None:
         some = [int(c) for c in np.flatnonzero(usable[:, row])]
@@ -214,7 +216,7 @@ def average_gains(
         found = fitted(tuple(some))
         if (gain := found.rows[row]) is None:
             return None
-        gains = (y[some, row] - y[some, baseline]).mean(-1)
+        gains = mean(y[some, row] - y[some, baseline])
         sampled = mean_interval(gains, method.alpha / method.contrasts)
         return AverageGain(gain, sampled, tuple(some), found.tripped, found.ratio)
 

@@ -21,6 +21,24 @@ Bools = NDArray[np.bool_]
 TOLD_APART = 1e-12  # relative: a spread below this is rounding
 
 
+def total(values: Floats, axis: int = -1) -> Floats:
+    """Sum over an axis: the same bits for any order of the values and on any processor.
+
+    The values are sorted, then added in numpy's fixed order. A product of matrices is no sum of
+    this kind: each BLAS kernel adds in an order of its own.
+    """
+    last = np.ascontiguousarray(np.moveaxis(np.asarray(values, dtype=float), axis, -1))
+    return np.asarray(np.sort(last, axis=-1).sum(-1))
+
+
+def mean(values: Floats, axis: int = -1) -> Floats:
+    """Average over an axis, but for NaN, as `total` sums; NaN where there are no values."""
+    known = ~np.isnan(values)
+    count = known.sum(axis)
+    summed = total(np.where(known, values, 0.0), axis)
+    return np.where(count > 0, summed / np.maximum(count, 1), np.nan)
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A mean with its interval. n: independent trainings behind it; below 2 there is no interval.
@@ -39,14 +57,14 @@ def mean_interval(x: Sequence[float] | Floats, alpha: float = 0.05) -> Estimate:
     """Mean of x, shape (n,), with Student's t interval: independent, normal values.
     None where they are all equal."""
     values = np.asarray(x, dtype=float)
-    n, mean = len(values), float(values.mean())
+    n, middle = len(values), float(mean(values))
     if n < 2:
-        return Estimate(mean, None, None, n)
+        return Estimate(middle, None, None, n)
     sd = math.sqrt(float(variance(values, rounding(values))))
     if not sd:  # equal results have no spread: accuracies are counts, so that this is rounding
-        return Estimate(mean, None, None, n, 0.0)
+        return Estimate(middle, None, None, n, 0.0)
     half = float(stdtrit(n - 1, 1 - alpha / 2)) * sd / math.sqrt(n)
-    return Estimate(mean, mean - half, mean + half, n, sd)
+    return Estimate(middle, middle - half, middle + half, n, sd)
 
 
 def welch_of_means(
@@ -57,10 +75,10 @@ def welch_of_means(
     `se` are standard errors, s / sqrt(n): what the +- of the Dual PatchNorm tables fit. Values
     rounded to 0.1 carry their rounding: se of 0 twice gives no interval.
     """
-    gain, a, b = mean - baseline, se**2, baseline_se**2
+    gain, a, b = mean - baseline, se * se, baseline_se * baseline_se
     if n < 2 or a + b == 0:
         return Estimate(gain, None, None, n)
-    df = (n - 1) * (a + b) ** 2 / (a**2 + b**2)
+    df = (n - 1) * (a + b) * (a + b) / (a * a + b * b)
     half = float(stdtrit(df, 1 - alpha / 2)) * math.sqrt(a + b)
     return Estimate(gain, gain - half, gain + half, n, math.sqrt(n * (a + b)))
 
@@ -74,11 +92,11 @@ def seed_correlation(y: Floats, alpha: float = 0.05) -> Estimate | None:
     rows, n = y.shape
     if rows < 2 or n < 2:
         return None
-    seeds = y.mean(0) - y.mean()
-    residuals = y - y.mean(1, keepdims=True) - seeds
+    seeds = mean(y, 0) - mean(y.ravel())
+    residuals = y - mean(y)[:, None] - seeds
     df = (rows - 1) * (n - 1)
-    between = rows * float((seeds**2).sum()) / (n - 1)
-    within = float((residuals**2).sum()) / df
+    between = rows * float(total(np.square(seeds))) / (n - 1)
+    within = float(total(np.square(residuals).ravel())) / df
     if within <= (TOLD_APART * float(np.abs(y).max())) ** 2:
         return None
 
@@ -93,14 +111,15 @@ def seed_correlation(y: Floats, alpha: float = 0.05) -> Estimate | None:
 
 def rounding(y: Floats) -> float:
     """The variance below which values as large as y differ by rounding alone."""
-    return float(TOLD_APART * np.abs(y).max(initial=0.0)) ** 2
+    smallest = float(TOLD_APART * np.abs(y).max(initial=0.0))
+    return smallest * smallest
 
 
 def variance(values: Floats, smallest: float) -> Floats:
-    """Over the last axis, but for NaN; 0 where it is rounding."""
-    found: Floats = (
-        np.nanvar(values, -1, ddof=1) if np.isnan(values).any() else values.var(-1, ddof=1)
-    )
+    """Compute it over the last axis, but for NaN; 0 where it is rounding."""
+    known = ~np.isnan(values)
+    away = np.where(known, values - mean(values)[..., None], 0.0)
+    found = total(np.square(away)) / (known.sum(-1) - 1)
     return np.where(found > smallest, found, 0.0)
 
 
@@ -133,12 +152,13 @@ def expected_best(scores: Floats, share: float = 0.8) -> tuple[Floats, Floats, F
     """
     value = np.sort(scores)
     n = len(value)
-    below = (np.arange(n + 1) / n)[:, None] ** np.arange(1, n + 1)  # (n + 1, k)
-    mean = value @ np.diff(below, axis=0)
+    share_below = np.repeat(np.arange(n + 1)[:, None] / n, n, axis=1)
+    below = np.multiply.accumulate(share_below, axis=1)  # (n + 1, k): its powers
+    middle = total(value[:, None] * np.diff(below, axis=0), 0)
     low, high = (
         value[(below[1:] < tail - 1e-12).sum(axis=0)] for tail in ((1 - share) / 2, (1 + share) / 2)
     )
-    return mean, low, high
+    return middle, low, high
 
 
 MOST_FLIPPED = 20  # seeds: 2^19 sums
@@ -168,8 +188,8 @@ def sign_flip(differences: Sequence[float] | Floats) -> Exact | None:
     sums = values[:1]  # the other half of the signs mirrors these
     for value in values[1:]:
         sums = np.concatenate([sums + value, sums - value])
-    rounding = TOLD_APART * float(np.abs(values).sum())
-    as_far = np.abs(sums) >= abs(float(values.sum())) - rounding
+    rounding = TOLD_APART * float(total(np.abs(values)))
+    as_far = np.abs(sums) >= abs(float(total(values))) - rounding
     return Exact(float(as_far.mean()), 2 / 2**n)
 
 

@@ -12,7 +12,15 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from ablate.analysis.stats.estimate import Bools, Estimate, Exact, Floats, holm, sign_flip
+from ablate.analysis.stats.estimate import (
+    Bools,
+    Estimate,
+    Exact,
+    Floats,
+    holm,
+    mean,
+    sign_flip,
+)
 from ablate.analysis.stats.spread import (
     PERCENT,
     Flips,
@@ -76,25 +84,28 @@ def population_gain(right: Bools, baseline: Bools, seeds: RowGain, alpha: float 
     over seeds comes (MS_i - MS_e) / (n N) of images drawn independently, its df by Satterthwaite
     (1946). None without an interval over seeds.
     """
-    d = PERCENT * (right.astype(float) - baseline)
+    d = right.astype(int) - baseline
     n, images = d.shape
     alone = seeds.gain
     if alone.sd is None or alone.high is None or not seeds.df:
         return Estimate(alone.mean, None, None, n)
-    mean = float(d.mean())
-    by_seed, by_image = d.mean(1, keepdims=True), d.mean(0, keepdims=True)
+    # Sums of squares, n N times as large: whole numbers, for any order of seeds and images.
+    whole = int(d.sum()) ** 2
+    of_seed = n * int(np.square(d.sum(1)).sum()) - whole
+    of_image = images * int(np.square(d.sum(0)).sum()) - whole
+    rest = n * images * int(np.square(d).sum()) - whole - of_seed - of_image
+    unit = PERCENT * PERCENT / (n * images)
     df_e = (n - 1) * (images - 1)
-    ms_i = n * float(by_image.var(ddof=1))
-    ms_e = float(((d - by_seed - by_image + mean) ** 2).sum()) / df_e
-    of_seeds, of_images = alone.sd**2 / n, max(ms_i - ms_e, 0.0) / (n * images)
-    total = of_seeds + of_images
-    noise = of_seeds**2 / seeds.df
+    ms_i, ms_e = unit * of_image / (images - 1), unit * rest / df_e
+    of_seeds, of_images = alone.sd * alone.sd / n, max(ms_i - ms_e, 0.0) / (n * images)
+    both = of_seeds + of_images
+    noise = of_seeds * of_seeds / seeds.df
     if of_images:
-        noise += (ms_i**2 / (images - 1) + ms_e**2 / df_e) / (n * images) ** 2
-    df = total**2 / noise if noise else n - 1.0
-    half = float(stdtrit(df, 1 - alpha / 2)) * math.sqrt(total)
+        noise += (ms_i * ms_i / (images - 1) + ms_e * ms_e / df_e) / (n * images) ** 2
+    df = both * both / noise if noise else n - 1.0
+    half = float(stdtrit(df, 1 - alpha / 2)) * math.sqrt(both)
     half = max(half, alone.high - alone.mean)
-    return Estimate(alone.mean, alone.mean - half, alone.mean + half, n, math.sqrt(total * n))
+    return Estimate(alone.mean, alone.mean - half, alone.mean + half, n, math.sqrt(both * n))
 
 
 @dataclass(frozen=True)
@@ -149,7 +160,7 @@ def fit(y: Floats, method: Method, images: ImageFlips | None = None) -> Fit:
     where rows are no blocks: NaN fills up those with fewer runs."""
     if not method.blocks:
         by = one_way(y, blocks=False, apart=method.spread == "paired")
-        means, n = np.nanmean(y, -1), runs_behind((~np.isnan(y)).sum(-1).astype(float))
+        means, n = mean(y), runs_behind((~np.isnan(y)).sum(-1).astype(float))
         return Fit(means - means[..., :1], method.critical(by.df) * np.sqrt(by.v / n), by)
     if method.spread == "paired":
         by = paired(y)
@@ -157,7 +168,7 @@ def fit(y: Floats, method: Method, images: ImageFlips | None = None) -> Fit:
         by = by_images(y, images, method.repeated)
     else:
         by = one_way(y)
-    means = y.mean(-1)
+    means = mean(y)
     half = method.critical(by.df) * np.sqrt(by.v / y.shape[-1])
     return Fit(means - means[..., :1], half, by)
 
@@ -261,7 +272,7 @@ def column_gains(
 
     @functools.cache
     def images_of(rows: tuple[int, ...], seeds: tuple[int, ...]) -> ImageFlips | None:
-        judged = method.spread == "images" and flips is not None and len(rows) > 2
+        judged = method.spread == "images" and flips is not None
         return flips.of(rows, seeds) if judged and flips is not None else None
 
     @functools.cache
@@ -274,21 +285,21 @@ def column_gains(
         both = runs[[row, baseline]]
         if not both.all():
             return None
-        mean = float(np.nanmean(y[row]) - np.nanmean(y[baseline]))
-        return _Pairs(mean, int(both.min()), float(runs_behind(both.astype(float)[::-1])[1]))
+        gain = float(mean(y[row]) - mean(y[baseline]))
+        return _Pairs(gain, int(both.min()), float(runs_behind(both.astype(float)[::-1])[1]))
 
     def gain_of(row: int) -> RowGain | None:
         seeds = tuple(int(s) for s in np.flatnonzero(shared[row]))
         if row == baseline or (pairs := pairs_of(row, seeds)) is None:
             return None
         if void or pairs.n < 2:
-            mean = Estimate(pairs.mean, None, None, pairs.n)
-            return RowGain(mean, "instability" if out[row] else "")
+            alone = Estimate(pairs.mean, None, None, pairs.n)
+            return RowGain(alone, "instability" if out[row] else "")
         rows = together(seeds)
         if out[row]:
-            alone = fit(y[np.ix_((baseline, row), seeds)], method)
+            by_itself = fit(y[np.ix_((baseline, row), seeds)], method)
             others = fitted(rows, seeds).by if len(rows) > 1 else None
-            return row_gain(alone, 1, pairs, method, True, others)
+            return row_gain(by_itself, 1, pairs, method, True, others)
         return row_gain(fitted(rows, seeds), rows.index(row), pairs, method)
 
     gains = adjusted([gain_of(row) for row in range(len(y))], method)
@@ -298,7 +309,7 @@ def column_gains(
         return ColumnGains(gains, kept=len(rows), void=void)
     by, images = fitted(rows, seeds).by, images_of(rows, seeds)
     alike: list[float | None] = [None] * len(y)
-    for place, row in enumerate(rows[1:], 1) if images is not None else ():
+    for place, row in enumerate(rows[1:], 1) if images is not None and len(rows) > 2 else ():
         assert images is not None
         alike[row] = float(images.likeness[place, 0])
     judged, typical = np.sqrt(by.v[1:] / 2), ~by.out[1:]
@@ -308,10 +319,10 @@ def column_gains(
         spreads=(float(judged.min()), float(judged.max())),
         df=float(np.median(by.df[1:])),
         kept=1 + int(typical.sum()),
-        shared=math.sqrt(by.shared[1:].mean() / 2),
+        shared=math.sqrt(mean(by.shared[1:]) / 2),
         shared_df=float(np.median(by.shared_df[1:])),
         fixed=float(np.median(by.fixed[1:])),
-        flips=float(by.flips[1:].mean()),
+        flips=float(mean(by.flips[1:])),
         likeness=tuple(alike),
         tripped=bool(by.tripped),
         ratio=ratio if by.tripped and math.isfinite(ratio) else None,
@@ -330,7 +341,7 @@ class _Pairs(NamedTuple):
     @classmethod
     def of(cls, differences: Floats) -> _Pairs:
         n = len(differences)
-        return cls(float(differences.mean()), n, n, differences)
+        return cls(float(mean(differences)), n, n, differences)
 
 
 def row_gain(
@@ -345,7 +356,7 @@ def row_gain(
     what the other rows share, if there are any. `p` is the interval's, until `adjusted`.
     """
     by, n = found.by, pairs.behind
-    mean, half, sd, df = (float(x[row]) for x in (found.gain, found.half, found.sd, by.df))
+    gain, half, sd, df = (float(x[row]) for x in (found.gain, found.half, found.sd, by.df))
     own: Reason = "instability" if unstable else ""
     if by.own[row]:
         own = "vague" if by.vague[row] else "outlier" if by.out[row] else "spread"
@@ -358,29 +369,29 @@ def row_gain(
     ratio, stands_out, decides = None, False, None
     if own and own != "vague" and shared > 0:
         ratio = math.sqrt(by.ratios[row]) if others is None else sd / math.sqrt(shared)
-        stands_out = abs(mean) > float(method.critical(shared_df) * math.sqrt(shared / n))
-        decides = _deciding(mean, sd, method)
+        stands_out = abs(gain) > float(method.critical(shared_df) * math.sqrt(shared / n))
+        decides = _deciding(gain, sd, method)
     raw = float(raw_p(found.gain[row], by.v[row], by.df[row], n))
     flips = sign_flip(pairs.differences) if sd > 0 and pairs.differences is not None else None
     return RowGain(
-        gain=Estimate(mean, mean - half, mean + half, pairs.n, sd),
+        gain=Estimate(gain, gain - half, gain + half, pairs.n, sd),
         own=own,
         ratio=ratio if ratio is not None and math.isfinite(ratio) else None,
         stands_out=stands_out,
         decides=decides,
         raw_p=raw if sd > 0 else None,
-        p=method.p(mean / sd * math.sqrt(n), df) if sd > 0 else None,
+        p=method.p(gain / sd * math.sqrt(n), df) if sd > 0 else None,
         sign_flip=flips,
         few=bool(by.few[row]),
         df=df,
     )
 
 
-def _deciding(mean: float, sd: float, method: Method) -> int | None:
-    """The fewest seeds at which a paired t with this mean and sd excludes 0."""
+def _deciding(gain: float, sd: float, method: Method) -> int | None:
+    """Find the fewest seeds at which a paired t with this mean gain and sd excludes 0."""
     n = np.arange(2, MOST_SEEDS + 1)
     quantile = stdtrit(n - 1, 1 - method.alpha / (2 * method.contrasts))
-    told = quantile * sd / np.sqrt(n) < abs(mean)
+    told = quantile * sd / np.sqrt(n) < abs(gain)
     return int(n[told.argmax()]) if told.any() else None
 
 

@@ -9,14 +9,17 @@ metrics are judged by `one_way` (docs/statistics.md).
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import fdtri
 
-from ablate.analysis.stats.estimate import Bools, Floats, rounding, variance
+from ablate.analysis.stats.estimate import Bools, Floats, mean, rounding, total, variance
 
 # Levels of the F tests that look after what rows share.
 OWN = 0.95  # beyond it a row is judged by its own spread
@@ -39,6 +42,8 @@ PERCENT = 100.0  # the scale of a share of images
 ONE = 0.25  # one image more, of the greatest variance of right or wrong: a row that never flips may
 FEWEST_IMAGES = 4.0  # that a gain's spread is told from: below, `one_way`
 TINY = np.finfo(float).tiny
+DENOMINATOR = 5040  # at most, of the weights of a design
+EXACT = 2**24  # whole numbers below it, and sums of them, are exact in single precision
 
 
 class Variances(NamedTuple):
@@ -86,40 +91,56 @@ class ImageFlips(NamedTuple):
     few: Bools
 
     @classmethod
-    def of(cls, right: NDArray[np.bool_] | Floats) -> ImageFlips:
-        """Of `right` (..., R, n, N): which of N images each run gets right; the mean of several
-        draws is a number from 0 to 1."""
+    def of(cls, right: Bools) -> ImageFlips:
+        """Judge by `right` (..., R, n, N): which of N images each run gets right.
+
+        Results are the same bits for any order of images and seeds, on any processor: all sums are
+        whole numbers. n (n - 1) times a covariance over seeds is n times the sum of products minus
+        the product of sums. They are exact while n^4 N is below 2^53 (30 seeds: 10^10 images).
+        """
         n, size = right.shape[-2:]
-        unit = (PERCENT / size) ** 2
-        away = (right - right.mean(-2, keepdims=True)).astype(np.float32)
-        flat = away.reshape(*away.shape[:-2], n * size)
-        covariance = (flat @ np.swapaxes(flat, -1, -2)).astype(float) / (n - 1)
-        covariance += ONE * np.eye(covariance.shape[-1])
-        difference = away - away[..., :1, :, :]
-        of_gain = (np.square(difference, out=difference).sum(-2) / (n - 1)).astype(float)
-        own = np.square(away, out=away).sum(-2).astype(float) / (n - 1)
-        flips, squares = own.sum(-1), (own**2).sum(-1)
-        total = of_gain.sum(-1) + ONE
-        both = (flips + flips[..., :1]) ** 2
+        pairs = n * (n - 1)  # of seeds: what the whole numbers below are divided by
+        marks: NDArray[Any] = right.astype(np.float32 if n * n * size < EXACT else float)
+        flat = marks.reshape(*marks.shape[:-2], n * size)
+        both = (flat @ np.swapaxes(flat, -1, -2)).astype(float)
+        hits = marks.sum(-2)  # (..., R, N)
+        covariance = n * both - (hits @ np.swapaxes(hits, -1, -2)).astype(float)
+
+        with_baseline = (marks * marks[..., :1, :, :]).sum(-2)
+        hits, with_baseline = hits.astype(float), with_baseline.astype(float)
+        base = hits[..., :1, :]
+        of_gain = n * (hits + base - 2 * with_baseline) - np.square(hits - base)
+        own = hits * (n - hits)
+        total_flips = of_gain.sum(-1) / pairs + ONE
+        squares = np.square(of_gain).sum(-1) / pairs**2 + ONE**2
+        flips, own_squares = own.sum(-1), np.square(own).sum(-1)
+
+        unit = (PERCENT / size) * (PERCENT / size)
         return cls(
-            covariance=covariance * unit,
-            gain=total * unit,
-            gain_df=2 * total**2 / ((of_gain**2).sum(-1) + ONE**2),
-            shift=(flips + ONE) * PERCENT / size,
-            few=both < FEWEST_IMAGES * (squares + squares[..., :1]),
+            covariance=(covariance / pairs + ONE * np.eye(right.shape[-3])) * unit,
+            gain=total_flips * unit,
+            gain_df=2 * np.square(total_flips) / squares,
+            shift=(flips / pairs + ONE) * PERCENT / size,
+            few=np.square(flips + flips[..., :1])
+            < FEWEST_IMAGES * (own_squares + own_squares[..., :1]),
         )
 
     @staticmethod
     def combined(parts: Sequence[ImageFlips], weights: Sequence[float]) -> ImageFlips:
-        """Of sum_c w_c y_c, columns c being of different images: an average, a change, a slope."""
-        pairs = [(w**2, part) for w, part in zip(weights, parts, strict=True)]
-        gain: Floats = sum((w * p.gain for w, p in pairs), np.zeros(()))
-        noise: Floats = sum((w**2 * p.gain**2 / p.gain_df for w, p in pairs), np.zeros(()))
+        """Judge sum_c w_c y_c, columns c being of different images: an average, a change, a
+        slope."""
+        squares = np.square(np.asarray(weights, dtype=float))
+
+        def summed(each: Sequence[Floats], by: Floats) -> Floats:
+            return total(np.stack([w * part for w, part in zip(by, each, strict=True)], -1))
+
+        gain = summed([p.gain for p in parts], squares)
+        noise = summed([np.square(p.gain) / p.gain_df for p in parts], np.square(squares))
         return ImageFlips(
-            covariance=sum((w * p.covariance for w, p in pairs), np.zeros(())),
+            covariance=summed([p.covariance for p in parts], squares),
             gain=gain,
-            gain_df=gain**2 / noise,
-            shift=np.sqrt(sum((w * p.shift**2 for w, p in pairs), np.zeros(()))),
+            gain_df=np.square(gain) / noise,
+            shift=np.sqrt(summed([np.square(p.shift) for p in parts], squares)),
             few=np.all([p.few for p in parts], axis=0),
         )
 
@@ -132,20 +153,21 @@ class ImageFlips(NamedTuple):
     def run_wide(self, power: int = LIKE_FLIPS) -> Floats:
         """The covariance (..., R, R) of rows under a shift of whole runs on the logit, of variance
         1, which rows share the more, the more alike they flip, and the more, the larger `power`."""
-        alike = 1 - (1 - self.likeness) ** power
+        unlike = 1 - self.likeness  # multiplied: processors raise to powers in ways of their own
+        alike = 1 - functools.reduce(np.multiply, [unlike] * power)
         alike[..., np.arange(alike.shape[-1]), np.arange(alike.shape[-1])] = 1
         return np.asarray(self.shift[..., :, None] * self.shift[..., None, :] * alike)
 
 
 class _RunWide(NamedTuple):
     """The variance u2 (...) of a shift of whole runs, by the squares of some rows about the fit of
-    row and seed; `error`, its variance; `v`, the rows' covariance with it; `fit`: c' fit c are
-    these squares, with `df` degrees of freedom."""
+    row and seed; `error`, its variance; `v` (..., R, R), the rows' covariance with it; `df` of the
+    squares; `shares` (..., R): the weights, of sum 1, by which rows make the fit of a seed."""
 
     u2: Floats
     error: Floats
     v: Floats
-    fit: Floats
+    shares: Floats
     df: Floats
 
 
@@ -156,10 +178,11 @@ def by_images(y: Floats, images: ImageFlips, repeated: bool = False) -> Variance
     logit; a gain's variance is that of its own flips, plus its part of the shift. Screens: a row
     whose squares about the fit are beyond F is judged by its own spread; a baseline that is puts
     its own excess into every gain. Degrees of freedom by Satterthwaite (1946). A single variant has
-    its paired t. `repeated`: this is one of several looks.
+    its paired t. A row's own variance is at least that of its flips: a few seeds may give it gains
+    that are the same image for image. `repeated`: this is one of several looks.
     """
     rows, n = y.shape[-2:]
-    alone = _own_variance(y)
+    alone = np.maximum(_own_variance(y), images.gain)
     if rows == 2:
         return _paired(alone, n)
     e, wide = _diagonal(images.covariance), images.run_wide()
@@ -169,8 +192,7 @@ def by_images(y: Floats, images: ImageFlips, repeated: bool = False) -> Variance
         return _run_wide(some, images.covariance, wide, seen, n)
 
     everyone = shift_of(np.ones(e.shape))
-    ratios = _diagonal(everyone.fit @ seen @ everyone.fit)
-    ratios = ratios / _diagonal(everyone.fit @ everyone.v @ everyone.fit)
+    ratios = _about(seen, everyone.shares) / _about(everyone.v, everyone.shares)
     own = ratios > _f_limit(n - 1, everyone.df, OWN)[..., None]
     out = ratios > _f_limit(n - 1, everyone.df, OUT)[..., None]
     own[..., 0] = out[..., 0] = False
@@ -179,22 +201,21 @@ def by_images(y: Floats, images: ImageFlips, repeated: bool = False) -> Variance
     variants = kept.copy()
     variants[..., 0] = 0
     theirs, all_kept = shift_of(variants), shift_of(kept)
-    weights = variants / e
-    about = -weights / np.maximum(weights.sum(-1, keepdims=True), TINY)
-    about[..., 0] = 1  # the baseline less the variants' weighted mean
-    excess = np.einsum("...i,...ij,...j->...", about, seen, about)
-    in_line = np.einsum("...i,...ij,...j->...", about, theirs.v, about)
+    # The baseline minus the variants' weighted mean.
+    excess = _about(seen, theirs.shares)[..., 0]
+    in_line = _about(theirs.v, theirs.shares)[..., 0]
     level = BASELINE_AT_LOOKS if repeated else BASELINE[n < FEW_SEEDS]
     limit = _f_limit(n - 1, theirs.df, level)
     tripped = (variants.sum(-1) > 1) & (excess > limit * in_line)
     u2 = np.where(tripped, theirs.u2, all_kept.u2)[..., None]
     error = np.where(tripped, theirs.error, all_kept.error)[..., None]
     more = np.where(tripped, np.maximum(excess - in_line, 0.0), 0.0)[..., None]
-    more_noise = np.where(tripped, excess, 0.0)[..., None] ** 2 / (n - 1)
+    more_noise = np.square(np.where(tripped, excess, 0.0))[..., None] / (n - 1)
 
     v = images.gain + u2 * wide_gain + more
-    flips = images.gain**2 / images.gain_df
-    df = v**2 / np.maximum(flips + wide_gain**2 * error / 2 + more_noise, TINY)
+    flips = np.square(images.gain) / images.gain_df
+    noise = flips + np.square(wide_gain) * error / 2 + more_noise
+    df = np.square(v) / np.maximum(noise, TINY)
     vague = (df < n - 1) & ~own
     vague[..., 0] = False
     own = own | vague
@@ -210,29 +231,52 @@ def by_images(y: Floats, images: ImageFlips, repeated: bool = False) -> Variance
         ratios=ratios,
         shared=v,
         shared_df=df,
-        fixed=flips / v**2,
+        fixed=flips / np.square(v),
         flips=images.gain / v,
     )
     return _few_by_seeds(found, images.few, y) if images.few.any() else found
 
 
 def _covariance(y: Floats) -> Floats:
-    """Of rows (..., R, R), over seeds."""
-    centred = y - y.mean(-1, keepdims=True)
-    return np.asarray(centred @ np.swapaxes(centred, -1, -2) / (y.shape[-1] - 1))
+    """Compute that of rows (..., R, R), over seeds."""
+    away = y - mean(y)[..., None]
+    products = away[..., :, None, :] * away[..., None, :, :]
+    return np.asarray(total(products) / (y.shape[-1] - 1))
 
 
 def _run_wide(some: Floats, flips: Floats, wide: Floats, seen: Floats, n: int) -> _RunWide:
-    """By the squares of `some` rows, 0 or 1 (..., R), with the covariances (..., R, R) of flips, of
-    one unit of the shift, and that `seen` over n seeds."""
-    fit = _two_way(some / _diagonal(flips))
-    scale = np.maximum(_trace(fit, wide), TINY)
-    u2 = np.maximum((_trace(fit, seen) - _trace(fit, flips)) / scale, 0.0)
+    """Estimate it by the squares of `some` rows, 0 or 1 (..., R), with the covariances (..., R, R)
+    of flips, of one unit of the shift, and that `seen` over n seeds.
+
+    With weights w of rows and A = diag(w) - w w' / sum w, c' A c are the squares of rows c about
+    the seed effects that they fit, and their traces need sums over rows and pairs of rows alone.
+    """
+    weights = some / _diagonal(flips)
+    shares = weights / np.maximum(total(weights), TINY)[..., None]
+
+    def trace(covariance: Floats) -> Floats:  # of A covariance
+        return total(weights * (_diagonal(covariance) - _with_mean(covariance, shares)))
+
+    scale = np.maximum(trace(wide), TINY)
+    u2 = np.maximum((trace(seen) - trace(flips)) / scale, 0.0)
     v = flips + u2[..., None, None] * wide
-    product = fit @ v
-    squares = np.maximum(_trace(product, product), TINY)
-    error = 2 * squares / ((n - 1) * scale**2)
-    return _RunWide(u2, error, v, fit, (n - 1) * _trace(fit, v) ** 2 / squares)
+    off = v - _with_mean(v, shares)[..., None, :]
+    product = weights[..., :, None] * weights[..., None, :] * (off * np.swapaxes(off, -1, -2))
+    squares = np.maximum(total(product.reshape(*product.shape[:-2], -1)), TINY)  # the trace of AVAV
+    error = 2 * squares / ((n - 1) * np.square(scale))
+    return _RunWide(u2, error, v, shares, (n - 1) * np.square(trace(v)) / squares)
+
+
+def _with_mean(covariance: Floats, shares: Floats) -> Floats:
+    """Compute the covariance (..., R) of each row with the weighted mean of rows."""
+    return total(covariance * shares[..., None, :])
+
+
+def _about(covariance: Floats, shares: Floats) -> Floats:
+    """Compute the variance (..., R) of each row minus the weighted mean of rows."""
+    with_mean = _with_mean(covariance, shares)
+    of_mean = total(shares * with_mean)[..., None]
+    return _diagonal(covariance) - 2 * with_mean + of_mean
 
 
 class ContrastVariances(NamedTuple):
@@ -258,41 +302,59 @@ def of_contrasts(y: Floats, weights: Floats, right: NDArray[np.bool_]) -> Contra
     images = ImageFlips.of(right)
     if images.few.any():
         return None
-    own = np.einsum("kr,rsi->ksi", weights, right.astype(float)).var(1, ddof=1)  # (K, N)
-    one, unit = ONE / 2 * (weights**2).sum(1), (PERCENT / right.shape[-1]) ** 2
-    total, squares = unit * (own.sum(-1) + one), unit**2 * ((own**2).sum(-1) + one**2)
+    flips, squares = _contrast_flips(weights, right)
+    one, unit = ONE / 2 * total(np.square(weights)), np.square(PERCENT / right.shape[-1])
+    gain, noise = unit * (flips + one), unit * unit * (squares + one * one)
     less, more = (
-        _of_contrasts(y, weights, images, total, squares, power) for power in (LIKE_FLIPS, ALIKE)
+        _of_contrasts(y, weights, images, gain, noise, power) for power in (LIKE_FLIPS, ALIKE)
     )
     larger = more.v > less.v
     v, df = (np.where(larger, *pair) for pair in ((more.v, less.v), (more.df, less.df)))
     return ContrastVariances(v, df, less.noisy | more.noisy)
 
 
+def _contrast_flips(weights: Floats, right: Bools) -> tuple[Floats, Floats]:
+    """Sum over images the variances over seeds of the contrasts of right or wrong, and the squares
+    of these variances, each (K,).
+
+    The weights of a design are fractions of small whole numbers. With their common denominator all
+    sums are whole numbers, so that no order of cells, seeds or images changes a bit.
+    """
+    parts = [Fraction(weight).limit_denominator(DENOMINATOR) for weight in np.unique(weights)]
+    scale = math.lcm(*(part.denominator for part in parts))
+    whole = np.rint(scale * weights)
+    marks = right.astype(float)
+    n = marks.shape[1]
+    values = np.stack([sum(w * cell for w, cell in zip(k, marks, strict=True) if w) for k in whole])
+    variances = n * np.square(values).sum(1) - np.square(values.sum(1))  # (K, N)
+    unit = float(n * (n - 1) * scale * scale)
+    return variances.sum(-1) / unit, np.square(variances).sum(-1) / (unit * unit)
+
+
 def _of_contrasts(
-    y: Floats, weights: Floats, images: ImageFlips, total: Floats, squares: Floats, power: int
+    y: Floats, weights: Floats, images: ImageFlips, gain: Floats, squares: Floats, power: int
 ) -> ContrastVariances:
-    """With the shift shared by this power. `total` (K,): the variances by the contrasts' own flips;
-    `squares`: the sums of the squares of each image's."""
+    """Judge with the shift shared by this power. `gain` (K,): the variances by the contrasts' own
+    flips; `squares`: the sums of the squares of each image's."""
     n = y.shape[-1]
     flips, wide, seen = images.covariance, images.run_wide(power), _covariance(y)
     everyone = _run_wide(np.ones(len(y)), flips, wide, seen, n)
-    ratios = _diagonal(everyone.fit @ seen @ everyone.fit)
-    ratios = ratios / _diagonal(everyone.fit @ everyone.v @ everyone.fit)
+    ratios = _about(seen, everyone.shares) / _about(everyone.v, everyone.shares)
     noisy: Bools = ratios > _f_limit(n - 1, everyone.df, NOISY_CELL[len(y) >= MANY_CELLS])
     shift = _run_wide(np.where(noisy, 0.0, 1.0), flips, wide, seen, n)
 
     # Each cell about the weighted mean of the others that are in line.
-    kept = np.where(noisy, 0.0, 1.0) / _diagonal(flips)
-    about = np.eye(len(y)) - kept / max(float(kept.sum()), TINY)
-    own = _diagonal(about @ seen @ about.T)
-    excess = np.where(noisy, np.maximum(own - _diagonal(about @ shift.v @ about.T), 0.0), 0.0)
-    excess_noise = np.where(noisy, own**2, 0.0) / (n - 1)
+    own = _about(seen, shift.shares)
+    excess = np.where(noisy, np.maximum(own - _about(shift.v, shift.shares), 0.0), 0.0)
+    excess_noise = np.where(noisy, np.square(own), 0.0) / (n - 1)
 
-    of_shift = np.maximum(np.einsum("kr,rq,kq->k", weights, wide, weights), 0.0)
-    v = total + float(shift.u2) * of_shift + weights**2 @ excess
-    noise = squares / 2 + of_shift**2 * float(shift.error) / 2
-    return ContrastVariances(v, v**2 / (noise + weights**4 @ excess_noise), noisy)
+    pairs = weights[:, :, None] * weights[:, None, :] * wide
+    of_shift = np.maximum(total(pairs.reshape(len(weights), -1)), 0.0)
+    second = np.square(weights)
+    v = gain + shift.u2 * of_shift + total(second * excess)
+    noise = squares / 2 + np.square(of_shift) * shift.error / 2
+    noise = noise + total(np.square(second) * excess_noise)
+    return ContrastVariances(v, np.square(v) / noise, noisy)
 
 
 def _few_by_seeds(found: Variances, few: Bools, y: Floats) -> Variances:
@@ -328,16 +390,16 @@ def one_way(y: Floats, blocks: bool = True, apart: bool = False) -> Variances:
     if rows == 2 or apart:
         return alone
     d, weight = counts - 1, (counts - 1) / (counts - 1).max(-1, keepdims=True)
-    total, scale = weight.sum(-1, keepdims=True), (counts - 1).max(-1)
-    others = ((s * weight).sum(-1, keepdims=True) - s * weight) / (total - weight)
-    ratios, others_df = _over(s, others), (total - weight) * scale[..., None]
+    every, scale = total(weight)[..., None], (counts - 1).max(-1)
+    others = (total(s * weight)[..., None] - s * weight) / (every - weight)
+    ratios, others_df = _over(s, others), (every - weight) * scale[..., None]
     own = s > _f_limit(d, others_df, _own_level(counts, blocks)) * others
     out = s > _f_limit(d, others_df, OUT) * others
     own[..., 0] = out[..., 0] = False
     kept = np.where(out, 0.0, weight)
     kept[..., 0] = 0.0
-    k, s_0, w_0 = kept.sum(-1), s[..., 0], weight[..., 0]
-    theirs, theirs_df = (s * kept).sum(-1) / np.maximum(k, TINY), np.maximum(k * scale, 1)
+    k, s_0, w_0 = total(kept), s[..., 0], weight[..., 0]
+    theirs, theirs_df = total(s * kept) / np.maximum(k, TINY), np.maximum(k * scale, 1)
     level = BASELINE if blocks else BASELINE_APART
     levels = np.where(counts[..., 0] < FEW_SEEDS, level[True], level[False])
     tripped = (k > 0) & (s_0 > _f_limit(d[..., 0], theirs_df, levels) * theirs)
@@ -345,12 +407,12 @@ def one_way(y: Floats, blocks: bool = True, apart: bool = False) -> Variances:
     n = runs_behind(counts)
     of_base, of_row = n / counts[..., :1], n / counts
     noisy, in_line = of_base * s_0[..., None], of_row * theirs[..., None]
-    noise = noisy**2 / d[..., :1] + in_line**2 / theirs_df[..., None]
+    noise = np.square(noisy) / d[..., :1] + np.square(in_line) / theirs_df[..., None]
     one = (k * theirs + w_0 * s_0) / (k + w_0)
     both = tripped[..., None]
     v = np.where(both, noisy + in_line, (of_base + of_row) * one[..., None])
     df = np.where(
-        both, (noisy + in_line) ** 2 / np.maximum(noise, TINY), ((k + w_0) * scale)[..., None]
+        both, np.square(noisy + in_line) / np.maximum(noise, TINY), ((k + w_0) * scale)[..., None]
     )
     return alone._replace(
         v=np.where(own, alone.v, v),
@@ -387,11 +449,11 @@ def _welch(s: Floats, counts: Floats) -> Variances:
     against 10 a plain Welch errs in .064 to .070."""
     n = runs_behind(counts)
     parts = n / counts[..., :1] * s[..., :1], n / counts * s
-    noise = parts[0] ** 2 / (counts[..., :1] - 1) + parts[1] ** 2 / (counts - 1)
+    noise = np.square(parts[0]) / (counts[..., :1] - 1) + np.square(parts[1]) / (counts - 1)
     v = parts[0] + parts[1]
     fewer, more = (f(counts, counts[..., :1]) for f in (np.minimum, np.maximum))
     like = fewer / more
-    welch = np.where(noise > 0, v**2 / np.maximum(noise, TINY), fewer - 1)
+    welch = np.where(noise > 0, np.square(v) / np.maximum(noise, TINY), fewer - 1)
     df = 1 / (like / welch + (1 - like) / (fewer - 1))
     return _paired(v, 2)._replace(df=df, shared_df=df)
 
@@ -424,22 +486,10 @@ def _own_variance(y: Floats) -> Floats:
     return variance(y - y[..., :1, :], rounding(y))
 
 
-def _two_way(weights: Floats) -> Floats:
-    """A matrix (..., R, R): c' A c are the squares of c about the seed effects that these weights
-    (..., R) of rows fit."""
-    total = np.maximum(weights.sum(-1), TINY)[..., None, None]
-    spanned = weights[..., :, None] * weights[..., None, :] / total
-    return np.asarray(weights[..., :, None] * np.eye(weights.shape[-1]) - spanned)
-
-
 def _of_gains(covariance: Floats) -> Floats:
     """The variances (..., R) of rows less row 0."""
     own = _diagonal(covariance)
     return np.maximum(own + own[..., :1] - 2 * covariance[..., :, 0], 0.0)
-
-
-def _trace(a: Floats, b: Floats) -> Floats:
-    return np.asarray(np.einsum("...ij,...ji->...", a, b))
 
 
 def _diagonal(a: Floats) -> Floats:

@@ -138,8 +138,7 @@ def _judged(y: Floats, active: Bools, method: Method, images: ImagesAt | None) -
             continue
         these = np.flatnonzero(where.ravel() == group)
         judged = [0, *(int(row) for row in np.flatnonzero(some))]
-        several = images is not None and len(judged) > 2  # of one: a paired t
-        known = images(these, judged, n) if images is not None and several else None
+        known = images(these, judged, n) if images is not None else None
         fitted = fit(y[these][:, judged], method, known)
         by, variants = fitted.by, np.ix_(these, np.array(judged[1:]))
         gain[variants], half[variants] = fitted.gain[:, 1:], fitted.half[:, 1:]
@@ -199,10 +198,11 @@ def boundaries(looks: tuple[int, ...], alpha: float) -> tuple[float, ...]:
             middle = (low + high) / 2
             edge = middle * math.sqrt(end)
             beyond = ndtr((sums - edge) / step) + ndtr((-edge - sums) / step)
-            low, high = (middle, high) if chances @ beyond > new else (low, middle)
+            low, high = (middle, high) if (chances * beyond).sum() > new else (low, middle)
         found.append(high)
         later = high * math.sqrt(end) * x
-        moved = np.exp(-(((later[:, None] - sums) / step) ** 2) / 2) @ chances
+        steps = (later[:, None] - sums) / step
+        moved = (np.exp(-np.square(steps) / 2) * chances).sum(1)
         chances = high * math.sqrt(end) * weights * moved / (step * math.sqrt(2 * math.pi))
         sums, before = later, end
     return tuple(found)
