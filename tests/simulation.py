@@ -1,6 +1,7 @@
 """Simulated results, for the tests of the statistics: drawn, and resampled from real runs."""
 
 import functools
+import itertools
 import math
 from pathlib import Path
 from typing import NamedTuple
@@ -165,3 +166,96 @@ def judged(several):
         told += (off[:, 1] + made.effect > found.half[:, 1]).sum()
         count += len(made.y)
     return Judged(float(wrong / count), float(told / count))
+
+
+# --- Designs ------------------------------------------------------------------------------------
+
+
+class DesignTable(NamedTuple):
+    """One table of the cells of a factorial: accuracies y (cells, n) in %, the images that runs get
+    right (cells, n, N), what accuracies tend to (cells,)."""
+
+    y: np.ndarray
+    right: np.ndarray
+    truth: np.ndarray
+
+
+MNIST = ("plain", "wd", "lr", "rms", "dpn", "whiten", "pre", "short")
+DESIGNS = (
+    "MNIST, rows as cells, same seeds",
+    "digits, half of the cells short",
+    "cells with a change share .3 of the shift",
+    "one change has a shift of its own, .6",
+)
+
+
+def design_tables(case, rng, changes, n, tables):
+    """Tables of the 2^changes cells of a factorial, of real runs or drawn. Drawn cells get 90 % of
+    300 images right, and a seed shifts all images of a run by .3 on the logit."""
+    levels = np.array([*itertools.product((0, 1), repeat=changes)])
+    if case in DESIGNS[:2]:
+        names = [f"mnist.{row}" for row in MNIST]
+        if case == DESIGNS[1]:
+            names = ["digits.plain70", "digits.short70"]
+        # Cells that are one row again are its runs of other seeds.
+        joint = case == DESIGNS[0] and len(levels) == len(MNIST)
+        for made in resampled(rng, np.resize(names, len(levels)), n, tables, joint):
+            for y, right in zip(made.y, made.right, strict=True):
+                yield DesignTable(y, right, made.truth[0])
+        return
+    own, common = 0.3, 0.6  # of the shift of a run, on the logit
+    nodes = math.sqrt(2) * np.polynomial.hermite.hermgauss(15)[0]
+    weights = np.polynomial.hermite.hermgauss(15)[1] / math.sqrt(math.pi)
+    for _ in range(tables):
+        easy = math.sqrt(0.8) * rng.standard_normal((1, 300))
+        easy = easy + math.sqrt(0.2) * rng.standard_normal((len(levels), 300))
+        logit = _level(0.9) + SHARPNESS * easy
+        shift = own * rng.standard_normal((len(levels), n))
+        sd = np.full(len(levels), own)
+        if case == DESIGNS[2]:
+            part = rng.standard_normal((changes, 2, n))
+            together = sum(part[k][levels[:, k]] for k in range(changes)) / math.sqrt(changes)
+            shift = math.sqrt(0.7) * shift + math.sqrt(0.3) * own * together
+        else:
+            shift = shift + common * levels[:, :1] * rng.standard_normal((1, n))
+            sd = np.sqrt(own**2 + (common * levels[:, 0]) ** 2)
+        right = rng.random((len(levels), n, 300)) < 1 / (
+            1 + np.exp(-(logit[:, None] + shift[..., None]))
+        )
+        truth = sum(
+            100 * weight * (1 / (1 + np.exp(-(logit + (sd * node)[:, None])))).mean(-1)
+            for node, weight in zip(nodes, weights, strict=True)
+        )
+        yield DesignTable(100 * right.mean(-1), right, truth)
+
+
+class ForecastPower(NamedTuple):
+    """The main effect that `plan` says n seeds detect, in points, its upper end, and the power of
+    the table's own function to find an effect as large, averaged over the changes, and at the upper
+    end."""
+
+    gain: float
+    power: float
+    upper: float
+    upper_power: float
+
+
+def forecast_power(case, changes, n, tables, seed=15):
+    """Of the forecast for a sweep whose spread between seeds is known."""
+    levels = np.array([*itertools.product((0, 1), repeat=changes)])
+    weights = np.array([stats.level_effect(levels, k) for k in range(changes)])
+    made = [*design_tables(case, np.random.default_rng(seed), changes, n, tables)]
+    spreads = [stats.residual_spread(table.y) for table in made]
+    sd = math.sqrt(np.mean([0.0 if spread is None else spread.sd**2 for spread in spreads]))
+    method = stats.Method("images", contrasts=changes, comparisons=changes)
+    gains = [
+        stats.detected_effect(sd, len(levels), n, method, part) for part in (0.0, stats.SHARED_PART)
+    ]
+    told = np.zeros(2)
+    for table in made:
+        found = stats.design_effects(table.y, weights, method, right=table.right)
+        for effect, true in zip(found.gains, weights @ table.truth, strict=True):
+            off, half = effect.gain.mean - true, effect.gain.high - effect.gain.mean
+            told += [np.mean([gain + off > half, gain - off > half]) for gain in gains]
+    power = told / (tables * changes)
+    return ForecastPower(gains[0], float(power[0]), gains[1], float(power[1]))

@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Shell
+from scipy import stats as oracle
 
 import ablate
+from ablate.analysis import stats
 from ablate.planning import expand
 from ablate.planning.words import apart
 
@@ -172,6 +174,85 @@ def test_plan_shows_the_designs_side_by_side(shell):
     assert detects["factorial"] == pytest.approx(detects["fractional"] / 2**0.5, rel=0.05)
 
 
+def designs_of(shell, *given):
+    found = json.loads(shell("plan", *given, "--format", "json").out)["designs"]
+    return {one["design"]: one for one in found}
+
+
+def test_plan_says_which_spread_its_designs_assume(shell):
+    """A guess, and what is given; in the JSON the upper end of a crossed design."""
+    given = (*words(*THREE, design="factorial"), "seeds=3")
+    (line,) = [one for one in shell("plan", *given).out.splitlines() if "--spread" in one]
+    for word in ("0.5 points between seeds", "guess"):
+        assert word in line
+    assert (
+        "0.7 points between seeds, given by --spread"
+        in shell("plan", *given, "--spread", "0.7").out
+    )
+    by_design = designs_of(shell, *given)
+    method = stats.Method("images", contrasts=3, comparisons=3)
+    ends = [stats.detected_effect(0.5, 8, 3, method, part) for part in (0.0, 0.3)]
+    full = by_design["factorial"]
+    assert [full["smallest"][""], full["largest"][""]] == pytest.approx(ends)
+    assert full["changes"] == {}
+    assert by_design["both"]["smallest"] == by_design["both"]["largest"]
+    two = designs_of(shell, *given[:-1], "seeds=2")
+    assert {one["smallest"][""] for one in two.values()} == {None}
+
+
+def power_at(gain, found, quantity, row, n, more, contrasts):
+    """The share of simulated effects as large as `gain` that `more` seeds tell from 0, by the sd
+    and df of n seeds that the table has."""
+    sd, df = (float(found[f"{quantity}.{part}"][row]) for part in ("sd", "df"))
+    df = df * (more - 1) / (n - 1)
+    rng = np.random.default_rng(16)
+    critical = oracle.t.ppf(1 - 0.05 / (2 * contrasts), df)
+    spread = np.sqrt(rng.chisquare(df, 100_000) / df)
+    t = rng.standard_normal(100_000) + gain / (sd / more**0.5)
+    return (t > critical * spread).mean()
+
+
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_finished_runs_forecast_each_change_by_the_spread_that_judges_it(trained, seeds):
+    found = facts(trained, "full")
+    own = designs_of(trained, *FULL, f"seeds={seeds}", "--as", "full")["factorial"]
+    for name in THREE:
+        gain = own["changes"][""][name]
+        power = power_at(gain, found, "change.main_effect", name, 3, seeds, contrasts=3)
+        assert power == pytest.approx(0.8, abs=0.01)
+    ends = [f([*own["changes"][""].values()]) for f in (min, max)]
+    assert [own["smallest"][""], own["largest"][""]] == ends
+    out = trained("plan", *FULL, "--as", "full").out
+    (line,) = [one for one in out.splitlines() if "by change: " in one]
+    for word in ("factorial", "3 finished seeds", *THREE):
+        assert word in line
+    given = designs_of(trained, *FULL, "--as", "full", "--spread", "0.5")["factorial"]
+    assert given["changes"] == {}
+
+
+def test_the_name_of_a_driven_sweep_stands_for_its_words(trained):
+    """Of a sweep that words declared: `plan`, `sweep` and Python take the name, more seeds too."""
+    plans = [
+        json.loads(trained("plan", *given, "--format", "json").out)
+        for given in ((*FULL, "--as", "full"), ("full",), ("full", "seeds=4"))
+    ]
+    runs = [{row["row"]: row["runs"] for row in plan["variants"]} for plan in plans]
+    assert runs[0] == runs[1]
+    assert all(runs[1][row].items() < runs[2][row].items() for row in runs[1])
+    assert [plan["sweep"] for plan in plans] == ["full"] * 3
+    out = trained("sweep", "full").out
+    assert "sweep: full" in out
+    assert "finished:" not in out
+    made = ablate.Sweep("full", store=trained.folder / "runs").plan
+    assert {row.label for row in made.rows} == {*runs[0]}
+    for beside, says in (
+        (["optim.lr=0.1"], "optim.lr=0.1"),
+        (["--design", "both"], "--design"),
+        (["--change", "dpn: stem=dpn"], "--change"),
+    ):
+        in_a_line(trained, "full", *beside, says=[says, "full", "--as NAME"])
+
+
 def test_two_seeds_have_verdicts_only_where_images_tell_the_spread(trained):
     for name, more in (("two", ()), ("losses", ("analysis.metric=loss",))):
         trained("sweep", *FULL, "seeds=2", *more, "launcher=inline", "--as", name)
@@ -220,6 +301,9 @@ def test_the_same_runs_in_another_design_are_trained_once(trained):
         assert float(found["change.among_all"][name]) == pytest.approx(rest.mean(), abs=1e-9)
     # Of the same runs three main effects were read before, beside its seven cells.
     assert found["change.contrasts"][""] == "10"
+    gain = designs_of(trained, "some")["both"]["changes"][""]["dpn alone"]
+    power = power_at(gain, found, "change.alone", "dpn", 3, 3, contrasts=10)
+    assert power == pytest.approx(0.8, abs=0.01)
 
 
 def test_a_table_of_changes_is_the_same_in_every_form(trained, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as oracle
-from simulation import classified, resampled
+from simulation import DESIGNS, classified, forecast_power, resampled
 
 from ablate.analysis import stats
 from ablate.analysis.stats import Method
@@ -281,3 +281,39 @@ def test_the_smallest_gain_has_the_power_that_it_says(contrasts, df):
     spread = np.sqrt(rng.chisquare(df, tables) / df)
     power = (rng.standard_normal(tables) + gain > critical * spread).mean()
     assert power == pytest.approx(stats.POWER, abs=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [3, 5])
+@pytest.mark.parametrize("changes", [3, 4])
+@pytest.mark.parametrize("case", DESIGNS)
+def test_a_design_detects_about_what_plan_says(case, changes, n):
+    """The table of docs/statistics.md, by `python benchmarks/designs.py --power`."""
+    found = forecast_power(case, changes, n, tables=1_000)
+    print(f"{case}, 2^{changes}, n = {n}: {found}")
+    assert 0.65 <= found.power <= 0.95
+    assert found.upper_power >= found.power
+
+
+def test_the_forecast_of_a_design_is_that_of_the_noncentral_t():
+    """1.3 sd sqrt(4 / (C n)), 5 (n - 1) degrees of freedom, alpha over the contrasts; the upper end
+    has the variance of cells that share .3 of what a seed does."""
+    method = Method("images", contrasts=10, comparisons=4)
+    for cells, n, shared in ((8, 3, 0.0), (16, 5, 0.0), (16, 3, 0.3)):
+        gain = stats.detected_effect(0.5, cells, n, method, shared)
+        error = 1.3 * 0.5 * math.sqrt(4 / (cells * n) * (1 + shared * (cells / 2 - 1)))
+        df = 5 * (n - 1)
+        critical = oracle.t.ppf(1 - 0.05 / (2 * 10), df)
+        assert 1 - oracle.nct.cdf(critical, df, gain / error) == pytest.approx(0.8, abs=1e-6)
+    assert stats.detected_effect(0.5, 8, 2, method) is None
+    own = stats.detected_effect(0.5, 8, 3, Method("paired", contrasts=10))
+    error, critical = 1.3 * 0.5 * math.sqrt(4 / 24), oracle.t.ppf(1 - 0.05 / 20, 2)
+    assert 1 - oracle.nct.cdf(critical, 2, own / error) == pytest.approx(0.8, abs=1e-6)
+
+
+def test_finished_seeds_forecast_more_by_the_spread_that_judges_them():
+    method = Method("images", contrasts=4)
+    gain = stats.detected_again(1.2, 12.0, 3, 5, method)
+    critical = oracle.t.ppf(1 - 0.05 / 8, 24)
+    assert 1 - oracle.nct.cdf(critical, 24, gain / (1.2 / 5**0.5)) == pytest.approx(0.8, abs=1e-6)
+    assert stats.detected_again(1.2, 12.0, 3, 2, method) is None

@@ -286,7 +286,7 @@ def test_the_forecast_is_that_of_the_tables_own_function():
     lines = forecast_lines(plan, 0.5, 0.4, cost_of(plan), {})
     found = stats.detect(0.5, 3, stats.Spread(0.4), stats.Method(contrasts=3, comparisons=3))
     assert lines[0].startswith("to detect a gain of 0.5 points over base with 80 % power")
-    assert lines[1] == "  spread 0.4 points, given by --spread"
+    assert lines[1] == "  spread 0.4 points between seeds, given by --spread"
     n = found.seeds.expected
     assert lines[2] == f"    needs {n} seeds a variant: {0.04 * n:.2g} device-hours"
     assert len(lines) == 5  # nothing to sum up; the last says how tables judge
@@ -304,7 +304,8 @@ def test_a_measured_spread_is_a_range_and_below_8_df_barely_known():
         )
         spread = stats.residual_spread(y)
         lines = forecast_lines(plan, 1.0, None, cost_of(plan), results)
-        assert f"S/4: spread {spread.sd:.2g} points [{spread.interval.low:.2g}, " in lines[1]
+        said = f"S/4: spread {spread.sd:.2g} points between seeds [{spread.interval.low:.2g}, "
+        assert said in lines[1]
         assert f"{2 * (seeds - 1)} df, {3 * seeds} finished runs" in lines[1]
         assert ("barely known" in lines[1]) is not known
         assert re.search(r"needs \d+ \(\d+ to >?\d+\) seeds", lines[2])
@@ -318,6 +319,7 @@ def test_a_measured_spread_is_a_range_and_below_8_df_barely_known():
 def test_without_runs_the_spread_is_an_assumption_that_is_said():
     plan = make_plan(["base", "a"], seeds=1)
     lines = forecast_lines(plan, 1.0, None, cost_of(plan, None), {})
-    assert f"spread {ASSUMED:g} points, assumed" in lines[1]
+    for word in (f"spread {ASSUMED:g} points between seeds", "a guess", "--spread"):
+        assert word in lines[1]
     assert "the cost is not known yet" in lines[2]
     assert lines[3].startswith("    with 1 seed: no verdicts")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ablate.api.training import check_name
+from ablate.api.training import recalled_words
 from ablate.planning import expand
 from ablate.planning.design import Fixed
 from ablate.planning.plan import Plan
@@ -126,6 +126,6 @@ def test_a_driven_sweep_whose_file_is_elsewhere_is_not_told_its_own_words():
     driven = SimpleNamespace(name="gone", words=("gone",), design=Fixed())
     store = SimpleNamespace(read_plan=lambda _: driven)
     with pytest.raises(UserError, match=r"gone: .* its sweep file is neither in .*gone\.yaml lies"):
-        check_name(["gone", "seeds=5"], store)
+        recalled_words(["gone", "seeds=5"], {}, store)
     write("gone.yaml")
-    check_name(["gone", "seeds=5"], store)
+    assert recalled_words(["gone", "seeds=5"], {}, store) == (["gone", "seeds=5"], {})

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.analysis import stats
-from ablate.analysis.judging import gain_alpha, hide_empty, is_partial, verdict_of
+from ablate.analysis.judging import gain_alpha, hide_empty, is_partial, shown_gain, verdict_of
 from ablate.analysis.scores import Scores, by_replicate
 from ablate.planning.cell import Column, wide_places
 from ablate.planning.changes import with_part
@@ -56,7 +56,7 @@ class SummaryLine:
         return with_part(self.label, self.part)
 
     def mean_alone(self) -> SummaryLine:
-        gain = dataclasses.replace(self.gain, low=None, high=None, sd=None)
+        gain = dataclasses.replace(self.gain, low=None, high=None, sd=None, df=None)
         return dataclasses.replace(self, gain=gain, verdict=None, p_values=PValues(), sampled=None)
 
 
@@ -167,9 +167,7 @@ class Arrays:
         word = verdict_of(
             gain.gain, limit, self.judge and given, metric.neutral, words=words, fewest=fewest
         )
-        return SummaryLine(
-            label, column, hide_empty(gain.gain, metric), word, p_values(gain), **more
-        )
+        return SummaryLine(label, column, shown_gain(gain, metric), word, p_values(gain), **more)
 
 
 def blocks(arrays: Arrays) -> tuple[Summary, ...]:

@@ -141,6 +141,11 @@ def verdict_of(
     return stats.verdict(gain.low, gain.high, margin, words)
 
 
+def shown_gain(gain: stats.RowGain, metric: Metric) -> stats.Estimate:
+    """Return a gain with the degrees of freedom of its interval, as tables show it."""
+    return hide_empty(dataclasses.replace(gain.gain, df=gain.df), metric)
+
+
 def hide_empty(gain: stats.Estimate, metric: Metric) -> stats.Estimate:
     """Remove an interval that says nothing: of a gain without a spread, or as wide as the whole
     scale of the metric."""

@@ -25,6 +25,7 @@ from ablate.analysis.judging import (
     is_partial,
     judged_by,
     method_of,
+    shown_gain,
 )
 from ablate.analysis.paper import WIDE, Beside, paper_notes, recipe_notes
 from ablate.analysis.scores import (
@@ -333,7 +334,7 @@ def _entry(
         diverged=tuple(found.diverged),
         collapsed=found.collapsed,
         accuracy=accuracy,
-        gain=hide_empty(gain.gain, plan.metric) if gain else None,
+        gain=shown_gain(gain, plan.metric) if gain else None,
         pool=(gain.own or "kept") if gain and plan.spread != "paired" and made.told else "",
         verdict=row.verdict,
         ratio=gain.ratio if gain else None,

@@ -107,10 +107,10 @@ class Sweep:
     ) -> None:
         self._store = stores.Store(Store(store).path)
         texts = [*words, *_words(keys)]
-        training.check_name(texts, self._store)
         options: dict[str, Any] = {"scale": scale, "name": name, "across": across, "each": each}
         change = [f"{name}: {' '.join(_words(each))}" for name, each in (changes or {}).items()]
         options |= {"change": change, "design": design, "until": until, "margin": margin}
+        texts, options = training.recalled_words(texts, options, self._store)
 
         def declared(recall: Recall | None) -> tuple[Plan, dict[str, Any]]:
             return declare(texts, store=self._store.root, recall=recall, **options)
@@ -273,7 +273,9 @@ class Table:
 
     def to_pandas(self) -> pd.DataFrame:
         """A row for each row and column: `column`, `row`, `n`, `mean`, `mean_low`, `mean_high` (of
-        the metric), `gain`, `gain_low`, `gain_high`, `verdict`; in the metric's printed unit.
+        the metric), `gain`, `gain_low`, `gain_high`, `gain_sd`, `gain_df`, `verdict`; in the
+        metric's printed unit. A gain's interval is t(gain_df) gain_sd / sqrt(n) wide to each side,
+        n being that of the gain, at alpha over the contrasts of its family.
         """
         import pandas as pd
 
@@ -282,6 +284,7 @@ class Table:
                 **{"column": e.column, "row": e.row, "n": e.accuracy.n if e.accuracy else 0},
                 **_interval("mean", e.accuracy),
                 **_interval("gain", e.gain),
+                **{f"gain_{part}": getattr(e.gain, part, None) for part in ("sd", "df")},
                 "verdict": e.verdict,
             }
             for e in self.data.entries

@@ -15,7 +15,7 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -24,7 +24,7 @@ from ablate.planning.expand import Recall
 from ablate.planning.plan import Plan
 from ablate.planning.search import Grower, Search
 from ablate.planning.sweep_paths import sweep_files
-from ablate.planning.words import alike
+from ablate.planning.words import alike, apart
 from ablate.report.live import view
 from ablate.report.text import device_time, duration
 from ablate.running.launchers import Launcher, make
@@ -143,26 +143,57 @@ class Start:
 # --- What a name and its words stood for before ---------------------------------------------------
 
 
-def check_name(words: Sequence[str], store: Store) -> None:
-    """Raise UserError if the first word names a driven sweep, but no sweep file."""
+# Words that may follow the name of a sweep that was driven: they alter no run of it.
+BESIDE_NAME = ("seeds", "analysis", "launcher")
+
+
+def recalled_words(
+    words: Sequence[str], options: Mapping[str, Any], store: Store
+) -> tuple[list[str], dict[str, Any]]:
+    """Return words and options, as `planning.expand.plan` takes them. Where the first word is the
+    name of a sweep that was driven, and of no sweep file, they are those of that sweep, under what
+    is given here.
+
+    Raises UserError for words and options that alter the runs of such a sweep, for an imported
+    sweep, and for one whose file is not found; Failure where its plan was edited.
+    """
     name = words[0] if words else ""
+    as_given = list(words), dict(options)
     if not name or "=" in name or name.endswith(".yaml") or name in sweep_files():
-        return
-    if (plan := _driven(name, store)) is not None:
-        if not plan.design.trains:
-            raise UserError(
-                f"{name}: was imported, and its runs were trained elsewhere, so none can be "
-                f"trained here; `{store.command(*plan.command)}` extends it"
-            )
-        if name == plan.words[0]:
-            raise UserError(
-                f"{name}: is the name of a driven sweep, but its sweep file is neither in this "
-                f"folder nor in ./sweeps; start ablate where {name}.yaml lies, or give its path"
-            )
+        return as_given
+    if (plan := _driven(name, store)) is None:
+        return as_given
+    if not plan.design.trains:
         raise UserError(
-            f"{name}: is the name of a driven sweep; to drive the sweep again give its words: "
-            f"`{store.command('sweep', *other_words(plan, *words[1:]))}`"
+            f"{name}: was imported, and its runs were trained elsewhere, so none can be "
+            f"trained here; `{store.command(*plan.command)}` extends it"
         )
+    if name == plan.words[0]:
+        raise UserError(
+            f"{name}: is the name of a driven sweep, but its sweep file is neither in this "
+            f"folder nor in ./sweeps; start ablate where {name}.yaml lies, or give its path"
+        )
+    with Ledger.reading(store) as ledger:
+        plan = ledger.sealed_plan(store, name) or plan
+    _, driven = apart(plan.words)
+    kept = {"name": name, "until": driven.until, "margin": driven.margin}
+    kept |= {key: value for key, value in options.items() if key in kept and value is not None}
+    others = [f"--{key}" for key in options if key not in kept and options[key]]
+    others += [w for w in words[1:] if re.split(r"[.=]", w.lstrip("+~"))[0] not in BESIDE_NAME]
+    if others:
+        raise UserError(
+            f"{others[0]}: {name} is driven again as it was, and its name takes only seeds=N, "
+            f"analysis.KEY=VALUE, launcher words, --until and --margin; with other words it is "
+            f"another sweep, `{store.command('sweep', *_renamed(plan))}` with these and --as NAME"
+        )
+    before, _ = apart(other_words(plan, *words[1:]))
+    return before, {**asdict(driven), **kept}
+
+
+def _renamed(plan: Plan) -> list[str]:
+    """Return the words of a plan without its name."""
+    words, driven = apart(plan.words)
+    return [*words, *replace(driven, name=None).texts]
 
 
 def imported_plan(store: Store, words: Sequence[str]) -> tuple[Plan, dict[str, Any]] | None:

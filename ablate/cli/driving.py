@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from ablate.analysis.table import Table
     from ablate.api.training import SweepCost
     from ablate.planning.plan import Plan
-    from ablate.report.designs import DesignForecast
+    from ablate.report.designs import DesignForecast, EffectSpreads
+    from ablate.report.power import SeedSpread
     from ablate.running.driver import Outcome
     from ablate.running.loggers import Observers
     from ablate.store.store import Store
@@ -56,7 +58,7 @@ def sweep(
     ] = False,
 ) -> None:
     """Train the missing runs of a sweep. The same command starts, resumes and extends it."""
-    from ablate.api.training import Start, check_name, check_retry, renamed_lines
+    from ablate.api.training import Start, check_retry, renamed_lines
     from ablate.planning.logger import aside
     from ablate.report.live import view
     from ablate.running.disk import await_room
@@ -68,7 +70,7 @@ def sweep(
         store = store_at(selection.store)
         beside = aside(selection.beside)
         check_installed([*beside.loggers])
-        check_name(selection.words, store)
+        selection = _recalled(selection, store)
         start = Start(selection.plan, store, replace)
         if detach is not None:
             _detach(detach, start.plan, store, start.settings, yes)
@@ -84,6 +86,14 @@ def sweep(
                 print("stopped before the first run; the same command goes on")
                 raise typer.Exit(130) from None
             _close(store, outcome, observers, quiet)
+
+
+def _recalled(selection: Selection, store: Store) -> Selection:
+    """Return the selection with the words of the driven sweep that it names."""
+    from ablate.api.training import recalled_words
+
+    words, options = recalled_words(selection.words, selection.options, store)
+    return replace(selection, words=[*words, *selection.beside], **options)
 
 
 def _say(line: str) -> None:
@@ -198,7 +208,6 @@ def plan(
     """Show the runs and the cost of a sweep, without training."""
     from ablate.analysis.own import with_own
     from ablate.api.training import (
-        check_name,
         grower,
         grown,
         imported_plan,
@@ -217,7 +226,7 @@ def plan(
     if (imported := imported_plan(store, selection.words)) is not None:
         plan, settings = imported
     else:
-        check_name(selection.words, store)
+        selection = _recalled(selection, store)
         plan, settings = selection.plan(memory(store), unseen=True)
     _check_options(detect, spread, on, mfu, plan)
     devices = None if on is None else Devices.parse(on, mfu, settings.get("gpus_per_run", 1))
@@ -233,17 +242,25 @@ def plan(
         launcher.free()
     detection, ahead = None, None
     designs: list[DesignForecast] = []
+    spreads: dict[str, SeedSpread] = {}
+    effects: dict[str, EffectSpreads] = {}
     withheld: dict[str, str] = {}
     if detect is not None or plan.design.grows or plan.changes is not None:
-        from ablate.report.designs import compare_designs
+        from ablate.report.designs import compare_designs, effect_spreads
         from ablate.report.power import forecast, outlook, seed_spreads
+        from ablate.store import looks
 
-        results, withheld = store.results(plan.runs(), curves=True, probes=True)
+        results, withheld = store.results(
+            plan.runs(), curves=True, probes=True, predictions=plan.changes is not None
+        )
         own = with_own(plan, results, store)
         spreads = seed_spreads(plan, spread, own, store.metrics, store.probe)
-        designs = compare_designs(plan, cost, detect, spreads)
+        past = looks.PastLooks(looks.read(store.read_looks()), looks.look(plan))
+        if spread is None:
+            effects = effect_spreads(plan, own, store.metrics, store.probe, store.predictions)
+        designs = compare_designs(plan, cost, detect, spreads, effects, past)
         if detect is not None and not designs:
-            detection = forecast(plan, detect, cost, spreads)
+            detection = forecast(plan, detect, cost, spreads, past)
         ahead = outlook(plan, cost, spreads) if plan.design.grows else None
     amiss = [*launcher.devices.remarks, *in_use(launcher, store, states)] if on is None else []
     shown = plan, states, cost, rehearsals, settings, amiss
@@ -254,7 +271,7 @@ def plan(
     if designs:
         from ablate.report.designs import show_designs
 
-        show_designs(plan, designs, detect)
+        show_designs(plan, designs, detect, spreads, effects)
     for part in (ahead, detection):
         if part is not None:
             print("", *part.lines(), sep="\n")

@@ -6,88 +6,223 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ablate.analysis import stats
-from ablate.planning.changes import KINDS, Changes, subsets
+from ablate.analysis.across import Arrays
+from ablate.analysis.captions import count
+from ablate.analysis.effects import cell_rows, judge_changes
+from ablate.analysis.judging import gain_alpha
+from ablate.analysis.scores import Curves, Predictions, Probes, Results, Rights, all_scores
+from ablate.planning.changes import KINDS, Changes, subsets, with_part
 from ablate.planning.plan import Plan
 from ablate.report.power import SeedSpread
 from ablate.report.status import show_grid
 from ablate.report.text import device_time
 from ablate.running.estimate import Costs
 from ablate.shared.errors import UserError
+from ablate.store.looks import PastLooks
+
+
+class EffectSpread(NamedTuple):
+    """The spread by which a table of `n` finished seeds judges an effect: the standard deviation of
+    one seed's effect, in points, with its degrees of freedom."""
+
+    sd: float
+    df: float
+    n: int
+
+
+EffectSpreads = Mapping[str, EffectSpread]  # by what is told of a change: "dpn", "dpn alone"
 
 
 @dataclass(frozen=True)
 class DesignForecast:
     """One design. `device_seconds`: of all of its runs, a cell taking what those of the plan take
-    on average; None: not known yet. `smallest`: by column, the gain of a change that it detects
-    with `stats.POWER`; None with too few seeds for verdicts. `seeds`: that --detect takes, of the
-    column that needs most; None where nothing was asked, or beyond `stats.MOST_SEEDS`."""
+    on average; None: not known yet.
+
+    Gains that the planned seeds detect with `stats.POWER`, by column, None with too few seeds for
+    verdicts. `changes`: of each change, by the spread that the finished runs of this design give
+    it; {} where there is none. `smallest`, `largest`: the ends of these; else the forecast for
+    cells that are alike, and for cells that share `stats.SHARED_PART` of what a seed does to a
+    change. `seeds`: that --detect takes, of the column that needs most, and by `changes` of the
+    change that does; None where nothing was asked, or beyond `stats.MOST_SEEDS`."""
 
     design: str
     cells: int
     runs: int
     device_seconds: float | None
     smallest: Mapping[str, float | None]
+    largest: Mapping[str, float | None]
+    changes: Mapping[str, Mapping[str, float]]
     seeds: int | None
 
 
+def effect_spreads(
+    plan: Plan,
+    results: Results,
+    curves: Curves,
+    probes: Probes,
+    predictions: Predictions,
+) -> dict[str, EffectSpreads]:
+    """Return by column how the finished runs of a plan would have its changes judged. A column
+    lacks where fewer seeds than verdicts need are finished in all cells, and a change where nothing
+    tells its spread."""
+    if (changes := plan.changes) is None:
+        return {}
+    cells = all_scores(plan, results, (), curves, probes)
+    rights = Rights(plan, results, predictions, plan.spread == "images")
+    plan = plan.design.compared(plan)
+    images = rights.of_rows(cells, plan.seeds)
+    arrays = Arrays.of(plan, cells, False, images, None)
+    rows = [*cell_rows(plan, changes).values()]
+    found = {}
+    for c, column in enumerate(plan.columns):
+        right = images[c] if images is not None else None
+        whole = [s for s in range(arrays.y.shape[-1]) if not _missing(arrays.y[c][rows, s])]
+        if len(whole) < stats.FEWEST_SEEDS:
+            continue
+        judged = judge_changes(
+            plan,
+            changes,
+            arrays.y[c][:, whole],
+            arrays.method(changes.contrasts),
+            arrays.unstable[c],
+            None if right is None else right[:, whole],
+        )
+        found[column.label] = {
+            with_part(*place): EffectSpread(gain.gain.sd, gain.df, len(whole))
+            for place, gain in judged.gains.items()
+            if gain.gain.sd and gain.df
+        }
+    return {column: spreads for column, spreads in found.items() if spreads}
+
+
+def _missing(values: stats.Floats) -> bool:
+    return any(math.isnan(value) for value in values)
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What is known of a plan before its designs are compared: its changes; by column the spread of
+    seeds, and of the plan's own design that of its effects; the variants that were read before over
+    the runs of its baseline."""
+
+    plan: Plan
+    changes: Changes
+    seeds: Mapping[str, SeedSpread]
+    effects: Mapping[str, EffectSpreads]
+    read: int
+
+    def method(self, of: Changes) -> stats.Method:
+        """Return how the table of a design will judge its changes."""
+        analysis = self.plan.analysis
+        families = len(self.plan.columns) if analysis.family == "table" else 1
+        return stats.Method(
+            spread=self.plan.spread,
+            alpha=gain_alpha(analysis),
+            contrasts=max(of.contrasts, self.read) * families,
+            comparisons=of.contrasts,
+        )
+
+    def by_change(self, of: Changes, column: str, n: int) -> dict[str, float]:
+        """Return the gain of each change that n seeds detect, by the spread of finished runs; {}
+        for another design than theirs, and with too few seeds."""
+        method, found = self.method(of), dict[str, float]()
+        for told, spread in self.effects.get(column, {}).items():
+            if of.design == self.changes.design:
+                gain = stats.detected_again(spread.sd, spread.df, spread.n, n, method)
+                found |= {} if gain is None else {told: gain}
+        return found
+
+    def ends(self, of: Changes, column: str, n: int) -> tuple[float | None, float | None]:
+        """Return `smallest` and `largest` of a forecast."""
+        if gains := self.by_change(of, column, n).values():
+            return min(gains), max(gains)
+        sd, method = self.seeds[column].spread.sd, self.method(of)
+        if of.crossed:
+            cells = len(subsets(of.names, of.design))
+            alike, sharing = (
+                stats.detected_effect(sd, cells, n, method, part)
+                for part in (0.0, stats.SHARED_PART)
+            )
+            return alike, sharing
+        if n < stats.FEWEST_SEEDS:
+            return None, None
+        df = (n - 1) * (1 if method.spread == "paired" else len(of.names) + 1)
+        gain = stats.smallest_gain(sd * math.sqrt(2 / n), df, method.alpha, method.contrasts)
+        return gain, gain
+
+    def enough(self, of: Changes, column: str, gain: float) -> int | None:
+        """Return the fewest seeds that detect a gain; None beyond `stats.MOST_SEEDS`."""
+        measured = bool(self.by_change(of, column, stats.FEWEST_SEEDS))
+        for n in range(stats.FEWEST_SEEDS, stats.MOST_SEEDS + 1):
+            found = self.ends(of, column, n)[1 if measured else 0]
+            if found is not None and found <= gain:
+                return n
+        return None
+
+
 def compare_designs(
-    plan: Plan, costs: Costs, detect: float | None, spreads: Mapping[str, SeedSpread]
+    plan: Plan,
+    costs: Costs,
+    detect: float | None,
+    spreads: Mapping[str, SeedSpread],
+    effects: Mapping[str, EffectSpreads] | None = None,
+    past: PastLooks | None = None,
 ) -> list[DesignForecast]:
-    """Forecast every design that there is for so many changes, none for a plan without."""
-    found, changes = [], plan.changes
-    if changes is None:
+    """Forecast every design that there is for so many changes, none for a plan without. `spreads`:
+    of `seed_spreads`; `effects`: of `effect_spreads`; `past`: the looks before."""
+    if plan.changes is None:
         return []
+    read = past.read_over_baselines() if past is not None else 0
+    known = _Known(plan, plan.changes, spreads, effects or {}, read)
+    found = []
     every = [costs.seconds[cell.row, cell.column] for cell in plan.cells]
     timed = [seconds for seconds in every if seconds is not None]
     for design in KINDS:
         try:
-            cells = len(subsets(changes.names, design))
+            cells = len(subsets(plan.changes.names, design))
         except UserError:  # not for so many changes
             continue
         runs = cells * len(plan.columns) * plan.n
-        enough = None
+        of = Changes(plan.changes.names, design)  # type: ignore[arg-type]
+        ends = {label: known.ends(of, label, plan.n) for label in spreads}
+        by_change = {label: known.by_change(of, label, plan.n) for label in spreads}
+        needed: list[int | None] = []
         if detect is not None:
-            counts = range(2, stats.MOST_SEEDS + 1)
-            worst = max(known.spread.sd for known in spreads.values())
-            gains = ((n, _smallest(plan, changes, design, cells, n, worst)) for n in counts)
-            enough = next((n for n, gain in gains if gain is not None and gain <= detect), None)
+            needed = [known.enough(of, label, detect) for label in spreads]
         found.append(
             DesignForecast(
-                design,
-                cells,
-                runs,
-                runs * sum(timed) / len(timed) if len(timed) == len(every) else None,
-                {
-                    label: _smallest(plan, changes, design, cells, plan.n, known.spread.sd)
-                    for label, known in spreads.items()
-                },
-                enough,
+                design=design,
+                cells=cells,
+                runs=runs,
+                device_seconds=(
+                    runs * sum(timed) / len(timed) if len(timed) == len(every) else None
+                ),
+                smallest={label: low for label, (low, _) in ends.items()},
+                largest={label: high for label, (_, high) in ends.items()},
+                changes={label: gains for label, gains in by_change.items() if gains},
+                seeds=_most(needed),
             )
         )
     return found
 
 
-def _smallest(
-    plan: Plan, changes: Changes, design: str, cells: int, n: int, sd: float
-) -> float | None:
-    """The gain of one change that has POWER, if cells are alike; None without verdicts."""
-    of = Changes(changes.names, design)  # type: ignore[arg-type]
-    images = plan.spread == "images"
-    if of.crossed:
-        fewest, squares = stats.FEWEST_BY_IMAGES if images else stats.FEWEST_SEEDS, 4 / cells
-        df = (cells - 1) * (n - 1) if images else n - 1
-    else:
-        fewest, squares = stats.FEWEST_SEEDS, 2.0
-        df = (len(of.names) + 1) * (n - 1) if plan.spread != "paired" else n - 1
-    if n < fewest:
-        return None
-    return stats.smallest_gain(sd * math.sqrt(squares / n), df, plan.analysis.alpha, of.contrasts)
+def _most(needed: Sequence[int | None]) -> int | None:
+    """Return the most of these seeds; None for none, and where one of them is beyond all."""
+    known = [seeds for seeds in needed if seeds is not None]
+    return max(known) if known and len(known) == len(needed) else None
 
 
-def show_designs(plan: Plan, found: Sequence[DesignForecast], detect: float | None) -> None:
-    """Print the designs side by side, the plan's own marked."""
+def show_designs(
+    plan: Plan,
+    found: Sequence[DesignForecast],
+    detect: float | None,
+    spreads: Mapping[str, SeedSpread],
+    effects: Mapping[str, EffectSpreads],
+) -> None:
+    """Print the designs side by side, the plan's own marked, and the spreads behind them."""
     assert plan.changes is not None
     points = plan.metric.points
     head = ["cells", "runs", "cost", f"detects, {points}"]
@@ -101,19 +236,39 @@ def show_designs(plan: Plan, found: Sequence[DesignForecast], detect: float | No
                 f"{one.cells:,}",
                 f"{one.runs:,}",
                 "?" if one.device_seconds is None else device_time(one.device_seconds),
-                " / ".join(
-                    "no verdicts" if gain is None else f"{gain:.2g}"
-                    for gain in dict.fromkeys(one.smallest.values())
-                ),
+                " / ".join(dict.fromkeys(_detects(one, label) for label in one.smallest)),
                 *[_seeds(one.seeds)] * (detect is not None),
             )
             for one in found
         ],
     )
     print(
-        f"detects: the gain of one change that gets a verdict in {100 * stats.POWER:.0f} % of "
-        f"sweeps, if cells spread alike"
+        f"detects: the smallest gain of one change that {100 * stats.POWER:.0f} % of such sweeps "
+        f"would find; of two figures the second holds where all cells with a change share "
+        f"{100 * stats.SHARED_PART:.0f} % of what a seed does to them"
     )
+    for line in dict.fromkeys(_spread_line(plan, label, spreads[label]) for label in spreads):
+        print(f"  {line}")
+    own = next(one for one in found if one.design == plan.changes.design)
+    for label, gains in own.changes.items():
+        n = next(iter(effects[label].values())).n
+        each = ", ".join(f"{told} {gain:.2g}" for told, gain in gains.items())
+        at = f"{plan.heading(label)}: " if label else ""
+        print(f"  {at}{own.design} by its own {count(n, 'finished seed')}, by change: {each}")
+
+
+def _spread_line(plan: Plan, label: str, known: SeedSpread) -> str:
+    several = len(plan.columns) > 1 and known.spread.df is not None
+    return f"{plan.heading(label)}: {known.how}" if several else known.how
+
+
+def _detects(forecast: DesignForecast, column: str) -> str:
+    """Write the gains that a design detects in a column."""
+    low, high = forecast.smallest[column], forecast.largest[column]
+    if low is None or high is None:
+        return "no verdicts"
+    ends = dict.fromkeys((f"{low:.2g}", f"{high:.2g}"))
+    return " to ".join(ends)
 
 
 def _seeds(seeds: int | None) -> str:

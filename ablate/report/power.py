@@ -16,6 +16,7 @@ from ablate.planning.cell import Column
 from ablate.planning.plan import Plan
 from ablate.report.text import device_time, plain
 from ablate.running.estimate import Costs
+from ablate.store.looks import PastLooks
 
 PAIRED_FROM = 8  # seeds: where they correlate, pairs tell more than one spread of all rows
 ASSUMED = 0.5  # points: where nothing was measured and nothing is given
@@ -34,12 +35,13 @@ class SeedSpread:
 @dataclass(frozen=True)
 class InColumn:
     """The forecast of one column. `hours`: device-hours of one seed of every row; None: not known
-    yet."""
+    yet. `contrasts`: in the family that its table will be judged by."""
 
     column: Column
     seeds: SeedSpread
     hours: float | None
     found: stats.Forecast
+    contrasts: int
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Detection:
     def lines(self) -> Iterator[str]:
         """Write the lines of `ablate plan --detect GAIN`, in the unit that tables print."""
         plan, points = self.plan, self.plan.metric.points
-        counts = sorted({method_of(plan, column.label).contrasts for column in plan.columns})
+        counts = sorted({one.contrasts for one in self.columns})
         yield (
             f"to detect a gain of {self.gain:g} {points} over {plan.baseline} with "
             f"{100 * stats.POWER:.0f} % power, if the other variants gain nothing "
@@ -110,14 +112,23 @@ class Detection:
         }
 
 
-def forecast(plan: Plan, gain: float, costs: Costs, spreads: Mapping[str, SeedSpread]) -> Detection:
-    """Forecast the seeds and hours that it takes to detect `gain`. `spreads`: of `seed_spreads`."""
+def forecast(
+    plan: Plan,
+    gain: float,
+    costs: Costs,
+    spreads: Mapping[str, SeedSpread],
+    past: PastLooks | None = None,
+) -> Detection:
+    """Forecast the seeds and hours that it takes to detect `gain`. `spreads`: of `seed_spreads`;
+    `past`: the looks before, whose contrasts count."""
     n = max(plan.n, stats.FEWEST_SEEDS)
     columns = []
     for column in plan.columns:
-        known, method = spreads[column.label], method_of(plan, column.label)
+        known, method = spreads[column.label], method_of(plan, column.label, past)
         found = stats.detect(gain, n, known.spread, method, known.correlation or 0.0)
-        columns.append(InColumn(column, known, hours_of(column.label, costs), found))
+        columns.append(
+            InColumn(column, known, hours_of(column.label, costs), found, method.contrasts)
+        )
     return Detection(plan, gain, columns)
 
 
@@ -135,7 +146,7 @@ def seed_spreads(
     for column in plan.columns:
         label = column.label
         if assumed is not None:
-            how = f"spread {assumed:g} {points}, given by --spread"
+            how = f"spread {assumed:g} {points} between seeds, given by --spread"
             found[label] = SeedSpread(stats.Spread(assumed), None, how)
             continue
         cells = [cell for cell in plan.cells if cell.column == label]
@@ -149,12 +160,15 @@ def _measured(plan: Plan, y: np.ndarray) -> SeedSpread:
     """`y`: the scores of a column, rows x seeds, NaN where a run has none."""
     points = plan.metric.points
     if (measured := stats.residual_spread(y, plan.design.blocks)) is None:
-        how = f"spread {ASSUMED:g} {points}, assumed: no run has finished; --spread sets another"
+        how = (
+            f"spread {ASSUMED:g} {points} between seeds: a guess, for too few runs have finished; "
+            f"--spread sets another"
+        )
         return SeedSpread(stats.Spread(ASSUMED), None, how)
     low, _, high = measured.interval
     runs = count(int((~np.isnan(y)).sum()), "finished run")
     known = f"[{low:.2g}, {high:.2g} at 80 %; {measured.df} df, {runs}]"
-    how = f"spread {measured.sd:.2g} {points} {known}"
+    how = f"spread {measured.sd:.2g} {points} between seeds {known}"
     if measured.barely_known:
         how += ": barely known"
     whole = y[~np.isnan(y).any(1)]

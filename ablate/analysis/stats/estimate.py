@@ -43,7 +43,8 @@ def mean(values: Floats, axis: int = -1) -> Floats:
 class Estimate:
     """A mean with its interval. n: independent trainings behind it; below 2 there is no interval.
 
-    `sd` is the standard deviation of one seed's contribution; of the mean it is sd / sqrt(n).
+    `sd` is the standard deviation of one seed's contribution; of the mean it is sd / sqrt(n). `df`:
+    its degrees of freedom, those of the interval.
     """
 
     mean: float
@@ -51,6 +52,7 @@ class Estimate:
     high: float | None
     n: int
     sd: float | None = None
+    df: float | None = None
 
 
 def mean_interval(x: Sequence[float] | Floats, alpha: float = 0.05) -> Estimate:
@@ -64,7 +66,7 @@ def mean_interval(x: Sequence[float] | Floats, alpha: float = 0.05) -> Estimate:
     if not sd:  # equal results have no spread: accuracies are counts, so that this is rounding
         return Estimate(middle, None, None, n, 0.0)
     half = float(stdtrit(n - 1, 1 - alpha / 2)) * sd / math.sqrt(n)
-    return Estimate(middle, middle - half, middle + half, n, sd)
+    return Estimate(middle, middle - half, middle + half, n, sd, n - 1.0)
 
 
 def welch_of_means(

@@ -10,6 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from scipy.special import chdtri, fdtri
 
+from ablate.analysis.stats.effects import smallest_gain
 from ablate.analysis.stats.estimate import Floats, rounding
 from ablate.analysis.stats.gains import FEWEST_SEEDS, MOST_SEEDS, POWER, Method, fit
 
@@ -179,6 +180,39 @@ def _told(n: int, method: Method, correlation: float) -> Floats:
             found.append((table.half - gain)[:, 1:].ravel())
         tables -= chunk
     return np.concatenate(found)
+
+
+# Of crossed designs, from two real ones of 8 and 16 cells (docs/statistics.md, "Forecasts of
+# designs").
+EFFECT_SPREAD = 1.3  # times the residual spread: what a seed does to a change is shared by cells
+EFFECT_DF = 5  # for each seed but the first, by images
+SHARED_PART = 0.3  # of what a seed does to a cell, shared by all cells with a change: the upper end
+
+
+def detected_effect(
+    sd: float, cells: int, n: int, method: Method, shared: float = 0.0
+) -> float | None:
+    """Forecast the main effect that a crossed design of so many cells and n seeds tells from 0 with
+    `POWER`; None with too few seeds for verdicts.
+
+    `sd`: of a cell's residuals between seeds, in points. `shared`: the part of the variance of
+    these that all cells with a change have in common, which more cells do not lessen. Without
+    images each effect is judged by its own n - 1 degrees of freedom.
+    """
+    if n < FEWEST_SEEDS:
+        return None
+    variance = (EFFECT_SPREAD * sd) ** 2 * 4 / (cells * n) * (1 + shared * (cells / 2 - 1))
+    df = (n - 1) * (EFFECT_DF if method.spread == "images" else 1)
+    return smallest_gain(math.sqrt(variance), df, method.alpha, method.contrasts)
+
+
+def detected_again(sd: float, df: float, n: int, more: int, method: Method) -> float | None:
+    """Forecast the effect that `more` seeds tell from 0 with `POWER`; None with too few seeds.
+    `sd`, `df`: by which n seeds judge it, sd being that of one seed's effect."""
+    if more < FEWEST_SEEDS:
+        return None
+    df = df * (more - 1) / (n - 1)
+    return smallest_gain(sd / math.sqrt(more), df, method.alpha, method.contrasts)
 
 
 TABLES = 20_000  # simulated: a standard error of 0.002

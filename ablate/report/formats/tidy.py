@@ -227,7 +227,7 @@ def _estimate(quantity: str, estimate: Estimate | None) -> Facts:
     if estimate is None:
         return
     yield quantity, estimate.mean
-    for name in ("low", "high", "sd", "n"):
+    for name in ("low", "high", "sd", "df", "n"):
         if (value := getattr(estimate, name)) is not None:
             yield f"{quantity}.{name}", value
 
