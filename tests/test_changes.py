@@ -11,8 +11,10 @@ from scipy import stats as oracle
 
 import ablate
 from ablate.analysis import stats
+from ablate.analysis.tabulate import tabulate
 from ablate.planning import expand
 from ablate.planning.words import apart
+from ablate.report.formats import render
 
 SMALL = ("data=digits", "train.steps=40", "train.batch=64", "model.width=16", "model.heads=2")
 CHANGES = {
@@ -288,6 +290,42 @@ def test_effects_are_those_of_the_runs(trained):
     assert (found["change.contrasts"][""], found["pair.contrasts"][""]) == ("3", "3")
     assert {*found["change.main_effect.verdict"]} == {*THREE}
     assert "gain.verdict" not in found
+
+
+def test_an_effect_says_where_one_code_version_trained_a_level(tmp_path):
+    """All cells with wd by d2, the others by d1; then one other cell by d2, too."""
+    given, options = apart([*FULL[: len(SMALL)], "seeds=3", *FULL[len(SMALL) :]])
+    plan, _ = expand.plan(given, store=tmp_path, **vars(options))
+    rng, names = np.random.default_rng(5), plan.changes.rows
+    test = {"n": 300, "loss": 1.0, "top5": 0.9}
+    results = {
+        run: {
+            **{"status": "finished", "collapsed": False, "train": {"n": 1197}},
+            **{"test": test | {"top1": rng.random()}},
+            "digest": "d2" if "wd" in names[cell.row] else "d1",
+        }
+        for cell in plan.cells
+        for run in cell.ids.values()
+    }
+
+    def codes():
+        change, pairs, shares = tabulate(plan, results).blocks
+        said = [{line.label: line.code for line in block.lines} for block in (change, pairs)]
+        return *said, {line.label: line.code for line in shares.lines}
+
+    change, pairs, shares = codes()
+    text = render(tabulate(plan, results), "md")
+    assert change == {"dpn": "", "rms": "", "wd": "with it code d2 alone, without it code d1 alone"}
+    assert shares["wd"] == change["wd"]
+    assert pairs["dpn x rms"] == ""
+    assert all(pairs[pair] == f"wd: {change['wd']}" for pair in ("dpn x wd", "rms x wd"))
+    assert "| wd (with it code d2 alone, without it code d1 alone) |" in text
+    (some,) = [cell for cell in plan.cells if cell.row == "dpn"]
+    results[some.ids[0]]["digest"] = "d2"
+    assert codes()[0] == {"dpn": "", "rms": "", "wd": "with it code d2 alone"}
+    for result in results.values():
+        result["digest"] = "d1"
+    assert {*codes()[0].values()} == {""}
 
 
 def test_the_same_runs_in_another_design_are_trained_once(trained):

@@ -387,7 +387,9 @@ def test_plan_forecasts_what_can_be_told(stored):
     stored("sweep", *SWEEP, *SHORT, "launcher=inline")
     text = stored("plan", *SWEEP, *SHORT, "launcher=inline", "--detect", "5").out
     assert "to detect a gain of 5 points over pre with 80 % power" in text
-    assert re.search(r"spread [\d.]+ points \[.*2 df, 6 finished runs\]: barely known", text)
+    assert re.search(
+        r"spread [\d.]+ points between seeds \[.*2 df, 6 finished runs\]: barely known", text
+    )
     assert re.search(r"needs .* seeds a variant: .* device-hours\n", text)
     assert "--spread: needs --detect" in stored("plan", *SWEEP, "--spread", "1", code=2).err
 

@@ -296,6 +296,35 @@ def test_what_a_sheet_hides_is_said(run, bring):
     assert (found["cars", "wd"]["diverged"], found["cars", "wd"]["verdict"]) == ([4], None)
 
 
+def test_a_number_of_the_runs_of_a_row_is_no_confound(run, bring):
+    """`rep` numbers the runs of rows of unequal numbers; `rate` is a confound of as many values."""
+    some = [s for s in lines(10) if s["method"] == "base" or s["seed"] < 3]
+    for line in some:
+        line |= {"rep": line["seed"], "rate": 2 if line["method"] == "dpn" else line["seed"] % 2}
+        line |= {"pred": f"{line['method']}{line['data']}{line['seed']}.npy"}
+    said = bring(some, of=(*NAMED, "--column", "data", "--baseline", "base"))
+    (confound,) = [line for line in said.splitlines() if "a gain may come from" in line]
+    assert "rate differs in" in confound
+    (numbered,) = [line for line in said.splitlines() if "nearly every run of a row" in line]
+    assert numbered.endswith("its own seed, rep")
+    assert "nearly every run has its own pred" in said
+
+
+def test_few_runs_beside_a_larger_baseline_have_welchs_interval(run, bring):
+    """Their spread is not out of line, and no note says that it is."""
+    for seed in range(9):
+        rng = random.Random(seed)
+        some = [s for s in lines(10) if s["method"] == "base" or s["seed"] < 3]
+        some = [{**s, "acc": round(s["acc"] + rng.gauss(0, 0.3), 2)} for s in some]
+        bring(some, file=f"{seed}.csv", of=(*WORDS[:-4], "--baseline", "base", "--as", f"s{seed}"))
+        text = run("table", f"s{seed}")
+        if "Few runs beside a larger baseline" in text:
+            break
+    (note,) = {line.strip() for line in text.splitlines() if "larger baseline" in line}
+    assert "Welch" in note
+    assert "times what" not in text
+
+
 def test_what_all_rows_have_alike_is_no_confound(bring):
     for line in (some := lines()):
         line["lr"] = [0.1, 0.1, 0.2, 0.2, 0.3][line["seed"]]  # by seed, in every row

@@ -1,5 +1,6 @@
-"""`ablate doctor --statistics`: tables without any gain, made of a row's own runs. What the pure
-function counts, by brute force; what it must find in normal data; and the command on a store."""
+"""`ablate doctor --statistics`: tables without any gain, made of a row's own runs, and of all rows.
+What the pure functions count, by brute force; what they must find in normal data; and the command
+on a store."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import pytest
 from scipy import stats as oracle
 
 from ablate.analysis import stats
-from ablate.analysis.stats.null_tables import FEWEST_RUNS, null_error, null_shape
+from ablate.analysis.stats.null_tables import FEWEST_RUNS, mixed_error, null_error, null_shape
 from ablate.planning import expand
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
@@ -77,6 +78,60 @@ def test_on_normal_results_paired_errs_as_often_as_it_may(seeds, k):
     mean = np.mean([one.share for one in found])
     assert 0.044 < mean < 0.054
     assert np.mean([one.low <= mean <= one.high for one in found]) > 0.8
+
+
+def test_mixed_rows_agree_with_every_table_that_there_is():
+    """All 20 choices of 3 of 6 seeds, each of 3 rows as the baseline: a row's mean over them, less
+    that over all, is as far out as the mean of 3 seeds is from the truth."""
+    y = np.random.default_rng(9).normal(90, [[1.0], [3.0], [0.5]], (3, 6)) ** 2
+    away = y - y.mean(1, keepdims=True)
+    wrong_tables = []
+    for seeds in itertools.combinations(range(6), 3):
+        for base in range(3):
+            others = [row for row in range(3) if row != base]
+            gains = away[others][:, seeds] - away[base, seeds]
+            mean, se = gains.mean(1) / np.sqrt(1 / 2), gains.std(1, ddof=1) / np.sqrt(3)
+            critical = oracle.t.ppf(1 - LOOSE.alpha / 4, 2)
+            wrong_tables.append((abs(mean) > critical * se).any())
+    expected = np.mean(wrong_tables)
+    found = mixed_error(y, None, LOOSE, 3, tables=15_000)
+    assert 0.1 < expected < 0.9
+    assert found.share == pytest.approx(expected, abs=4 * (expected / 15_000) ** 0.5)
+    assert found.low < found.share < found.high
+
+
+def test_on_normal_rows_of_unlike_spreads_paired_errs_as_often_as_it_may():
+    rng = np.random.default_rng(10)
+    scale = np.array([[1.0], [1.0], [3.0], [0.3]])
+    found = [
+        mixed_error(scale * rng.normal(0, 1, (4, 20)), None, PAIRED, 3, tables=400).share
+        for _ in range(60)
+    ]
+    assert 0.040 < np.mean(found) < 0.056
+    # One spread of all rows errs where they are unlike, which tables of one row can't show.
+    y = scale * rng.normal(0, 1, (4, 60))
+    mixed, alike = (f(y, None, ONE_WAY, 3, *k) for f, k in ((mixed_error, ()), (null_error, (3,))))
+    assert mixed.share > alike.share + 0.015
+
+
+def test_mixed_rows_are_judged_by_the_images_of_a_table():
+    """The share is that of `fit` on all images of the same seeds of all rows."""
+    rng = np.random.default_rng(11)
+    shift = rng.normal(0, 0.1, (3, 12, 1))
+    right = rng.random((3, 12, 200)) < np.where(rng.random(200) < 0.8, 1.0, 0.5 + shift)
+    y = 100 * right.mean(-1)
+    found = mixed_error(y, right, stats.Method(spread="images", alpha=0.5), 3, tables=150)
+    method = stats.Method(spread="images", alpha=0.5, contrasts=2, comparisons=2)
+    draw, told = np.random.default_rng(0), []  # as the function is seeded
+    for base in range(3):
+        order = [base, *(row for row in range(3) if row != base)]
+        for seeds in draw.permuted(np.tile(np.arange(12), (50, 1)), axis=1)[:, :3]:
+            some = y[order][:, seeds] - y[order].mean(1, keepdims=True)
+            more = some.mean(1, keepdims=True) * (1 / np.sqrt(1 - 3 / 12) - 1)
+            fit = stats.fit(some + more, method, stats.ImageFlips.of(right[order][:, seeds]))
+            told.append((abs(fit.gain) > fit.half)[1:].any())
+    assert found.share > 0.1
+    assert found.share == np.mean(told)
 
 
 def test_images_are_judged_as_a_table_of_them_is():
@@ -167,17 +222,18 @@ def test_a_sweep_is_judged_by_its_images_and_beside_it_in_pairs(shell):
     sow(shell.folder / "runs", "photos", 12, "norm=layernorm,rmsnorm")
     done = shell("doctor", "--statistics")
     [line] = done.out.splitlines()
-    assert line.startswith(
-        "ok       verdicts  photos: on your runs, tables without a gain are told "
-    )
+    assert line.startswith("ok       verdicts  photos: tables without a gain are told wrongly in ")
     assert ": jackknife over seeds], by paired t in " in line
-    assert line.endswith(" (K = 3, n = 3; 4 rows of 12 seeds; judged by images; 5 % is allowed)")
+    assert "if all rows were like this one" in line
+    assert " (K = 3, n = 3; 4 rows of 12 seeds; judged by images; 5 % is allowed); " in line
+    assert line.endswith("with your rows as they are, each as the baseline in turn (K = 3, n = 3)")
     assert not (shell.folder / "runs" / "looks.jsonl").exists()  # no rows were compared
     assert done.out == shell("doctor", "photos", "--statistics").out
     tree = json.loads(shell("doctor", "photos", "--statistics", "--format", "json").out)
     [told] = tree["statistics"]
     assert [told[key] for key in ("variants", "seeds", "rows", "row_seeds")] == [3, 3, 4, [12, 12]]
     assert f"in {100 * told['wrong']['share']:.1f} % [" in line
+    assert f"; in {100 * told['mixed']['share']:.1f} % [" in line
     assert tree["findings"][0]["text"] in line
 
 
@@ -208,7 +264,7 @@ def test_too_few_seeds_are_refused_with_what_would_do(shell):
     assert second.startswith(f"warning  verdicts  few: {needs}")
     # A single variant is judged by its paired t, as in tables.
     line = shell("doctor", "--statistics", "--store", sow(shell.folder / "one", "one", 9).root).out
-    assert line.count("[") == 1
+    assert line.count("[") == 2  # of one row's seeds, and of both rows as they are
     assert "(K = 1, n = 4; 2 rows of 9 seeds; judged by paired t; 5 % is allowed)" in line
     assert "expected one driven in" in shell("doctor", "fewer", "--statistics", code=2).err
     assert "--scale" in shell("doctor", "--statistics", "--scale", "s", code=2).err

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import Shell, records
+from pages import blocks
 from simulation import family
 from test_table import every_text, finished, make_plan, tabulate
 
-from ablate.analysis import stats
+from ablate.analysis import captions, stats
+from ablate.analysis.table import Entry, TableColumn
+from ablate.planning.design import Looks
 from ablate.planning.expand import plan as expanded
 from ablate.planning.plan import Plan
 from ablate.report.formats import render
@@ -83,6 +87,44 @@ def test_a_table_judges_each_row_by_its_own_images():
     assert table.columns[0].spreads == pytest.approx((least, most))
     for text in every_text(table):
         assert f"own spread, {least:.2f} to {most:.2f} points, from which images change" in text
+
+
+def test_an_interval_is_computed_again_from_what_a_table_prints(here):
+    """By the code of docs/statistics.md, on the CSV of a table: each row has degrees of freedom of
+    its own."""
+    plan, results, predictions, *_ = planted()
+    table = tabulate(plan, results, predictions=predictions)
+    Path("table.csv").write_text(render(table, "csv"))
+    said = {}
+    exec(compile(blocks("run")["interval"], "docs/statistics.md", "exec"), said)
+    found = {row: (low, high) for row, low, high in said["found"]}
+    gains = {entry.row: entry.gain for entry in table.entries if entry.gain}
+    assert found.keys() == gains.keys()
+    for row, gain in gains.items():
+        assert found[row] == pytest.approx((gain.low, gain.high), rel=1e-4)
+    degrees = {gain.df for gain in gains.values()}
+    assert len(degrees) == len(gains)
+    assert table.columns[0].df in degrees
+    tree = json.loads(render(table, "json"))["columns"][0]["entries"]
+    assert {one["gain"]["df"] for one in tree if one["gain"]} == degrees
+
+
+def test_each_look_says_how_many_gains_it_judged_and_by_what():
+    """Two rows are told at the look at 5 seeds; at 8 one row is left, which has its paired t."""
+    plan = make_plan(ROWS)
+    plan = replace(plan, seeds=tuple(range(12)), design=Looks((5, 8, 12)))
+    gains = [None, (5, 0.70, 12.0), (5, 0.74, 11.2), (8, 0.42, 7.0)]
+    entries = tuple(
+        Entry(row, "", 12, gain=gain and stats.Estimate(0, -1, 1, gain[0], gain[1], gain[2]))
+        for row, gain in zip(ROWS, gains, strict=True)
+    )
+    column = TableColumn("", "", entries, 3, "images", (0.3, 0.3), 7.0, 4, (300,))
+    (note,) = captions.details(plan, [column])
+    first, second = note.text.split("; ")
+    for word in ("2 of 3 gains", "look of 5 seeds", "0.49 to 0.52 points", "images", "11 to 12 df"):
+        assert word in first
+    for word in ("1 of 3 gains", "look of 8 seeds", "0.30 points", "paired t", "7 df"):
+        assert word in second
 
 
 def test_a_column_without_some_predictions_is_judged_without_images_and_says_so():

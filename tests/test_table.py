@@ -119,6 +119,27 @@ def planted(values=PLANTED, changed=None, columns=("",), predictions=None, **ana
     return tabulate(plan, results, predictions=predictions)
 
 
+def test_a_mean_is_the_same_number_wherever_a_line_has_it():
+    """The average over columns, and the same if columns were a sample: their sums differ in order,
+    and a half in the last digit went up in one and down in the other."""
+    rng = np.random.default_rng(4)
+    for _ in range(40):
+        rows = {row: 90 + rng.integers(0, 9, 3) / 3 for row in ("base", "a", "b")}
+        plan = make_plan(list(rows), ("S", "M", "B"), 3)
+        results = plant(plan, rows)
+        for result in results.values():
+            result["test"]["top1"] += rng.integers(0, 3) / 300
+        (block,) = [one for one in tabulate(plan, results).blocks if one.kind == "average"]
+        assert all(line.sampled.mean == line.gain.mean for line in block.lines)
+
+
+def test_two_seeds_have_intervals_and_nothing_else_speaks_of_verdicts():
+    table = planted({"base": [90, 91], "a": [93, 92], "b": [94, 95]})
+    for text in (printed(table), *(render(table, name) for name in ("md", "latex", "html"))):
+        assert "n = 2: intervals, no verdicts." in text
+        assert text.lower().count("verdict") == 1
+
+
 # --- Verdicts -----------------------------------------------------------------------------------
 
 

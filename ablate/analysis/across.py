@@ -49,6 +49,7 @@ class SummaryLine:
     sampled: stats.Estimate | None = None  # the average, if columns were a sample of those to come
     columns: tuple[str, ...] = ()  # that the average is over
     part: str = ""
+    code: str = ""  # of an effect: which code version alone trained a level of its factors
 
     @property
     def told(self) -> str:
@@ -291,6 +292,12 @@ def _group_averages(arrays: Arrays) -> Iterator[Summary]:
     )
 
 
+def _with_mean(average: stats.AverageGain) -> stats.Estimate:
+    """Return the interval if columns were a sample, about the mean that the line has already: the
+    two means are sums of the same numbers in another order, and may round to other digits."""
+    return dataclasses.replace(average.sampled, mean=average.gain.gain.mean)
+
+
 def _averages(
     arrays: Arrays, which: Sequence[int], method: stats.Method, group: str
 ) -> tuple[tuple[SummaryLine, ...], tuple[str, ...]]:
@@ -315,7 +322,7 @@ def _averages(
                     group,
                     average.gain,
                     given=not partial,
-                    sampled=hide_empty(average.sampled, plan.metric),
+                    sampled=hide_empty(_with_mean(average), plan.metric),
                     columns=tuple(plan.columns[c].label for c in over),
                 )
             )

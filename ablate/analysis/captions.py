@@ -19,7 +19,7 @@ from ablate.analysis.trained_on import length_of
 from ablate.planning.cell import FIRST_TUNING_SEED, Tune
 from ablate.planning.design import ONE_SEARCH
 from ablate.planning.plan import Plan
-from ablate.store.looks import PastLooks, SeedCounts, changes
+from ablate.store.looks import FEWEST, PastLooks, SeedCounts, changes
 from ablate.store.store import REMEDY
 
 
@@ -62,7 +62,12 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
         f"{name}: mean over {over} [{level(analysis.alpha)} Student t]; {of.over(plan.baseline)} "
         f"in {of.points}{less}{how * judged}. Intervals are over {intervals}; {tested}."
     ]
-    if plan.changes is not None:
+    if judged and any(column.judged_by != "paired" for column in columns):
+        lines.append(
+            "The interval of a mean is of its row's own results alone; that of a gain is of the "
+            "spread that is stated below: one may be much wider than the other suggests."
+        )
+    if plan.changes is not None and plan.n >= stats.FEWEST_SEEDS:
         lines.append("Cells have no verdicts of their own; changes have.")
     lines += filter(None, [of.how, plan.task.how, _also(plan, columns)])
     lines += _population(plan, columns)
@@ -188,7 +193,7 @@ def warnings(
     if any(entry.n == 1 for column in columns for entry in column.entries):
         found.append("n = 1: no interval.")
     found += [condition.note for condition in plan.conditions]
-    if plan.n == 2 and plan.changes is None:
+    if plan.n == 2:
         found.append("n = 2: intervals, no verdicts.")
     for column in columns:
         if column.void and not column.on:
@@ -335,6 +340,13 @@ def _same(method: stats.Method) -> stats.Method:
     return dataclasses.replace(method, comparisons=max(method.contrasts, method.comparisons))
 
 
+def _what_was_read(n: int) -> str:
+    """Name what a complete table of n seeds shows at most."""
+    if n < FEWEST:
+        return "Means"
+    return "Intervals" if n < stats.FEWEST_SEEDS else "Verdicts"
+
+
 def _where(counts: SeedCounts) -> str:
     """ "Verdicts on these runs were also read at n = 3 (sweep corr)"."""
     verdicts, means = (
@@ -344,7 +356,9 @@ def _where(counts: SeedCounts) -> str:
     if not verdicts:
         return f"Means of these runs were also seen at n = {means}, before all had a result"
     more = f", and means at n = {means}" if means else ""
-    return f"Verdicts on these runs were also read at n = {verdicts}{more}"
+    what = _what_was_read(max(counts.verdicts))
+    on = "on" if what == "Verdicts" else "of"
+    return f"{what} {on} these runs were also read at n = {verdicts}{more}"
 
 
 def _changed(past: PastLooks) -> Iterator[str]:
@@ -352,9 +366,10 @@ def _changed(past: PastLooks) -> Iterator[str]:
     first = past.first()
     if first is not None and (parts := changes(first, past.now)):
         where = f" in {first.sweep}" if first.sweep != past.now.sweep else ""
+        what = _what_was_read(first.n).lower()
         counted = all(part.startswith("rows: ") for part in parts)
         yield (
-            f"Changed since verdicts were first read{where}, at n = {first.n}: {'; '.join(parts)}. "
+            f"Changed since {what} were first read{where}, at n = {first.n}: {'; '.join(parts)}. "
             f"The change was made with results in view: "
             + ("all variants are counted." if counted else "its error is unknown.")
         )
@@ -409,6 +424,10 @@ def _spread(plan: Plan, column: TableColumn) -> str:
     least, most = (f"{spread:.{of.decimals}f}" for spread in column.spreads)
     spread = least if least == most else f"{least} to {most}"
     rows = f"{column.kept_rows} of {count(len(column.entries), 'row')}"
+    if plan.design.at:
+        parts = [*_spread_by_look(plan, column)]
+        parts += [noisy([column.baseline_ratio])] * column.tripped
+        return "; ".join([*parts, *_lacking_images(plan, column)]) + "."
     df = f"{column.df:.0f} df" if column.df is not None else ""
     match column.judged_by:
         case "images":
@@ -422,9 +441,39 @@ def _spread(plan: Plan, column: TableColumn) -> str:
             parts = [f"each row's own spread, {spread} {of.points} ({df})"]
     parts += [noisy([column.baseline_ratio])] * column.tripped
     parts += filter(None, [_test_set(plan, column), _likeness(plan, column)])
-    if plan.spread == "images" and column.lacking and len(column.entries) > 2:
-        parts.append(f"not from {plan.task.examples}, since {column.lacking}")
+    parts += _lacking_images(plan, column)
     return "; ".join(parts) + "."
+
+
+def _lacking_images(plan: Plan, column: TableColumn) -> list[str]:
+    """Say why images don't tell the spread of a column, where they might."""
+    if plan.spread != "images" or not column.lacking or len(column.entries) < 3:
+        return []
+    return [f"not from {plan.task.examples}, since {column.lacking}"]
+
+
+def _spread_by_look(plan: Plan, column: TableColumn) -> Iterator[str]:
+    """Say of each look how many gains it judged last, by which spread: by images or, of one row
+    alone and of one that is judged by its own seeds, by the paired t."""
+    groups: dict[tuple[int, bool], list[stats.Estimate]] = {}
+    gains = [entry.gain for entry in column.entries if entry.gain and entry.gain.df]
+    for gain in gains:
+        paired = column.judged_by != "images" or gain.df == gain.n - 1
+        groups.setdefault((gain.n, paired), []).append(gain)
+    for (n, paired), some in sorted(groups.items()):
+        sds = sorted((gain.sd or 0.0) / math.sqrt(2) for gain in some)
+        dfs = sorted(gain.df or 0.0 for gain in some)
+        spread = _ends(sds, f".{plan.metric.decimals}f")
+        how = "by paired t" if paired else f"from which {plan.task.examples} change between seeds"
+        yield (
+            f"{len(some)} of {count(len(gains), 'gain')} judged at the look of {n} seeds: spread "
+            f"{spread} {plan.metric.points}, {how} ({_ends(dfs, '.0f')} df)"
+        )
+
+
+def _ends(values: Sequence[float], form: str) -> str:
+    """Return "0.50 to 0.52", of equal ends "0.50"."""
+    return " to ".join(dict.fromkeys(f"{end:{form}}" for end in (values[0], values[-1])))
 
 
 MOSTLY = 0.5  # of a variance
@@ -432,14 +481,16 @@ LARGER = 5  # times as many images
 
 
 def _test_set(plan: Plan, column: TableColumn) -> str:
-    """Say how much of the variance of gains is the size of the test set, where most of it is."""
+    """Say how much of the variance of gains between seeds is flips of single images, which a larger
+    test set averages out, where most of it is."""
     if column.flips <= MOSTLY or len(column.test_sizes) != 1:
         return ""
     [size] = column.test_sizes
     left = 1 - column.flips + column.flips / LARGER
     return (
-        f"{100 * column.flips:.0f} % of the variance is the {size:,} test {plan.task.examples}: "
-        f"{LARGER * size:,} would need {100 * left:.0f} % of the seeds"
+        f"of a gain's variance between seeds {100 * column.flips:.0f} % is single "
+        f"{plan.task.examples} that flip, on the same {size:,} test {plan.task.examples}: "
+        f"{LARGER * size:,} of them would need {100 * left:.0f} % of the seeds"
     )
 
 

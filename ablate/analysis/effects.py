@@ -7,12 +7,14 @@ and among all others are gains over a cell, `none` or `all`, judged as the rows 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablate.analysis import stats
 from ablate.analysis.across import Arrays, Summary, joined_note, noisy
+from ablate.analysis.scores import Scores
 from ablate.planning.cell import Cell
 from ablate.planning.changes import BUT, MAIN_EFFECT, Changes
 from ablate.planning.plan import Plan
@@ -30,11 +32,15 @@ SHARED_OUT = 6  # changes of which Shapley values are told, at most
 
 
 def change_effects(
-    arrays: Arrays, changes: Changes, courses: Mapping[str, ColumnCourse]
+    arrays: Arrays,
+    changes: Changes,
+    courses: Mapping[str, ColumnCourse],
+    cells: Mapping[tuple[str, str], Scores],
 ) -> tuple[Summary, ...]:
     """Compute a block of what each change does, for every column; below a crossed design a block of
     pairs, and below a full one of Shapley values. Columns whose baseline is unstable have none.
-    `courses`: of a sweep with looks, which judged the changes."""
+    `courses`: of a sweep with looks, which judged the changes; `cells`: the scores of all cells,
+    whose results name the code that trained them."""
     found = []
     for c, column in enumerate(arrays.plan.columns):
         if arrays.unstable[c, cell_rows(arrays.plan, changes)[changes.baseline]]:
@@ -44,8 +50,55 @@ def change_effects(
         blocks = [_changes_block(arrays, changes, c, course)]
         if changes.crossed and course is None:  # whose looks tell main effects only
             blocks += filter(None, _crossed(arrays, changes, c))
+        codes = _codes(arrays.plan, changes, column.label, cells)
+        blocks = [_with_codes(block, codes) for block in blocks]
         found += [replace(block, name=column.label, title=f"{block.title}{at}") for block in blocks]
     return tuple(block for block in found if block.lines)
+
+
+def _codes(
+    plan: Plan, changes: Changes, column: str, cells: Mapping[tuple[str, str], Scores]
+) -> dict[str, str]:
+    """Say by change of a crossed design which version of the training code alone trained all cells
+    with it, or all without it, where others trained the rest: its effect is of both."""
+    rows = cell_rows(plan, changes)
+    levels = changes.levels([*rows]) if changes.crossed else []
+    of_cell = [
+        {str(result["digest"]) for result in cells[label, column].results if "digest" in result}
+        for label in (plan.rows[row].label for row in rows.values())
+        if (label, column) in cells
+    ]
+    every = set[str]().union(*of_cell)
+    if len(every) < 2 or len(of_cell) != len(levels):
+        return {}
+    found = {}
+    for k, name in enumerate(changes.names):
+        sides = [
+            set[str]().union(*(c for c, on in zip(of_cell, levels, strict=True) if on[k] == level))
+            for level in (1, 0)
+        ]
+        said = [
+            f"{how} it code {next(iter(side))} alone"
+            for side, how in zip(sides, ("with", "without"), strict=True)
+            if len(side) == 1
+        ]
+        if said and sides[0] != sides[1]:
+            found[name] = ", ".join(said)
+    return found
+
+
+def _with_codes(block: Summary, codes: Mapping[str, str]) -> Summary:
+    """The block, each line with the code of its change, or of those of its pair."""
+    lines = []
+    for line in block.lines:
+        names = [name for name in codes if name in re.split(" x | or ", line.label)]
+        if block.kind != "pair":
+            names = [name for name in names if name == line.label]
+        said = (
+            codes[n] if len(names) == 1 and n == line.label else f"{n}: {codes[n]}" for n in names
+        )
+        lines.append(replace(line, code="; ".join(said)))
+    return replace(block, lines=tuple(lines))
 
 
 class JudgedChanges(NamedTuple):
@@ -180,7 +233,9 @@ def _crossed(arrays: Arrays, changes: Changes, c: int) -> Iterator[Summary | Non
         whole = {"whole gain": stats.total(_array(shares.values()), 0)}
         meaning = (
             "Shapley values: what a change adds, averaged over the orders in which all may be "
-            "added; they sum to the whole gain, all over none"
+            "added; they sum to the whole gain, all over none. Single cells, none and all above "
+            "all, weigh far more in a share than in a main effect, so a noisy one of these makes "
+            "its interval many times as wide"
         )
         title = "Shares of the whole gain"
         yield block("shapley", title, meaning, shares | whole, told=lambda _: False)

@@ -102,10 +102,13 @@ def _of_gain(row: JudgedRow) -> list[str]:
         by = f" (F test, {test} %): the row has its own paired"
         if not plan.design.blocks:
             by = ": the row has its own Welch"
-        texts.append(
-            f"The row's spread is {times} what {told}{by} interval, and "
-            f"{'tells nothing' if leaves else 'still tells'} of the other rows' spread."
-        )
+        if _few_beside_more(row):
+            texts.append("Few runs beside a larger baseline: the row has its own Welch interval.")
+        else:
+            texts.append(
+                f"The row's spread is {times} what {told}{by} interval, and "
+                f"{'tells nothing' if leaves else 'still tells'} of the other rows' spread."
+            )
     if gain and gain.own == "vague":
         texts.append(
             f"The row's own seeds tell its spread better than {plan.task.examples} and the other "
@@ -130,6 +133,13 @@ def _of_gain(row: JudgedRow) -> list[str]:
         most, points = f"{plan.metric.most:g}", plan.metric.points
         texts.append(f"-: the interval is wider than {most} {points}, so it says nothing.")
     return texts
+
+
+def _few_beside_more(row: JudgedRow) -> bool:
+    """Has the row so few runs, and fewer than the baseline, that the rows' spread is hardly ever
+    used for it? Then its own spread need not be far from theirs."""
+    ours, theirs = (len(s.results) if s else 0 for s in (row.found, row.base))
+    return not row.plan.design.blocks and ours < min(stats.FEW_SEEDS, theirs)
 
 
 def _how_far(skipped: Mapping[str, Any]) -> str:

@@ -125,7 +125,7 @@ def tabulate(
     # Without blocks no column shares a seed with another.
     below: tuple[Summary, ...] = ()
     if plan.changes is not None:
-        below = change_effects(arrays, plan.changes, courses)
+        below = change_effects(arrays, plan.changes, courses, cells)
     elif plan.design.blocks:
         below = (*averages(arrays), *blocks(arrays), *placement_effects(arrays))
     if means or not (complete or (courses and plan.changes is not None)):

@@ -379,13 +379,14 @@ def _differing(
 # --- What it hides --------------------------------------------------------------------------------
 
 OWN_EACH = 0.5  # of the runs have a value of their own: a time, a name
+OWN_WITHIN = 0.9  # of the runs of a row: a running number, which tells rows of unequal runs apart
 SHOWN = 3  # labels that a line names
 UNNAMED = "the column without a name"  # such as the index that pandas writes
 
 
 def hidden(runs: Sequence[SheetRun]) -> list[str]:
     """Lines on the other columns of a sheet in which runs of one column of the table differ."""
-    lines, scattered, within = [], [], []
+    lines, scattered, numbered, within = [], [], [], []
     for name in dict.fromkeys(key for run in runs for key in run.others):
         values = {run.label: repr(run.others.get(name)) for run in runs}
         odd: list[SheetRun] = []
@@ -403,6 +404,8 @@ def hidden(runs: Sequence[SheetRun]) -> list[str]:
         name = name or UNNAMED
         if len({*values.values()}) > max(2, OWN_EACH * len(runs)):
             scattered.append(name)
+        elif _is_numbered(runs, values):
+            numbered.append(name)
         elif odd:
             rows = list(dict.fromkeys(run.row for run in odd))
             more = f" and {len(rows) - SHOWN} more rows" if len(rows) > SHOWN else ""
@@ -410,11 +413,25 @@ def hidden(runs: Sequence[SheetRun]) -> list[str]:
                 f"{name} differs in {len(odd)} of {len(runs)} runs ({', '.join(rows[:SHOWN])}"
                 f"{more}), so a gain may come from {name}"
             )
-    if within := [name for name in dict.fromkeys(within) if name not in scattered]:
+    if numbered:
+        lines.append(f"nearly every run of a row has its own {', '.join(numbered)}")
+    within = [name for name in dict.fromkeys(within) if name not in (*scattered, *numbered)]
+    if within:
         lines.append(f"runs of one row differ in {', '.join(within)}, and count as repeats")
     if scattered:
         lines.append(f"nearly every run has its own {', '.join(scattered)}")
     return lines
+
+
+def _is_numbered(runs: Sequence[SheetRun], values: Mapping[str, str]) -> bool:
+    """Has nearly every run of a row a value that no other run of the row has? `values`: by label of
+    the run."""
+    blocks: dict[tuple[str, str], list[str]] = {}
+    for run in runs:
+        blocks.setdefault((run.row, run.column), []).append(values[run.label])
+    several = [block for block in blocks.values() if len(block) > 1]
+    distinct = sum(len({*block}) for block in several)
+    return bool(several) and distinct >= OWN_WITHIN * sum(map(len, several))
 
 
 def equal_lines(sheet: Sheet) -> list[str]:

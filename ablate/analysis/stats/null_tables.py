@@ -1,7 +1,9 @@
-"""How often a method errs on runs as they are: tables without any gain, made of one row's runs.
+"""How often a method errs on runs as they are: tables without any gain, where each gain that is
+told from zero is an error.
 
-Disjoint sets of a row's seeds play the baseline and K variants, of n seeds each. All are of one
-population, so each gain that is told from zero is an error.
+Of one row's runs: disjoint sets of its seeds play the baseline and K variants, of n seeds each. All
+are of one population, so all rows of such a table are alike. Of the runs of all rows: each row has
+its own results less its mean, and is the baseline in its turn.
 """
 
 from __future__ import annotations
@@ -66,9 +68,49 @@ def null_error(
         some = drawn[::LEFT_OUT]
         every = range(y.shape[1])
         without.append([row.wrong(_left_out(seed, some, used, n)) for seed in every])
-    told = np.concatenate(wrong)
+    return _jackknifed(np.concatenate(wrong), np.concatenate(without, axis=1))
+
+
+def mixed_error(
+    y: Floats, right: Bools | None, method: Method, n: int, tables: int = TABLES
+) -> NullError:
+    """Judge tables of all rows of y (R, S), none missing, R >= 2, S > n: the same n seeds, drawn
+    without replacement, of every row, each row less its mean over all S seeds. Each row is the
+    baseline of as many tables. `right` (R, S, N): as in `null_error`, and so are the draw and the
+    interval.
+
+    The mean of n of S results varies less about that of all than about the truth: by the factor
+    sqrt(1 - n / S), which is taken out.
+    """
+    rng = np.random.default_rng(0)
+    rows, size = y.shape
+    each = -(-tables // rows)
+    family = dataclasses.replace(method, contrasts=rows - 1, comparisons=rows - 1)
+    part = 1.0
+    if method.spread != "images":
+        right = None
+    if right is not None:
+        flip: Bools = np.asarray((right.any(1) & ~right.all(1)).any(0))
+        flip[:1] = True  # one at least
+        right, part = right[:, :, flip], float(flip.mean())
+    centred = y - y.mean(1, keepdims=True)
+    wrong: list[Bools] = []
+    without: list[list[Bools]] = []
+    for base in range(rows):
+        order = [base, *(row for row in range(rows) if row != base)]
+        own = None if right is None else right[order]
+        mixed = _MixedRows(centred[order], own, part, n, family)
+        drawn = rng.permuted(np.tile(np.arange(size), (each, 1)), axis=1)
+        wrong.append(mixed.wrong(drawn[:, :n]))
+        without.append(mixed.wrong_without_each(drawn[::LEFT_OUT], wrong[-1][::LEFT_OUT]))
+    return _jackknifed(np.concatenate(wrong), np.concatenate(without, axis=1))
+
+
+def _jackknifed(told: Bools, without: Bools) -> NullError:
+    """The share of tables (T,) that err, and its interval by those (S, tables) that err without
+    each seed."""
     share = float(told.mean())
-    apart = np.concatenate(without, axis=1).astype(float)  # (S, tables)
+    apart = without.astype(float)
     apart -= apart.mean(0)
     of_draw = apart.var(1, ddof=1) / apart.shape[1]
     over_seeds = (1 - 1 / len(apart)) * float((apart.mean(1) ** 2 - of_draw).sum())
@@ -76,6 +118,48 @@ def null_error(
     if not half:
         return NullError(share, None, None)
     return NullError(share, max(share - half, 0.0), min(share + half, 1.0))
+
+
+class _MixedRows(NamedTuple):
+    """The results (R, S) of all rows, the baseline first, each less its mean; which images runs get
+    right (R, S, N), of those that flip, which are `part` of the test set. `n`: seeds of a table."""
+
+    values: Floats
+    right: Bools | None
+    part: float
+    n: int
+    method: Method
+
+    def wrong(self, tables: Places) -> Bools:
+        """Which of the tables (T, n), each of seeds, have a gain that is told from zero."""
+        rows = len(self.values)
+        size = rows * self.n * (1 if self.right is None else self.right.shape[2])
+        parts = np.array_split(tables, 1 + len(tables) * size // AT_ONCE)
+        return np.concatenate([self._wrong(part) for part in parts if len(part)])
+
+    def wrong_without_each(self, drawn: Places, told: Bools) -> list[Bools]:
+        """Which of the tables, the first n of the seeds `drawn` (T, S), err without each seed, in
+        whose place the next one stands; `told`: those that err with all."""
+        found = []
+        for seed in range(self.values.shape[1]):
+            some = np.flatnonzero((drawn[:, : self.n] == seed).any(1))
+            other = told.copy()
+            if len(some):
+                other[some] = self.wrong(_left_out(seed, drawn[some], self.n, self.n))
+            found.append(other)
+        return found
+
+    def _wrong(self, tables: Places) -> Bools:
+        y = np.moveaxis(self.values[:, tables], 0, 1)  # (T, R, n)
+        means = y.mean(-1, keepdims=True)
+        y = y - means + means / math.sqrt(1 - self.n / self.values.shape[1])
+        images = None
+        if self.right is not None:
+            right = np.moveaxis(self.right[:, tables], 0, 1)
+            images = ImageFlips.combined([ImageFlips.of(right)], [self.part])
+        found = fit(y, self.method, images)
+        told = (abs(found.gain) > found.half) & (found.by.v > 0)
+        return np.asarray(told[:, 1:].any(-1))
 
 
 class _Row(NamedTuple):

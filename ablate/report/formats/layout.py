@@ -218,7 +218,7 @@ def _block(table: Table, block: Summary, ci: str) -> Grid:
     for line in block.lines:
         gain, sample = (interval(x, table.of(), True, ci) for x in (line.gain, line.sampled))
         cells = (
-            GridCell(line.label),
+            GridCell(_effect_name(line)),
             GridCell(line.column),
             GridCell(gain, bold=line.verdict == "helps", number=True),
             GridCell(sample, number=True),
@@ -245,8 +245,8 @@ def _changes(table: Table, block: Summary, ci: str) -> Grid:
     for line in block.lines:
         by_change.setdefault(line.label, {})[line.part] = line
     lines = []
-    for label, by_part in by_change.items():
-        cells = [GridCell(label)]
+    for by_part in by_change.values():
+        cells = [GridCell(_effect_name(next(iter(by_part.values()))))]
         for part in parts:
             there = by_part.get(part)
             gain = interval(there.gain, table.of(), True, ci) if there else ""
@@ -259,6 +259,11 @@ def _changes(table: Table, block: Summary, ci: str) -> Grid:
         lines.append(GridLine(tuple(cells)))
     note = f"{block.note}; {block.contrasts} contrasts"
     return Grid(block.title, tuple(headings), tuple(lines), note=note)
+
+
+def _effect_name(line: SummaryLine) -> str:
+    """Name a row or an effect, with the code version that alone trained a level of it."""
+    return f"{line.label} ({line.code})" if line.code else line.label
 
 
 # Parts that the long table has: words are counted at the end of a line.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from ablate.analysis import stats
 from ablate.analysis.captions import level
 from ablate.analysis.footnotes import setting
 from ablate.analysis.scores import short
@@ -74,7 +75,11 @@ def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
             case "n":
                 yield ShownPart("n", lambda entry: str(entry.n))
             case "verdict":
-                heading = "verdict" if table.complete else "runs"
+                few = max((entry.n for entry in table.entries), default=0) < stats.FEWEST_SEEDS
+                counted = any(runs for entry in table.entries for runs in fates(entry))
+                if few and table.complete and len(show) > 1 and not counted:
+                    continue  # too few seeds for verdicts, and no runs to count
+                heading = "verdict" if table.complete and not few else "runs"
                 text = partial(state, table=table)
                 yield ShownPart(heading, text, number=False, is_verdict=True)
             case "params":

@@ -281,6 +281,7 @@ def _block(block: Summary) -> Iterator[Fact]:
             *_p_values(of, line.p_values),
             (f"{of}.columns", len(line.columns) or None),
             (f"{of}.verdict", line.verdict),
+            (f"{of}.code", line.code or None),
         ):
             if value is not None:
                 yield line.column, line.label, "", name, value
