@@ -323,7 +323,12 @@ def _marks(metric: Metric, table: Any, value: float) -> stats.Bools | None:
         return marks
     marks = table.astype(bool)
     same = table.ndim == 1 and table.dtype.kind in "bui" and bool((marks == table).all())
-    return marks if same and abs(100 * marks.mean() - value) < SHARE else None
+    return marks if same and is_share(value, float(marks.mean())) else None
+
+
+def is_share(percent: float, right: float) -> bool:
+    """Is a metric in % the share of right examples? It may be rounded to two decimals."""
+    return abs(100 * right - percent) < SHARE
 
 
 class Rights:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ablate.analysis import captions, stats
+from ablate.analysis import captions, pairing, stats
 from ablate.analysis.across import Arrays, Summary, averages, blocks, p_values
 from ablate.analysis.captions import look_notes
 from ablate.analysis.course import ColumnCourse, follow, judged_gains, means_alone
@@ -155,6 +155,7 @@ def tabulate(
             *notes("caption", captions.caption(plan, columns, rows_told)),
             *notes("caption", by_column(plan, cells)),
             *notes("caption", rounded(plan, cells)),
+            *notes("caption", pairing.advice(plan, cells) if rows_told else ()),
             *(captions.details(plan, columns) if rows_told else ()),
             *dict.fromkeys(made.notes),
         ),

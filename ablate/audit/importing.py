@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablate.analysis.captions import count
+from ablate.analysis.scores import is_share
 from ablate.audit.bundle import Bundle
 from ablate.audit.merge import whole_folder
 from ablate.audit.sheet import FRAME, Sheet, SheetRun, equal_lines, hidden, runs_of
@@ -32,6 +33,7 @@ from ablate.shared.files import make_folder, sha256_of, to_json
 from ablate.shared.own import (
     DIRECTIONS,
     IMPORT,
+    PREDICTS,
     TAKEN,
     TRAINER,
     imported_tree,
@@ -122,7 +124,9 @@ def declare_plan(sheet: Sheet, runs: Sequence[SheetRun], said: Declared, old: Pl
     """
     metrics = _metrics(sheet, runs, said)
     blocks = said.seed is not None
+    predicts = blocks and all(run.marks_examples for run in runs)
     lines = [*hidden(runs), *([] if blocks else equal_lines(sheet))]
+    lines += _unlike_their_share(runs, said) if predicts else []
     source = SheetSource(
         os.path.abspath(sheet.name) if sheet.name != FRAME else FRAME,
         *(sheet.sha256, len(sheet.lines), said.keys, tuple(lines)),
@@ -133,6 +137,7 @@ def declare_plan(sheet: Sheet, runs: Sequence[SheetRun], said: Declared, old: Pl
         assert isinstance(old.design, Imported)
         _check_same(old, old.design, metrics, said)
         metrics = old.cells[0].spec["metrics"]
+        predicts = predicts and old.cells[0].spec["code"][PREDICTS]
         sources = [*(one for one in old.design.sources if one.file != source.file), source]
         has = [(c.row, c.column, s) for s in old.seeds for c in old.cells if s in c.ids]
         places = list(dict.fromkeys([*has, *places]))
@@ -161,7 +166,7 @@ def declare_plan(sheet: Sheet, runs: Sequence[SheetRun], said: Declared, old: Pl
             for column in columns
         ),
         cells=tuple(
-            _cell(said.name, row, column, sorted(seeds[row, column]), metrics)
+            _cell(said.name, row, column, sorted(seeds[row, column]), metrics, predicts)
             for column in columns
             for row in rows
             if (row, column) in seeds
@@ -174,9 +179,14 @@ def declare_plan(sheet: Sheet, runs: Sequence[SheetRun], said: Declared, old: Pl
 
 
 def _cell(
-    name: str, row: str, column: str, seeds: Sequence[int], metrics: Sequence[Mapping[str, Any]]
+    name: str,
+    row: str,
+    column: str,
+    seeds: Sequence[int],
+    metrics: Sequence[Mapping[str, Any]],
+    predicts: bool,
 ) -> Cell:
-    tree = imported_tree(name, row, column, metrics)
+    tree = imported_tree(name, row, column, metrics, predicts)
     return Cell(row, column, tree, ids_of(tree, seeds))
 
 
@@ -219,6 +229,30 @@ def _percent_scale(sheet: Sheet, runs: Sequence[SheetRun], key: str, column: str
             f"write all values as shares from 0 to 1, or all as percents"
         )
     return 1.0
+
+
+def _unlike_their_share(runs: Sequence[SheetRun], said: Declared) -> list[str]:
+    """A line on runs whose first metric is not the share of right examples, so that their
+    predictions can't tell the spread."""
+    key, _, of = _metric(said.metrics[0])
+    if of["unit"] != "%":
+        return []
+    finished = [run for run in runs if not run.diverged]
+    scale = 100.0 if all(abs(run.values[key]) <= 1 for run in finished) else 1.0
+    shares = [
+        (run, scale * run.values[key], run.predictions.right)
+        for run in finished
+        if run.predictions is not None and run.predictions.right is not None
+    ]
+    unlike = [(run, value, right) for run, value, right in shares if not is_share(value, right)]
+    if not unlike:
+        return []
+    run, value, right = unlike[0]
+    return [
+        f"{key} of {count(len(unlike), 'run')} is not the share of right examples (of {run.label} "
+        f"it is {value:g} %, and {100 * right:.2f} % are right), so predictions tell no spread; "
+        f"give two decimals at least"
+    ]
 
 
 MEANS = ("key", "direction", "unit", "scale")  # of a metric: what a second import must repeat

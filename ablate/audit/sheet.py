@@ -78,6 +78,13 @@ class SheetRun:
         return not all(map(math.isfinite, self.values.values()))
 
     @property
+    def marks_examples(self) -> bool:
+        """Do its predictions say of each example whether it is right? Nobody reads those of a run
+        that diverged."""
+        has_marks = self.predictions is not None and self.predictions.right is not None
+        return has_marks or self.diverged
+
+    @property
     def label(self) -> str:
         return f"{self.row}{f'@{self.column}' * bool(self.column)}#{self.seed}"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ablate.analysis import stats
+from ablate.analysis import pairing, stats
 from ablate.analysis.captions import count
 from ablate.analysis.judging import method_of, sequential_of
 from ablate.analysis.scores import Curves, Probes, Results, by_replicate, scores
@@ -18,7 +18,6 @@ from ablate.report.text import device_time, plain
 from ablate.running.estimate import Costs
 from ablate.store.looks import PastLooks
 
-PAIRED_FROM = 8  # seeds: where they correlate, pairs tell more than one spread of all rows
 ASSUMED = 0.5  # points: where nothing was measured and nothing is given
 
 
@@ -67,11 +66,8 @@ class Detection:
             yield f"    {seeds if plan.design.trains else seeds.partition(';')[0]}"
             yield f"    {_asked(one.found, plan.n, points)}"
             correlation = one.seeds.correlation or 0.0
-            if plan.spread == "one way" and plan.n >= PAIRED_FROM and correlation > 0:
-                yield (
-                    f"    seeds correlate by {correlation:.2f}: from {PAIRED_FROM} seeds on "
-                    f"analysis.spread=paired may detect more"
-                )
+            if pairing.worth_pairing(plan, correlation):
+                yield f"    seeds correlate by {correlation:.2f}: {pairing.remedy(plan)}"
         needed = [one.found.seeds.expected for one in self.columns]
         each = [one.hours for one in self.columns]
         if len(needed) > 1 and None not in needed and None not in each:

@@ -57,11 +57,13 @@ def is_command(tree: Mapping[str, Any]) -> bool:
 
 def marks_examples(tree: Mapping[str, Any], key: str) -> bool:
     """Do the predictions of a run say which test examples it got right, of which the metric is the
-    share? So a program declares its first metric in %."""
-    first = tree["metrics"][0] if is_command(tree) else {}
-    return (first.get("key"), first.get("unit")) == (key, "%") and bool(
-        tree["code"]["program"]["predictions"]
-    )
+    share? So a program, and a sheet, declare their first metric in %."""
+    if is_command(tree):
+        predicts = tree["code"]["program"]["predictions"]
+    else:
+        predicts = is_imported(tree) and tree["code"].get(PREDICTS)
+    first = tree["metrics"][0] if predicts else {}
+    return (first.get("key"), first.get("unit")) == (key, "%")
 
 
 READS = ("key", "direction", "range", "chance")  # of a metric: by which a result is judged
@@ -333,6 +335,7 @@ def said_by(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict
 
 IMPORTED = "imported "  # begins the trainer's name; one of the user's own is module:function
 IMPORT = "imported"  # of the event of a result: where in which file it stands, and its numbers
+PREDICTS = "predictions"  # of its code: does the sheet name files of right and wrong?
 _KEY = {"type": "str", "choices": None, "nullable": False}
 
 
@@ -342,13 +345,24 @@ def is_imported(tree: Mapping[str, Any]) -> bool:
 
 
 def imported_tree(
-    sheet: str, row: str, column: str, metrics: Sequence[Mapping[str, Any]]
+    sheet: str,
+    row: str,
+    column: str,
+    metrics: Sequence[Mapping[str, Any]],
+    predicts: bool,
 ) -> dict[str, Any]:
     """The plain tree of the runs in this place of a sheet, but for the seed. `metrics`: each as
-    `metric_said` gives it."""
+    `metric_said` gives it. `predicts`: have they predictions that say of each example whether it is
+    right? The id does not depend on it."""
     return {
         TRAINER: {"name": f"{IMPORTED}{sheet}", "row": row, "column": column},
         "keys": {"row": _KEY, "column": _KEY},
         "metrics": list(metrics),
-        "code": {"files": {}, "packages": [], "folder": "", "fork_safe": False},
+        "code": {
+            "files": {},
+            "packages": [],
+            "folder": "",
+            "fork_safe": False,
+            PREDICTS: predicts,
+        },
     }

@@ -1,0 +1,57 @@
+"""Says where pairs of runs would judge gains better than one spread of all rows.
+
+Without images a column is judged by one spread of all rows, which leaves out that runs of a seed
+are alike. Where they are, intervals are too wide at any number of seeds, and a row's own pairs tell
+more once there are enough of them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+from ablate.analysis.scores import Scores, blocks_of, by_replicate
+from ablate.planning.plan import Plan
+
+PAIRED_FROM = 5  # seeds, where the baseline's runs vary as its rows' do
+PAIRED_FROM_UNLIKE = 10  # seeds, where they vary more or less
+CORRELATED = 0.5  # with less the pairs' few degrees of freedom cost more than they gain
+
+
+def advice(plan: Plan, cells: Mapping[tuple[str, str], Scores]) -> Iterator[str]:
+    """Yield a line where seeds correlate in a column that one spread of all rows judges."""
+    if plan.spread != "one way" or not plan.design.blocks:
+        return
+    correlations = [correlation(plan, block) for _, block in blocks_of(plan, cells)]
+    known = [value for value in correlations if value is not None]
+    if known and worth_pairing(plan, max(known)):
+        yield f"Between rows the runs of a seed correlate by {max(known):.2f}: {remedy(plan)}."
+
+
+def worth_pairing(plan: Plan, correlation: float) -> bool:
+    """Would pairs tell more than one spread of all rows?"""
+    return plan.spread == "one way" and plan.n >= PAIRED_FROM and correlation > CORRELATED
+
+
+def remedy(plan: Plan) -> str:
+    """The command that judges the plan by pairs, and when it is better."""
+    command = shlex.join(["ablate", "table", plan.name, "analysis.spread=paired"])
+    return (
+        f"`{command}` judges each gain by its own pairs, which tells more from {PAIRED_FROM} seeds "
+        f"on where the baseline varies as its rows do, and from {PAIRED_FROM_UNLIKE} on elsewhere"
+    )
+
+
+def correlation(plan: Plan, block: Sequence[Scores]) -> float | None:
+    """The mean correlation, over seeds, of the rows of a column that have all of them; None where
+    fewer than three rows or seeds have."""
+    import numpy as np
+
+    from ablate.analysis import stats
+
+    y = np.array([by_replicate(found.main, plan) for found in block])
+    whole = y[~np.isnan(y).any(1)]
+    if min(whole.shape) < 3:
+        return None
+    shared = stats.seed_correlation(whole)
+    return shared.mean if shared else None
