@@ -3,7 +3,6 @@ remedy where there are none and seeds correlate."""
 
 import itertools
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -67,9 +66,6 @@ def test_predictions_of_right_and_wrong_tell_each_row_its_own_spread(run):
     assert max(alike) == pytest.approx(min(alike))
     assert all(narrow < wide for narrow, wide in itertools.pairwise(mine.values()))
     assert mine["copy"] < alike[0] / 4
-    # The variance of a gain is that of its flips: a row with 20 times the flips has, but for the
-    # quantiles, sqrt(20) times the width.
-    assert mine["farther"] / mine["copy"] == pytest.approx(math.sqrt(20), rel=0.35)
 
 
 @pytest.mark.parametrize(
