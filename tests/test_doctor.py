@@ -524,10 +524,13 @@ def test_bf16_is_warned_of_where_the_cpu_has_no_instructions(tmp_path, monkeypat
     monkeypatch.setattr(machine, "FAST_BF16", {"no_such_flag"})
 
     def said(*words: str) -> str:
-        cores, tree = [Slot("cpu:0", "cpu", "cpu")], tree_of(Store(tmp_path), *words)
-        found = machine.devices({"name": "inline"}, cores, tree)
+        slot, tree = Slot(f"{device}:0", device, device), tree_of(Store(tmp_path), *words)
+        found = machine.devices({"name": "inline"}, [slot], tree)
         return next(f"{f.level}: {f.text}" for f in found if f.what == "cpu")
 
+    device = "cuda"  # there the CPU trains nothing
+    assert said("train.precision=bf16").endswith(" cores usable")
+    device = "cpu"
     assert said().startswith("ok: ")
     half = said("train.precision=bf16")
     assert half.startswith("warning: ")

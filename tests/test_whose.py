@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from ablate.shared.errors import Failure
 from ablate.shared.rundir import FAILED, LOST, NO_DEVICE, OOM
-from ablate.training import faults
+from ablate.training import answers, faults
 from ablate.training.faults import FAULTS, line, whose
 
 # As cudaGetErrorString of CUDA 12.9 says them.
@@ -106,6 +107,34 @@ def test_what_no_row_knows_is_the_runs_or_the_devices_that_raised_it():
     assert whose(ValueError("no"), "cuda") == FAILED
     assert whose(torch.AcceleratorError("CUDA error: of tomorrow"), "cuda") == LOST
     assert line(torch.AcceleratorError(f"CUDA error: x{HINT}")) == "AcceleratorError: CUDA error: x"
+
+
+def test_memory_that_is_not_there_is_named_without_advice_on_torchs_caching():
+    full = (
+        "CUDA out of memory. Tried to allocate 592.00 MiB. GPU 0 has a total capacity of 24.00 GiB"
+    )
+    full += " of which 61.16 MiB is free"
+    more = (
+        ". Of the allocated memory 23.29 GiB is allocated by PyTorch. If reserved but unallocated "
+    )
+    more += "memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert line(torch.OutOfMemoryError(full + more)) == f"OutOfMemoryError: {full}"
+    assert line(torch.OutOfMemoryError("CUDA out of memory.")).endswith(": CUDA out of memory.")
+
+
+def test_a_question_that_a_device_fails_is_answered_by_its_first_line(monkeypatch):
+    """torch adds lines of advice, and an empty one."""
+
+    def fail(question, progress):
+        raise torch.AcceleratorError(f"CUDA error: devices are busy or unavailable{HINT}\n\n")
+
+    monkeypatch.setitem(answers.ANSWERS, "describe", fail)
+    with pytest.raises(Failure) as raised:
+        answers.answer("describe", {}, lambda done, total: None)
+    assert str(raised.value) == (
+        "worker describe: AcceleratorError: CUDA error: devices are busy or unavailable; "
+        "another process may have the GPU for itself"
+    )
 
 
 def test_every_row_of_the_table_is_reached():

@@ -14,7 +14,6 @@ import json
 import os
 import shutil
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -310,5 +309,4 @@ def answer(
         if isinstance(error, OSError) and error.errno in FULL:
             line = f"{error.filename or 'the store'}: {os.strerror(errno.ENOSPC)}"
             raise NoRoom(line, getattr(error, "needed", 0)) from error
-        line = "".join(traceback.format_exception_only(error)).splitlines()[-1]
-        raise Failure(f"worker {verb}: {line}{faults.remedy(error)}") from error
+        raise Failure(f"worker {verb}: {faults.line(error)}") from error

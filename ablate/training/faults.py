@@ -8,6 +8,7 @@ run, tell which of them it is.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ablate.shared.errors import cut
@@ -165,9 +166,17 @@ def whose(error: BaseException, device: str) -> str:
     return row.whose
 
 
+# Of the message of torch's allocator, how much was wanted, how much there is and how much is free;
+# three sentences on its own caching follow (c10/cuda/CUDACachingAllocator.cpp).
+ALLOCATION = re.compile(r"OutOfMemoryError: .*?\bis free(?=\.)")
+
+
 def line(error: BaseException) -> str:
     """Its type and the first line of its message, and what to do about it."""
-    return cut(f"{type(error).__name__}: {error}".splitlines()[0]) + remedy(error)
+    text = f"{type(error).__name__}: {error}".splitlines()[0]
+    if (short := ALLOCATION.match(text)) is not None:
+        text = short.group()
+    return cut(text) + remedy(error)
 
 
 def remedy(error: BaseException) -> str:

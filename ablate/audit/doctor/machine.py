@@ -163,7 +163,9 @@ def devices(
     yield from _cpu(on_gpu, spec)
     names = ", ".join(slot.name for slot in slots[:8]) + (", ..." if len(slots) > 8 else "")
     yield Finding(
-        "ok", "slots", f"launcher={settings['name']} trains {len(slots)} runs at once: {names}"
+        "ok",
+        "slots",
+        f"launcher={settings['name']} trains {counted(len(slots), 'run')} at once: {names}",
     )
     if settings["name"] == "local":
         values = " ".join(f"{k}={v or '(none)'}" for k, v in environment(slots).items())
@@ -235,12 +237,13 @@ def _cpu(on_gpu: bool, spec: Mapping[str, Any]) -> Findings:
     model = known.get("model name") or platform.machine()
     fast = FAST_BF16 & set(known.get("flags", "").split())
     usable, there = len(os.sched_getaffinity(0)), os.cpu_count()
-    text = f"{model}, {usable} of {there} cores usable; "
-    text += (
-        f"bf16 instructions ({', '.join(sorted(fast))}): train.precision=bf16 is fast"
-        if fast
-        else "no bf16 instructions: train.precision=bf16 is slower than fp32"
-    )
+    text = f"{model}, {usable} of {there} cores usable"
+    if not on_gpu:  # else no run computes here
+        text += (
+            f"; bf16 instructions ({', '.join(sorted(fast))}): train.precision=bf16 is fast"
+            if fast
+            else "; no bf16 instructions: train.precision=bf16 is slower than fp32"
+        )
     asked = spec.get("train", {}).get("precision")
     slow = not fast and not on_gpu and asked == "bf16"
     if slow:
