@@ -4,10 +4,8 @@ Most tests look at a copy of one small sweep that was driven once; what they dri
 for three steps.
 """
 
-import contextlib
 import json
 import os
-import pty
 import re
 import runpy
 import shutil
@@ -698,37 +696,3 @@ def test_without_standard_streams_a_sweep_is_driven_and_its_files_are_its_own(dr
     assert driven("verify").out.startswith("verified: 6 runs")
     text = subprocess.run(f"{ABLATE} table --format mdd >&- 2>&1", shell=True, cwd=driven.folder)
     assert text.returncode == 2
-
-
-def on_a_terminal(shell: Shell, *words: str) -> str:
-    """What a terminal of 100 columns was sent by a command that succeeds."""
-    ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [ABLATE, *words],
-        cwd=shell.folder,
-        **dict.fromkeys(("stdin", "stdout", "stderr"), theirs),
-        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"},
-        start_new_session=True,
-    )
-    os.close(theirs)
-    sent = b""
-    with contextlib.suppress(OSError):  # EIO: its end of the terminal is closed
-        while chunk := os.read(ours, 1 << 16):
-            sent += chunk
-    os.close(ours)
-    assert process.wait(60) == 0, sent
-    return sent.decode()
-
-
-def test_on_a_terminal_there_are_bars_and_a_set_table(driven):
-    shutil.rmtree(next((driven.folder / "runs" / "cache").glob("*[0-9a-f]/")))  # decoded again
-    words = ("sweep", "block.attn=pre,post,pre+post", *ROWS[1:], "seeds=2", "--as", "three")
-    sent = on_a_terminal(driven, *words)
-    for said in ("━", "decoding data=digits", "time left:"):
-        assert said in sent
-    assert re.search(r"\d of 6 done", sent)
-    assert sorted(re.findall("finished: ([^,]*)", sent)) == ["pre+post#0", "pre+post#1"]
-    table = sent[sent.rindex("finished:") :]
-    assert "─" in table
-    assert "| post |" not in table
-    assert "6 finished" in on_a_terminal(driven, "status")

@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import sys
 from pathlib import Path
 
+import pyte
 import pytest
 from conftest import Shell
 from rich.text import Text
 
 from ablate.audit.bundle import Bundle
+from ablate.report.live import drawing_in_place
 from ablate.report.text import Gate, console, gate
 
 ODD = "\x1b[31mred\a\u202e\x9b\ntwo"
@@ -128,3 +131,56 @@ def test_the_gate_is_the_stream_behind_it_in_all_else(monkeypatch):
         csv.writer(sys.stdout, lineterminator="\n").writerow(["ü", "\x07"])
     assert sys.stdout is out
     assert out.getvalue() == "a\\x1b[31m\n\x1b[1mb\x1b[0m\nü,\\x07\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def shown(width: int, sent: str) -> pyte.Screen:
+    """The screen of a terminal of this width, which begins a line where a program ends one."""
+    screen = pyte.Screen(width, 24)
+    screen.set_mode(pyte.modes.LNM)
+    pyte.Stream(screen).feed(sent)
+    return screen
+
+
+def test_what_is_printed_while_a_live_view_draws_is_text_above_it(monkeypatch):
+    """The view's own colours and cursor movements are commands; those of strangers are letters."""
+    out, err = Terminal(), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setattr(sys, "stderr", err)
+    with gate(), drawing_in_place(transient=True) as drawing:
+        drawing.update(Text("bar", "red"), refresh=True)
+        print("a\x1b[31m")
+        drawing.console.print(Text("b\x1b[2J"))
+        print("c\x1b[2J", file=sys.stderr)  # which is no terminal
+    assert err.getvalue() == "c\\x1b[2J\n"
+    sent = out.getvalue()
+    assert "\x1b[31mbar\x1b[0m" in sent
+    assert "\x1b[2J" not in sent
+    screen = shown(80, sent)
+    assert [line.rstrip() for line in screen.display[:3]] == ["a\\x1b[31m", "b\\x1b[2J", ""]
+    assert {cell.fg for row in screen.buffer.values() for cell in row.values()} == {"default"}
+    assert sys.stdout is out
+
+
+def test_a_window_that_is_made_narrower(monkeypatch):
+    """A terminal breaks the lines of the drawing anew: all of these are erased, and no others. Text
+    that was sent to a narrow terminal stands there as a wide one's after it was made narrower."""
+    out = Terminal()
+    monkeypatch.setattr(sys, "stdout", out)
+    monkeypatch.setenv("TERM", "xterm")
+    width = 40
+    monkeypatch.setattr(os, "get_terminal_size", lambda *file: os.terminal_size((width, 24)))
+    with gate(), drawing_in_place(transient=True) as drawing:
+        print("one")
+        drawing.update(Text("\n".join(["=" * 30, "+" * 20, "-" * 30])), refresh=True)
+        width = 25
+        print("two")
+        drawing.update(Text("*" * 25), refresh=True)
+        lines = [line.rstrip() for line in shown(25, out.getvalue()).display]
+        assert lines[:4] == ["one", "two", "*" * 25, ""]
+    lines = [line.rstrip() for line in shown(25, out.getvalue()).display]
+    assert lines[:3] == ["one", "two", ""]

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import sys
 
 import pytest
 from rich.console import Console
 
 from ablate.planning.cell import Cell, PlannedRun
-from ablate.report.live import RichView, metrics_lines, standing_cell, standing_line, workers_table
+from ablate.report.live import (
+    PlainView,
+    RichView,
+    _bar_line,
+    metrics_lines,
+    standing_cell,
+    standing_line,
+    view,
+    workers_table,
+)
 from ablate.shared.notes import Notes
 from ablate.shared.rundir import RunDir
 from ablate.store.progress import SweepProgress, Worker
@@ -116,3 +127,35 @@ def test_the_view_of_a_sweep_draws_less_often_than_it_is_told(workers):
     assert "0 of 4 done, 2 running" in text
     assert "decided: 1 of 1; dpn: helps, at 5 seeds" in text
     assert "92.00 %" in text
+
+
+def test_a_narrow_window_keeps_the_labels_and_leaves_out_what_tells_least(workers):
+    lines = drawn(workers, 40)
+    assert max(map(len, lines)) <= 40
+    assert lines[1].split() == ["on", "run", "step", "top1"]
+    assert "#12" in lines[3]
+    assert "1,240/15,500" in lines[3]
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_the_line_with_the_bar_fits(width):
+    """Else what stands before the bar has a line of its own."""
+    sent = io.StringIO()
+    line = _bar_line("48 of 96 done, 2 running", 48, 96, "time left: 1 min 29 s", width)
+    Console(file=sent, width=width, color_system=None).print(line)
+    lines = sent.getvalue().splitlines()
+    assert len(lines) == (1 if width > 40 else 2)
+    assert all(len(text) <= width for text in lines)
+    assert re.search("━{4,}.* time left: 1 min 29 s$", lines[-1])
+
+
+@pytest.mark.parametrize(("term", "kind"), [("dumb", PlainView), ("xterm", RichView)])
+def test_a_terminal_that_moves_no_cursor_has_plain_lines(monkeypatch, term, kind):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    with view() as chosen:
+        assert isinstance(chosen, kind)

@@ -18,16 +18,18 @@ from typing import Any, TextIO
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console, Group
+from rich.console import Console, ConsoleRenderable, Group, RenderableType
+from rich.control import Control
 from rich.live import Live
 from rich.progress_bar import ProgressBar
+from rich.segment import ControlType, Segment
 from rich.table import Table
 from rich.text import Text
 
 from ablate.analysis.course import GOES_ON
 from ablate.planning.cell import PlannedRun
 from ablate.planning.design import Standing
-from ablate.report.text import ASCII_BARS, BARS, console, duration, rate, sparkline
+from ablate.report.text import ASCII_BARS, BARS, console, duration, gate, rate, sparkline
 from ablate.shared.files import is_number
 from ablate.shared.metrics import Metric
 from ablate.shared.notes import Notes
@@ -39,7 +41,9 @@ from ablate.store.progress import SweepProgress, Worker
 WIDE = 110  # characters: from here on there is room for a bar
 NAMED = 3  # rows that a line on looks names
 HEADINGS = ("on", "run", "", "step", "left", "loss", "")  # and the metric
-BAR, SPARK, METRIC = 2, 6, 7  # places of columns
+SLOT, LABEL, BAR, LEFT, LOSS, SPARK, METRIC = 0, 1, 2, 4, 5, 6, 7  # places of columns
+DROPPED = (SPARK, LEFT, LOSS, SLOT, METRIC)  # where a window is narrow, in this order
+LEAST_LABEL = 8  # characters
 
 
 def first_metric(run: PlannedRun) -> Metric:
@@ -62,21 +66,32 @@ def workers_table(workers: Sequence[Worker], console: Console) -> Table | None:
     headings, lines = _texts(workers, spark, ASCII_BARS if ascii_only else BARS)
     widths = [max(len(text) for text in texts) for texts in zip(headings, *lines, strict=True)]
     widths[BAR] = bar
-    shown = [place for place in range(len(headings)) if widths[place]]
     gap = 2 if bar else 1
+    shown = [place for place in range(len(headings)) if widths[place]]
+    for place in DROPPED:
+        if _label_room(widths, shown, gap, width) < LEAST_LABEL and place in shown:
+            shown.remove(place)
     edges = None if ascii_only else box.SIMPLE_HEAD  # which leaves a place between columns, too
     table = Table(box=edges, pad_edge=False, padding=(0, gap - (not ascii_only), 0, 0))
-    room = width - 2 - sum(widths[place] + gap for place in shown if place != 1)
+    room = _label_room(widths, shown, gap, width)
     for place in shown:
         justify: Any = "right" if place > 2 and place != SPARK else "left"
         table.add_column(headings[place], justify=justify, no_wrap=True)
     for worker, line in zip(workers, lines, strict=True):
         cells: list[Any] = [Text(text) for text in line]  # labels hold brackets, no markup
-        cells[1] = Text(_shortened(line[1], max(8, room), ".." if ascii_only else "…"))
-        step, total = worker.notes.step or 0, worker.notes.total
+        cells[LABEL] = Text(
+            _shortened(line[LABEL], max(LEAST_LABEL, room), ".." if ascii_only else "…")
+        )
+        total = worker.notes.total
+        step = (worker.notes.step or 0) if total else 0
         cells[BAR] = ProgressBar(total=total or 1, completed=step, width=bar)
         table.add_row(*(cells[place] for place in shown))
     return table
+
+
+def _label_room(widths: Sequence[int], shown: Sequence[int], gap: int, width: int) -> int:
+    """Count the characters that the other columns leave for the label."""
+    return width - 2 - sum(widths[place] + gap for place in shown if place != LABEL)
 
 
 def worker_cells(workers: Sequence[Worker]) -> tuple[list[str], list[list[str]]]:
@@ -249,43 +264,108 @@ class PlainView:
 class RichView:
     """Draws a bar for the sweep, and a line for each worker. Events scroll above them."""
 
-    def __init__(self, live: Any) -> None:
-        self._live = live
+    def __init__(self, drawing: Live) -> None:
+        self._drawing = drawing
         self._clock = Clock()
         self._next = 0.0
 
     def say(self, text: str) -> None:
-        self._live.console.print(text, highlight=False, markup=False)
+        self._drawing.console.print(Text(text))
 
     def show(self, progress: SweepProgress) -> None:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + DRAWN_EVERY_S
-            self._live.update(self._render(progress), refresh=True)
+            self._drawing.update(self._render(progress), refresh=True)
 
     def reading(self, name: str, done: int, total: int) -> None:
-        line = _bar_line(Text(f"decoding data={name}"), done, total, f"{done:,}/{total:,} images")
-        self._live.update(line, refresh=True)  # twice a second at most, and the last one counts
+        width = self._drawing.console.width
+        images = f"{done:,}/{total:,} images"
+        line = _bar_line(f"decoding data={name}", done, total, images, width)
+        self._drawing.update(line, refresh=True)  # twice a second at most, and the last one counts
 
     def _render(self, progress: SweepProgress) -> Group:
         done, total = parts_done(progress), progress.total
         left = progress.waiting or f"time left: {duration(self._clock.left_s(progress))}"
-        head = _bar_line(counts_line(progress), done, total, Text(left))
-        table = workers_table(progress.workers, self._live.console)
+        width = self._drawing.console.width
+        head = _bar_line(counts_line(progress), done, total, left, width)
+        table = workers_table(progress.workers, self._drawing.console)
         decided = standing_line(progress.standing)
         return Group(head, *([Text(decided)] if decided else []), *([table] if table else []))
 
 
-def _bar_line(before: str | Text, done: float, total: int, behind: str | Text) -> Table:
+BAR_WIDTH = 30
+LEAST_BAR = 8
+
+
+def _bar_line(before: str, done: float, total: int, behind: str, width: int) -> RenderableType:
+    """Lay a bar between two texts in one line of `width` characters; where they leave too little
+    room, the first stands in a line of its own."""
+    room = width - cell_len(behind) - 2  # a space at each end of the bar
+    beside = room - cell_len(before)
+    bar = ProgressBar(total=total, completed=done, width=min(BAR_WIDTH, max(LEAST_BAR, beside)))
     line = Table.grid(padding=(0, 1))
-    line.add_row(before, ProgressBar(total=total, completed=done, width=30), behind)
-    return line
+    if beside >= LEAST_BAR:
+        line.add_row(Text(before), bar, Text(behind))
+        return line
+    line.add_row(bar, Text(behind))
+    return Group(Text(before), line)
+
+
+# --- Drawing in place -----------------------------------------------------------------------------
+
+
+class Drawing(Live):
+    """Draws in place on a window that may be made narrower. Nearly every terminal then breaks the
+    lines that stand there, so the old drawing takes more rows than it had lines, which rich does
+    not know: these rows are erased, too."""
+
+    _drawn: tuple[RenderableType, int, int] | None = None  # what was drawn, in which width, height
+
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        """Put the commands that erase those rows before the ones of rich."""
+        width, height = self.console.size
+        broken = 0 if self._drawn is None else self._broken_rows(*self._drawn, width)
+        self._drawn = self.get_renderable(), width, height
+        row = (ControlType.ERASE_IN_LINE, 2), (ControlType.CURSOR_UP, 1)
+        return [Control(*row * broken), *super().process_renderables(renderables)]
+
+    def _broken_rows(self, drawn: RenderableType, before: int, height: int, width: int) -> int:
+        """Count the rows that lines drawn in the width `before` take beyond one each in `width`."""
+        if width >= before:
+            return 0
+        options = self.console.options.update(width=before)
+        lines = self.console.render_lines(drawn, options, pad=False)[:height]
+        return sum(max(0, Segment.get_line_length(line) - 1) // width for line in lines)
+
+
+def draws_in_place() -> bool:
+    """Whether standard output is a terminal that can move its cursor, whatever FORCE_COLOR says."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
+@contextmanager
+def drawing_in_place(transient: bool) -> Iterator[Drawing]:
+    """Draw in place on the terminal that standard output is. Whatever is printed meanwhile passes
+    the gate and scrolls above the drawing. `transient`: erase the drawing at the end."""
+    drawing = Drawing(
+        console=console(force_terminal=True),
+        auto_refresh=False,
+        transient=transient,
+        redirect_stderr=sys.stderr.isatty(),
+    )
+    with drawing, gate():
+        try:
+            yield drawing
+        finally:
+            if transient:  # at its end rich draws all lines, more than a small window can erase
+                drawing.update(Text(""), refresh=True)
 
 
 @contextmanager
 def view() -> Iterator[PlainView | RichView]:
-    """Choose the view: bars if standard output is a terminal, whatever FORCE_COLOR says."""
-    if not sys.stdout.isatty():
+    """Choose the view: bars where standard output can be drawn on in place."""
+    if not draws_in_place():
         yield PlainView(sys.stdout)
         return
-    with Live(console=console(), auto_refresh=False, transient=True) as live:
-        yield RichView(live)
+    with drawing_in_place(transient=True) as drawing:
+        yield RichView(drawing)

@@ -13,7 +13,6 @@ from typing import Any, get_args
 
 from rich import box
 from rich.console import Group
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -22,7 +21,14 @@ from ablate.analysis.course import standing, told_by
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.planning.sweep_file import edit_notes
-from ablate.report.live import Clock, counts_line, standing_cell, workers_table
+from ablate.report.live import (
+    Clock,
+    counts_line,
+    drawing_in_place,
+    draws_in_place,
+    standing_cell,
+    workers_table,
+)
 from ablate.report.text import console, counted, duration, speed
 from ablate.running import gpus
 from ablate.shared.rundir import FINAL, NO_WORD
@@ -74,7 +80,7 @@ class SweepView:
         """Who drives the sweep, and its runs by state."""
         now = self.now
         what = told_counts(now.counts, now.total - len(now.states))
-        return f"sweep: {now.sweep} ({self.driver})\n{counted(now.total, 'run')}: {what}\n"
+        return f"sweep: {now.sweep} ({self.driver})\n{counted(now.total, 'run')}: {what}"
 
     def by_variant(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Count the runs of each variant by status, beside what looks have decided: header and rows
@@ -191,23 +197,23 @@ def watch_status(plan: Plan, store: Store, ledger: Ledger) -> None:
             if followed.grew(ledger):
                 runs = list(followed.plan.runs())
 
-    if sys.stdout.isatty():
+    if draws_in_place():
         _watch_in_place(views())
     else:
         _watch_plain(views())
 
 
 def _watch_in_place(views: Iterable[SweepView]) -> None:
-    clock, meters, screen = Clock(), Meters(), console()
-    with Live(console=screen, auto_refresh=False) as live:
+    clock, meters = Clock(), Meters()
+    with drawing_in_place(transient=False) as drawing:
         for view in views:
             now, left = view.now, clock.left_s(view.now)
-            lines = [*view.details(), *meters.lines(now.workers)]
-            lines += [f"time left: {duration(left)}"] if now.workers else []
-            table = workers_table(now.workers, screen)
-            parts: list[Any] = [Text(view.head), grid(*view.by_variant())]
-            parts += [table] * bool(table)
-            live.update(Group(*parts, Text("\n".join(lines))), refresh=True)
+            lines = [f"time left: {duration(left)}"] if now.workers else []
+            table = workers_table(now.workers, drawing.console)
+            head = [view.head, *lines, *meters.lines(now.workers)]  # first: a low window cuts below
+            parts: list[Any] = [Text("\n".join(head)), *[table] * bool(table)]
+            parts += [grid(*view.by_variant()), *map(Text, view.details())]
+            drawing.update(Group(*parts), refresh=True)
 
 
 class Meters:

@@ -93,7 +93,7 @@ class Gate:
     """A stream that writes printable lines, and is the stream behind it in all else."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.rich_proxied_file = stream  # a Console writes its own colours: see `console`
+        self.rich_proxied_file = stream  # rich's name for the stream behind
         self._stream = stream
 
     def __getattr__(self, name: str) -> Any:
@@ -110,7 +110,7 @@ class Gate:
 
 @contextlib.contextmanager
 def gate() -> Iterator[None]:
-    """Standard output and standard error pass the gate."""
+    """Let standard output and standard error pass the gate."""
     out: Any = Gate(sys.stdout)
     err: Any = Gate(sys.stderr)
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -118,7 +118,8 @@ def gate() -> Iterator[None]:
 
 
 def console(**options: Any) -> Console:
-    """A console of rich, which colours a terminal and lets no other escape through."""
+    """Make a console of rich, which colours a terminal and lets no other escape through. It writes
+    to the stream behind every gate, where its colours and cursor movements are commands."""
     from rich.console import Console
 
     class Gated(Console):
@@ -126,7 +127,15 @@ def console(**options: Any) -> Console:
             for segment in super().render(*args, **options):
                 yield segment if segment.control else segment._replace(text=_lines(segment.text))
 
-    return Gated(**options)
+    return Gated(**{"file": _ungated(sys.stdout), **options})
+
+
+def _ungated(stream: TextIO) -> TextIO:
+    """The stream behind all gates: rich itself looks behind one alone, and while it draws in place
+    it puts a stream of its own over ours."""
+    while behind := getattr(stream, "rich_proxied_file", None):
+        stream = behind
+    return stream
 
 
 def _lines(text: str) -> str:
