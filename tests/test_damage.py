@@ -137,7 +137,7 @@ class Whole:
             for steps in (9, 9):
                 count = itertools.count(1)
                 asked = contextlib.nullcontext(lambda c=count, last=steps: next(c) == last)
-                patch.setattr(attempt, "stop_signals", lambda asked=asked: asked)
+                patch.setattr(attempt, "stop_signals", lambda rundir, asked=asked: asked)
                 code = worker.work(str(rundir.path), {**options, "cache": str(self.store.cache)})
                 assert code == EXIT_STOPPED
         assert len(rundir.checkpoints()) == 2

@@ -402,7 +402,7 @@ def test_a_run_ends_with_the_same_bits_by_one_thread_or_two_and_resumed(run, tmp
     steps, ends = itertools.count(1), []
     asked = contextlib.nullcontext(lambda: next(steps) == 5)  # in the middle of an epoch
     with monkeypatch.context() as patch:
-        patch.setattr(attempt, "stop_signals", lambda: asked)
+        patch.setattr(attempt, "stop_signals", lambda rundir: asked)
         work(run, tmp_path / "2", EXIT_STOPPED)
     for number in (1, 2):
         monkeypatch.setattr(batches, "gathering_threads", lambda device, n=number: n)

@@ -190,7 +190,7 @@ class _File:
 
 
 _OWN = re.compile(
-    r"(run|env|result|prune)\.json|metrics\.jsonl|log\.txt|lock|distrust|scratch(\.\d+)?|"
+    r"(run|env|result|prune|stop)\.json|metrics\.jsonl|log\.txt|lock|distrust|scratch(\.\d+)?|"
     r"(weights|checkpoint-\d+)\.safetensors|predictions(-.+)?\.npy|probe-.+\.npz|\..+\.\d+\.\d+"
 )
 
@@ -214,6 +214,7 @@ class RunDir:
     log = _File("log.txt")
     scratch = _File(SCRATCH)  # a folder: of a trainer of the user's own
     prune = _File("prune.json")  # the driver's word that a trial is not worth going on
+    stop = _File("stop.json")  # the word of whoever asked its worker to stop
     distrust = _File("distrust")  # somebody's word that it was half trained on damaged data
 
     @property
@@ -392,6 +393,19 @@ class RunDir:
         said = read_json(self.prune)
         step = said.get("step") if isinstance(said, dict) else None
         return step if isinstance(step, int) else None
+
+    def ask_to_stop(self) -> None:
+        """Write down that its worker is asked to stop: before a signal says so, since what a
+        program leaves after that signal is no result. A disk that is full or gone holds up no
+        stop."""
+        if not self.asked_to_stop():
+            with contextlib.suppress(OSError):
+                write_whole(self.stop, to_json({"at": time.time()}))
+
+    def asked_to_stop(self) -> bool:
+        """Was its worker asked to stop? Each worker begins by removing what its predecessor was
+        asked."""
+        return self.stop.exists()
 
     def checkpoints(self) -> list[tuple[int, Path]]:
         """(step, file) of every checkpoint, newest first."""

@@ -18,7 +18,7 @@ from ablate.shared.rundir import ATTEMPTS, SCRATCH, RunDir
 from ablate.store.folder import StoreFolder
 
 _APPENDED = ("metrics.jsonl", "log.txt")  # all others are written whole, so a link to them is safe
-_OWN = ("lock", "result.json", SCRATCH)  # of whoever wrote it
+_OWN = ("lock", "result.json", "stop.json", SCRATCH)  # of this attempt alone
 
 
 def attempt_folder(store: StoreFolder, run: str, number: int) -> RunDir:

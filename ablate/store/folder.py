@@ -10,6 +10,7 @@ others, which is whom drivers ask of workers that they adopt, and readers of eve
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -65,6 +66,12 @@ class HostLock:
     has noted nothing for a minute: until then nobody else may write into its folder.
     """
 
+    @functools.cached_property
+    def _asked(self) -> dict[str, int | None]:
+        """Map runs to the process that was asked to stop: once, since a second signal may reach
+        another handler than the first."""
+        return {}
+
     def alive(self, run: RunDir) -> bool:
         return run.lock.is_held() or self._noted_elsewhere(run)
 
@@ -73,7 +80,12 @@ class HostLock:
 
     def stop(self, run: RunDir, now: bool = False) -> None:
         if self.host(run) is None:  # the number of a process there is another one's here
-            run.lock.signal(signal.SIGKILL if now else signal.SIGTERM)
+            if now:
+                run.lock.signal(signal.SIGKILL)
+            elif (pid := run.lock.notes().pid) != self._asked.get(run.id) and run.lock.is_held():
+                run.ask_to_stop()
+                if run.lock.signal(signal.SIGTERM):
+                    self._asked[run.id] = pid
 
     def host(self, run: RunDir) -> str | None:
         """Of its last worker, None where that is this one."""

@@ -10,7 +10,7 @@ import platform
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,6 +34,7 @@ from ablate.shared.rundir import (
 from ablate.shared.system import noted
 from ablate.training import faults
 
+WARNING = signal.SIGUSR2  # of the end of a cluster's job
 EXIT_STOPPED, EXIT_FAILED, EXIT_ROTTEN = 76, 1, 73
 EXITS = {FAILED: EXIT_FAILED, OOM: 71, LOST: 72, NO_DEVICE: 77, RANK: 78}
 
@@ -130,7 +131,28 @@ class Attempt:
         self.rundir.drop_checkpoints()
 
 
-Train = Callable[[RunDir, Attempt, dict[str, Any], Callable[[], bool]], None]
+class Stop:
+    """The signals that ask a worker to stop. Called, it says whether one has come."""
+
+    def __init__(self, rundir: RunDir, heard: Sequence[int]) -> None:
+        """`heard`: the signals that came so far."""
+        self._rundir, self._heard = rundir, heard
+        self._handler = signal.getsignal(signal.SIGTERM)
+
+    def __call__(self) -> bool:
+        return bool(self._heard)
+
+    def was_asked(self) -> bool:
+        """Was the worker asked to stop, also where its signal went to somebody else's handler?"""
+        return bool(self._heard) or self._rundir.asked_to_stop()
+
+    def was_handled_elsewhere(self) -> bool:
+        """Was the worker asked to stop by a signal that a handler of the user's own code took?"""
+        replaced = signal.getsignal(signal.SIGTERM) is not self._handler
+        return self.was_asked() and (replaced or not self._heard)
+
+
+Train = Callable[[RunDir, Attempt, dict[str, Any], Stop], None]
 
 
 def hold(
@@ -146,11 +168,12 @@ def hold(
     drives by then; `line`: how an error is told.
     """
     rundir = RunDir(Path(path))
-    with stop_signals() as stopping:
+    with stop_signals(rundir) as stopping:
         if not rundir.lock.acquire(wait_s=1.0):  # a probe holds it for a moment
             return EXIT_TAKEN
         attempt = Attempt(rundir)
         try:
+            rundir.stop.unlink(missing_ok=True)  # it was said to the worker before
             rundir.lock.note(
                 pid=os.getpid(), host=platform.node(), slot=options["slot"], phase="start"
             )
@@ -201,13 +224,20 @@ def _left(
 
 
 @contextmanager
-def stop_signals() -> Iterator[Callable[[], bool]]:
-    """SIGTERM and SIGINT ask to stop at the next step; the handlers before are put back."""
+def stop_signals(rundir: RunDir) -> Iterator[Stop]:
+    """Note the signals that ask to stop at the next step: SIGTERM, SIGINT, and on a pilot SIGUSR2,
+    which Slurm sends to all processes of a job before its limit. The handlers before are put
+    back."""
     heard: list[int] = []
+    on_pilot = signal.getsignal(WARNING) is signal.SIG_IGN  # as its server has it
     try:
         with noted(signal.SIGTERM, signal.SIGINT) as heard:
-            yield lambda: bool(heard)
+            if on_pilot:
+                signal.signal(WARNING, lambda number, _: heard.append(number))
+            yield Stop(rundir, heard)
     finally:
+        if on_pilot:
+            signal.signal(WARNING, signal.SIG_IGN)
         for number in heard:  # in the driver's own process the driver shall hear of it, too
             handler = signal.getsignal(number)
             if callable(handler) and handler is not signal.default_int_handler:

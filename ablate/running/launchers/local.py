@@ -67,6 +67,7 @@ class Local(Here):
         self.slots = slots(self.devices.gpus, settings["runs_per_gpu"], *per_run)
         self._server = ForkServer(environment(self.slots), self._died, tied)
         self._children: set[str] = set()
+        self._stopping: set[str] = set()  # to stop: once, as HostLock does
         self._lost: set[str] = set()  # whose server died, not told yet
 
     def warm(self) -> None:
@@ -91,6 +92,7 @@ class Local(Here):
             self._server.restart()
             self._server.tell(request)
         self._children.add(run.id)
+        self._stopping.discard(run.id)
 
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
         exits, self._lost = dict.fromkeys(self._lost, 255), set()
@@ -107,9 +109,14 @@ class Local(Here):
 
     def stop(self, run: RunDir, now: bool = False) -> None:
         if run.id in self._children:  # its parent, the server, can't mistake it
+            if not now and run.id in self._stopping:
+                return
+            if not now and run.lock.is_held():
+                run.ask_to_stop()
             number = signal.SIGKILL if now else signal.SIGTERM
             with contextlib.suppress(OSError):
                 self._server.tell({"run": run.id, "signal": int(number)})
+                self._stopping.add(run.id)
                 return
         super().stop(run, now)
 

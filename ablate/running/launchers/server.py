@@ -32,6 +32,7 @@ from typing import Any
 
 from ablate.running.launchers.fork import NOTHING_ELSE
 from ablate.shared.errors import Failure, NoRoom, UserError
+from ablate.shared.rundir import RunDir
 
 IMPORT_S = 120.0  # for the file of a part and what it imports
 
@@ -48,7 +49,7 @@ def serve(tied: bool) -> None:
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    children: dict[int, str] = {}
+    children: dict[int, Path | None] = {}  # folders of runs; None: it answers a question
     while True:
         ready, _, _ = select.select([0, wake], [], [])
         if wake in ready:
@@ -60,9 +61,9 @@ def serve(tied: bool) -> None:
             with contextlib.suppress(ProcessLookupError):  # what a worker started ends with it,
                 os.killpg(ended.si_pid, signal.SIGKILL)  # while nobody else can have its number
             pid, status = os.waitpid(ended.si_pid, 0)
-            run = children.pop(pid)
-            if run:
-                answer = {"run": run, "exit": os.waitstatus_to_exitcode(status)}
+            folder = children.pop(pid)
+            if folder is not None:
+                answer = {"run": folder.name, "exit": os.waitstatus_to_exitcode(status)}
                 with contextlib.suppress(OSError):  # the driver is gone, which is noticed below
                     line.send(json.dumps(answer).encode())
         if 0 in ready:
@@ -70,19 +71,21 @@ def serve(tied: bool) -> None:
             with contextlib.suppress(ConnectionError):
                 content, files, _, _ = socket.recv_fds(line, 1 << 18, 2)
             if not content:
-                for pid in children if tied else ():
+                for pid, folder in children.items() if tied else ():
+                    if folder is not None and RunDir(folder).lock.is_held():
+                        RunDir(folder).ask_to_stop()
                     os.kill(pid, signal.SIGTERM)
                 return
             match json.loads(content):
                 case {"run": run, "signal": number}:  # not yet reaped: the pid is still the child's
-                    for pid, other in children.items():
-                        if other == run:
+                    for pid, folder in children.items():
+                        if folder is not None and folder.name == run:
                             os.kill(pid, number)
                 case {"ask": verb, "environment": environment}:
-                    children[_forked(partial(_answer, worker, verb, environment, *files))] = ""
+                    children[_forked(partial(_answer, worker, verb, environment, *files))] = None
                 case request:
                     pid = _forked(partial(_train, worker, request))
-                    children[pid] = Path(request["run"]).name
+                    children[pid] = Path(request["run"])
             for file in files:
                 os.close(file)
 

@@ -6,6 +6,7 @@ moved aside before, and no process of an earlier attempt lives on (see `processe
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
@@ -30,7 +31,7 @@ from ablate.shared.program import FOLDER, SEED, Program, filled, of_tree, resume
 from ablate.shared.rundir import RunDir
 from ablate.shared.source import imported
 from ablate.shared.trainer import data_hashes
-from ablate.training.attempt import Attempt, TrainingStopped
+from ablate.training.attempt import WARNING, Attempt, TrainingStopped
 from ablate.training.own.handle import Handle
 from ablate.training.own.processes import TAG, Processes, machine
 
@@ -92,9 +93,9 @@ class Command:
         begin = self.rundir.log.stat().st_size
         curves = _Curves(program, folder, self.handle)
         code = self._watch(words, program, curves)
+        if self.stopping():
+            self._interrupt(program, folder)
         output = _output(self.rundir.log, begin)
-        if code and self.stopping():
-            raise TrainingStopped
         if -code in KILLS and self.options.get("forked"):
             self._die(-code)
         if code:
@@ -104,13 +105,16 @@ class Command:
             self.rundir.say("warning: its code was edited while it ran, and may have been loaded")
             content = json.dumps(files, sort_keys=True).encode()
             self.attempt.note(plugins={"trainer": hashed(content)})
-        try:
-            result = _result(program, folder, output, self.run)
-        except UserError:
-            if self.stopping():  # some end with 0 when they are told to end
-                raise TrainingStopped from None
-            raise
+        result = _result(program, folder, output, self.run)
         self.handle.result(**result, predictions=_predictions(program, folder))
+
+    def _interrupt(self, program: Program, folder: Path) -> NoReturn:
+        """Set aside what the program left as its result, whatever its exit code: it was asked to
+        stop before it ended, so its training may not be whole. Raises TrainingStopped."""
+        self.rundir.ask_to_stop()
+        if _set_aside(program, folder, len(self.attempt.before) + 1):
+            self.rundir.say("stopped: the result that it left was set aside; it starts again")
+        raise TrainingStopped
 
     def _folder(self) -> Path:
         """The program's folder: that of the last attempt; a copy of it where that attempt may be
@@ -132,7 +136,8 @@ class Command:
         return folder
 
     def _watch(self, words: list[str], program: Program, curves: _Curves) -> int:
-        """The exit code of the program, none of whose processes lives when this ends."""
+        """Run the program; return its exit code once none of its processes lives. Asked to stop,
+        send it SIGTERM, and end it by SIGKILL where that does not."""
         began = time.monotonic()
         look_at = note_at = 0.0
         deadline = math.inf
@@ -143,10 +148,11 @@ class Command:
                 now = time.monotonic()
                 if self.stopping() and deadline == math.inf:
                     deadline = now + program.grace_s
+                    self.rundir.ask_to_stop()
                     self.processes.send(signal.SIGTERM)
                 if now > deadline:
                     self.rundir.say(f"killed: SIGTERM did not end it within {program.grace_s:g} s")
-                    raise TrainingStopped
+                    return -signal.SIGKILL
                 if now >= look_at:
                     look_at = now + LOOK_S
                     curves.read()
@@ -168,7 +174,7 @@ class Command:
         threads = str(self.handle.threads)
         environment = {"OMP_NUM_THREADS": threads, "PYTHONUNBUFFERED": "1", "PYTHONHASHSEED": "0"}
         forked = bool(self.options.get("forked"))
-        with open(self.rundir.log, "ab") as log:
+        with open(self.rundir.log, "ab") as log, _ignoring(WARNING):
             try:
                 return subprocess.Popen(
                     words,
@@ -188,6 +194,19 @@ class Command:
         self.rundir.say(f"the program was killed by {signal.Signals(number).name}")
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("alive after SIGKILL")
+
+
+@contextlib.contextmanager
+def _ignoring(number: signal.Signals) -> Iterator[None]:
+    """Have what is started meanwhile ignore a signal that this process handles: by default it
+    would be killed."""
+    handler = signal.getsignal(number)
+    if callable(handler):
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(number, handler)
 
 
 # --- Before -------------------------------------------------------------------------------------
@@ -228,11 +247,14 @@ def _changed(name: str, what: str, hint: str = "") -> UserError:
     )
 
 
-def _set_aside(program: Program, folder: Path, number: int) -> None:
-    """What an earlier attempt left as its result gets another name: it is none of this one."""
-    for name in filter(None, (program.result.get("file"), program.predictions)):
-        if (file := folder / name).exists():
-            file.replace(file.with_name(f"{file.name}.attempt-{number}"))
+def _set_aside(program: Program, folder: Path, number: int) -> bool:
+    """Rename what attempt `number` left as its result, which counts as none; return whether there
+    was anything."""
+    files = [folder / name for name in (program.result.get("file"), program.predictions) if name]
+    left = [file for file in files if os.path.lexists(file)]
+    for file in left:
+        file.replace(file.with_name(f"{file.name}.attempt-{number}"))
+    return bool(left)
 
 
 VERSIONS = """

@@ -209,6 +209,7 @@ class Handle:
         self._checkpoint_at = self._began + self._checkpoint_s
         self._tried = False
         self._final: tuple[dict[str, float], np.ndarray | None] | None = None
+        self.knows_of_stop = False  # the function was told to stop, by `should_stop`
         self.ended: Ended | None = None  # it is over, whatever the function does with that
 
     # --- Randomness -----------------------------------------------------------------------------
@@ -274,7 +275,8 @@ class Handle:
         """Was the run asked to stop? Then the next `save` writes, and ends the function; one that
         saves nothing returns."""
         self._beat()
-        return self._stopping()
+        self.knows_of_stop |= self._stopping()
+        return self.knows_of_stop
 
     # --- The state ------------------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ from ablate.shared.source import own_frame
 from ablate.shared.spec import to_tree
 from ablate.shared.trainer import build_own
 from ablate.training import faults
-from ablate.training.attempt import Attempt, TrainingStopped, code_digest, hold, listed
+from ablate.training.attempt import Attempt, Stop, TrainingStopped, code_digest, hold, listed
 from ablate.training.own.command import Command
 from ablate.training.own.handle import Ended, Handle
 from ablate.training.ranks import renew_threads
@@ -178,9 +178,7 @@ def told(error: BaseException, path: str) -> str:
     return f"{Path(frames[-1].filename).relative_to(folder)}:{frames[-1].lineno}: {line}"
 
 
-def _train(
-    rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: Callable[[], bool]
-) -> None:
+def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: Stop) -> None:
     run = build_own(rundir.read_spec())
     tree = to_tree(run)
     code = Code(Path(run.code["folder"]), run.code["files"])
@@ -202,6 +200,9 @@ def _train(
             Command(run, rundir, handle, attempt, options, stopping).train()
         else:
             _call(run, rundir, handle, code, options)
+            if handle.knows_of_stop or stopping.was_handled_elsewhere():
+                rundir.say("stopped: it had not trained to its end, so it starts again")
+                raise TrainingStopped
         if handle.ended is not None:
             raise handle.ended
         result = handle.finished()
@@ -209,8 +210,14 @@ def _train(
         if end.result is None:
             raise TrainingStopped from None
         result = end.result
-    except SystemExit as error:
-        raise RuntimeError(f"the trainer called sys.exit({error.code!r})") from error
+    except (Exception, SystemExit) as error:
+        if stopping.was_asked():  # however its code ends when it is asked to
+            if not isinstance(error, TrainingStopped):
+                rundir.say(f"stopped: it ended with {faults.line(error)}")
+            raise TrainingStopped from error
+        if isinstance(error, SystemExit):
+            raise RuntimeError(f"the trainer called sys.exit({error.code!r})") from error
+        raise
     if result is None:
         if stopping():
             raise TrainingStopped
