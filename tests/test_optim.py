@@ -326,7 +326,7 @@ def test_adafactors_keys_reach_it():
         ("adafactor", ["eps", "b1", "b2"], ["beta2_decay"]),
         ("adafactor_bv", ["eps"], ["b1", "b2"]),
         ("adamw", [], ["eps"]),
-        ("sgd", [], ["eps", "b2"]),
+        ("sgd", ["eps", "b2"], ["b1"]),
         ("muon", [], ["eps", "momentum"]),
     ],
 )

@@ -81,7 +81,7 @@ def test_a_recipe_of_the_users_own_may_have_rows_by_architecture(folder):
     for word, rate in (("seed=0", 0.5), ("optim.lr=0.1", 0.1), ("model.arch=mu/2", 3e-3)):
         has(composed("recipe=mine", word), {"optim.lr": rate})
     for old, new, line in (
-        ("optim.lr", "optim.lrr", r"optim\.lrr: expected a key among"),
+        ("optim.lr", "optim.lrr", r"optim\.lrr: .*expected a key among"),
         ("{optim.lr: 0.5}", "3", "by_arch: expected SIZE/PATCH"),
     ):
         mine.write_text(text.replace(old, new))
@@ -151,10 +151,10 @@ def test_other_draws_are_another_run(folder, monkeypatch):
         (("recipe=cifar", "model.arch=Ti/4", PAPER[0], "data.size=32"), "36daf241428f14ce"),
         (("recipe=deit", "model.arch=deit_s/16", *PAPER), "b87b96752aa1e78e"),
         (("recipe=dtn", "model.arch=dtn_s/16", "norm=dtn", *PAPER), "048e579658650ba9"),
-        (("recipe=augreg", "model.arch=B/16", *PAPER), "8ab28802f5e88a0f"),
+        (("recipe=augreg", "model.arch=B/16", *PAPER), "7051b0e75574f62d"),
         # style tf for its crops alone, and timm's operators behind augreg's settings
-        (("recipe=augreg", "model.arch=B/16", "augment.randaug=0", *PAPER), "1e36e2edf720d3c4"),
-        (("recipe=augreg", "model.arch=B/16", "augment.style=timm", *PAPER), "e83cce0825517bfc"),
+        (("recipe=augreg", "model.arch=B/16", "augment.randaug=0", *PAPER), "b073fdcd488a8f87"),
+        (("recipe=augreg", "model.arch=B/16", "augment.style=timm", *PAPER), "a9d577ed9c40d437"),
         (("optim.name=adafactor_bv", "stem=dpn"), "43364ee0bda91b81"),
     ],
 )

@@ -454,7 +454,7 @@ class Recipes:
             else:
                 self.known[regime, arch] = {
                     **{section: run[section] for section in ("optim", "train", "augment", "eval")},
-                    "model": {key: run["model"][key] for key in MODEL},
+                    "model": {key: run["model"][key] for key in MODEL if key in run["model"]},
                     "data": {key: run["data"][key] for key in ("size", "fraction")},
                 }
         return self.known[regime, arch]

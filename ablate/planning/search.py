@@ -41,6 +41,7 @@ from ablate.planning.tuning import (
 from ablate.shared import spec
 from ablate.shared.errors import UserError
 from ablate.shared.files import make_folder, sync_folder
+from ablate.shared.idle import LENGTHS
 from ablate.shared.trainer import any_run
 
 if TYPE_CHECKING:
@@ -459,7 +460,7 @@ class Judge:
 def applied(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """The plain tree of a spec, without its seed, with dotted keys set, and checked."""
     for key in values:
-        if key.endswith(spec.LENGTHS[0]):  # steps win over examples, those over epochs:
+        if key.endswith(LENGTHS[0]):  # steps win over examples, those over epochs:
             level = key.removesuffix("train." + key.rpartition(".")[2])
             others = (f"{level}train.steps", f"{level}train.examples")
             values = {**dict.fromkeys(others), **values}  # what is asked must count

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ablate.planning.conf import MOST, first_line
-from ablate.shared import spec
 from ablate.shared.build import none_chosen
 from ablate.shared.choices import ARCHS, CHOICES
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.idle import LENGTHS, unread_by
 from ablate.shared.plugin import is_whole_name
 
 
@@ -56,6 +56,8 @@ def parse(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
         raise UserError(f"{text}: a key cannot be removed; give {key[1:]}=VALUE")
     if not equals or not key.strip("+ "):
         raise UserError(f"{text}: expected KEY=VALUE")
+    if ".+" in key:
+        raise UserError(f"{text}: a key has no +; give {key.replace('.+', '.')}={value}")
     try:
         override = OverridesParser.create().parse_override(text)
         parsed = override.value()
@@ -205,13 +207,13 @@ def by_arch(tree: dict[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any
 
 def same_length(key: str) -> tuple[str, ...]:
     """The keys that say the same length as `key` does, in another unit."""
-    return next((keys for keys in spec.LENGTHS if key in keys), ())
+    return next((keys for keys in LENGTHS if key in keys), ())
 
 
 def no_length_in_vain(tree: Mapping[str, Any], height: Mapping[str, int]) -> None:
     """Raises UserError for a length that has no effect beside another, unless that one was given
     over it: in a higher layer (`height`)."""
-    for keys in spec.LENGTHS:
+    for keys in LENGTHS:
         given = [key for key in keys if value_at(tree, key) is not None]
         for key in given[1:]:
             first = given[0]
@@ -229,11 +231,12 @@ def no_key_in_vain(tree: Mapping[str, Any], height: Mapping[str, int]) -> None:
     over it."""
     if not isinstance(tree.get("optim"), Mapping):
         return
-    for key in (f"optim.{key}" for key in spec.unread(tree)):
+    name = str(tree["optim"].get("name", "adamw"))
+    for key in (f"optim.{key}" for key in unread_by(name)):
         if height.get(key, -1) >= height.get("optim.name", 0):
             raise UserError(
                 f"{key}: {show(value_at(tree, key))} has no effect with "
-                f"optim.name={value_at(tree, 'optim.name')}; leave it out"
+                f"optim.name={name}; leave it out"
             )
 
 

@@ -25,8 +25,9 @@ from ablate.running.launchers import Launcher, Slot, usable
 from ablate.shared.checks import LEAST
 from ablate.shared.errors import Failure
 from ablate.shared.files import is_number, make_folder, sync_folder
+from ablate.shared.idle import LENGTHS
 from ablate.shared.own import is_own
-from ablate.shared.spec import LENGTHS, seeded
+from ablate.shared.spec import seeded
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.progress import working

@@ -236,11 +236,11 @@ def _default(group: str, model: Model) -> Chosen:
 
 
 def _mlp(run: Run, model: Model) -> None:
-    own = {"arch", "kind", "patch", "width", "depth", "head_dim", "head_bias", "init"}
-    own |= {"norm_eps", "input"}
+    own = {"arch", "kind", "patch", "width", "depth", "head_bias", "init", "norm_eps", "input"}
     none = dataclasses.asdict(ARCHS["mlp"]) | NO_CLS
     none |= {"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0}
     none |= {"act": "gelu", "registers": 0, "layerscale": None, "qk_norm": False}
+    none |= {"head_dim": model.width}  # of the one head that its size says
     none |= dict.fromkeys((ACT.settings, *ACT.computed))
     defaults = {key: none[key] for key in vars(model) if key not in own}
     why = f"model.arch={model.arch} has none"

@@ -24,13 +24,17 @@ class Choice:
     path: str
     params: Mapping[str, Param] = dataclasses.field(default_factory=dict)
     brings: tuple[str, ...] = ()  # groups that it decides itself: nothing may be chosen in them
-    everywhere: bool = False  # a norm: takes the place of the final norm, too
+    everywhere: bool = False  # a norm, or a block: its norm takes the place of the final one, too
+    saves_blocks: int = 0  # a stem: how many blocks fewer the encoder has
+    # A norm: the settings with which a token's output depends on no other token; {}: always, None:
+    # never.
+    tokenwise: Mapping[str, str] | None = None
 
 
 Placement = Literal["pre", "post", "pre+post"]
 
 _NORM_EPS = Param(float, 1e-5, "added to the variance", least=0)
-_GROUPS = Param(int | None, None, "groups of channels; null: one a head")
+_GROUPS = Param(int | None, None, "groups of channels; null: one a head", host="heads")
 _DTN = {
     "eps": _NORM_EPS,
     "locality_init": Param(bool, True, "heads start looking around their token; false: anywhere"),
@@ -47,12 +51,14 @@ NORMS: dict[str, Choice] = {
             ),
             "affine": Param(bool, True, "learn a scale and a bias"),
         },
+        tokenwise={},
     ),
     "rmsnorm": Choice(
         "scale * x / sqrt(mean(x^2) + eps) over the channels of a token: no centring, no bias",
         "Zhang, Sennrich 2019 (arXiv 1910.07467); eps as in flax",
         "ablate.training.model.norm:RMSNorm",
         {"eps": Param(float, 1e-6, "added to the mean square", least=0)},
+        tokenwise={},
     ),
     "batchnorm": Choice(
         "each channel over all tokens of the batch; running statistics in evaluation",
@@ -80,6 +86,7 @@ NORMS: dict[str, Choice] = {
                 Literal["sequence", "token"], "sequence", "a group holds all tokens, or one"
             ),
         },
+        tokenwise={"scope": "token"},
     ),
     "switchnorm": Choice(
         "a learned mixture of the statistics of instance, layer and batch norm",
@@ -103,6 +110,7 @@ NORMS: dict[str, Choice] = {
             ),
             "eps": Param(float, 1e-5, "the least length to divide by", least=0),
         },
+        tokenwise={},
     ),
     "powernorm": Choice(
         "x / sqrt(quadratic mean) of each channel over the batch, running after a warm-up",
@@ -138,11 +146,20 @@ NORMS: dict[str, Choice] = {
         "ablate.training.model.norm:DynamicTanh",
         {"alpha": Param(float, 0.5, "initial value of the learned alpha")},
         everywhere=True,
+        tokenwise={},
     ),
     "affine": Choice(
-        "scale * x + bias: no normalisation", "-", "ablate.training.model.norm:Affine"
+        "scale * x + bias: no normalisation",
+        "-",
+        "ablate.training.model.norm:Affine",
+        tokenwise={},
     ),
-    "identity": Choice("x itself: no normalisation", "-", "ablate.training.model.norm:Identity"),
+    "identity": Choice(
+        "x itself: no normalisation",
+        "-",
+        "ablate.training.model.norm:Identity",
+        tokenwise={},
+    ),
 }
 
 _EPS = Param(float, None, "of the norms; null: the host's", host="norm_eps", least=0)
@@ -215,6 +232,7 @@ STEMS: dict[str, Choice] = {
         "3x3 convolutions with BatchNorm and ReLU, then dense; one block fewer",
         "Xiao et al. 2021 (arXiv 2106.14881), pycls/models/vit.py",
         "ablate.training.model.stem:ConvStem",
+        saves_blocks=1,
     ),
     "whiten": Choice(
         "patches decorrelated by a map fitted on the training images -> dense",
@@ -303,6 +321,7 @@ BLOCKS: dict[str, Choice] = {
             )
         },
         brings=("norm",),
+        everywhere=True,
     ),
 }
 
@@ -313,14 +332,16 @@ DEFAULTS = {"norm": "layernorm", "stem": "none", "block": "vit"}  # as in conf/c
 
 @dataclass(frozen=True)
 class Moves:
-    """An optimiser: a line of help, a citation, and the keys of `optim` that it reads beside those
-    that all read. `sgd` came with a recipe that says more; these keys are part of ids by now."""
+    """An optimiser: a line of help, a citation, and the keys of `optim` that it reads in addition
+    to those that all read."""
 
     line: str
     source: str
     keys: tuple[str, ...]
-    unread: tuple[str, ...] = ()  # of the keys that every recipe gives: no part of a run's id
 
+
+# The keys of `optim` that every recipe gives, though not every optimiser reads them.
+PER_RECIPE = ("b1", "b2", "eps")
 
 OPTIMIZERS: dict[str, Moves] = {
     "adamw": Moves(
@@ -334,21 +355,18 @@ OPTIMIZERS: dict[str, Moves] = {
         "tenth of adamw's, wd ten times as much",
         "Chen et al. 2023 (arXiv 2302.06675), Algorithm 2",
         ("b1", "b2"),
-        unread=("eps",),
     ),
     "adafactor": Moves(
         "mean squares by rows and columns, rates relative to a weight's size; lr is about 1e-2, "
         "1 / sqrt(step) at most",
         "Shazeer, Stern 2018 (arXiv 1804.04235), torch.optim.Adafactor; not big_vision's",
         ("beta2_decay", "clip_threshold"),
-        unread=("b1", "b2", "eps"),
     ),
     "adafactor_bv": Moves(
         "big_vision's: mean squares by rows and columns, of which b2 is the largest share that is "
         "kept, and a momentum, b1; rate and decay as adamw's",
         "Zhai et al. 2022 (arXiv 2106.04560), big_vision/optax.py scale_by_adafactor",
         ("b1", "b2", "beta2_decay"),
-        unread=("eps",),
     ),
     "muon": Moves(
         "momentum made orthogonal, of the matrices in blocks as they are stored (queries, keys and "

@@ -15,6 +15,7 @@ from typing import Annotated, Any, cast
 
 from ablate.shared import metrics, own
 from ablate.shared.choices import CHOICES, OPTIMIZERS
+from ablate.shared.idle import without_idle
 from ablate.shared.parts import KINDS, PROBE
 from ablate.shared.schema import Key, added, hints
 from ablate.shared.sections import (
@@ -90,13 +91,6 @@ def shipped(run: Run) -> ShippedRun:
 # Part of the id of every run that takes steps. Raised when the same configuration would train
 # otherwise.
 DRAWS = 2
-
-# Keys that say one length: the first that is given counts.
-LENGTHS = (
-    ("train.steps", "train.examples", "train.epochs"),
-    ("optim.warmup_steps", "optim.warmup_examples", "optim.warmup_epochs"),
-    ("optim.cooldown_steps", "optim.cooldown_epochs"),
-)
 
 # Of a run's tree, where they have their default.
 LEFT_OUT = ("task", "parent", "weights", "own_probes", "text", "inferred", "not_followed")
@@ -281,12 +275,11 @@ def share_done(tree: Mapping[str, Any], line: Mapping[str, Any]) -> float:
 
 
 def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree of a run without what has no effect in it: keys that its optimiser doesn't read; of
-    one that takes no steps, how steps are taken."""
+    """The tree of a run without what has no effect in it: keys that nothing reads; of one that
+    takes no steps, how steps are taken."""
+    tree = without_idle(tree)
     if trains(tree):
-        idle = unread(tree)
-        optim = {key: value for key, value in tree["optim"].items() if key not in idle}
-        return {**tree, "optim": optim}
+        return tree
     evaluated = {key: value for key, value in tree["eval"].items() if key != "every"}
     return {
         **{key: value for key, value in tree.items() if key != "optim"},
@@ -294,12 +287,6 @@ def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
         "augment": tree["augment"] if evaluated.get("augment") else {},
         "eval": evaluated,
     }
-
-
-def unread(tree: Mapping[str, Any]) -> tuple[str, ...]:
-    """The keys of `optim` that every recipe gives and the optimiser of the tree doesn't read."""
-    name = str(tree["optim"].get("name", "adamw"))
-    return OPTIMIZERS[name].unread if name in OPTIMIZERS else ("b1", "b2", "eps")
 
 
 def as_read(tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -472,6 +472,8 @@ def learning_rate(optim: Optim, step: int, lengths: Lengths, own: Factor | None 
     after = step - warmup
     if after < 0:
         return optim.warmup_lr + (optim.lr - optim.warmup_lr) * (step / warmup)
+    if optim.schedule == "constant" and not cooldown:  # `min_lr` has no say, to the last bit
+        return optim.lr
     start, done = optim.lr, min(1.0, after / max(total - cooldown - warmup, 1))
     left = min(1.0, (total - step) / cooldown) if cooldown else 1.0
     if optim.schedule == "rsqrt":

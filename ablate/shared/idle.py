@@ -1,0 +1,186 @@
+"""Keys of a run that nothing reads, given its other keys: no value of theirs makes another id.
+
+A rule names keys and says, of a run's plain tree, when they have no effect. A key that moves the
+last bit of a weight or of a measurement is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ablate.shared import metrics
+from ablate.shared.choices import BLOCKS, NORMS, OPTIMIZERS, PER_RECIPE, STEMS
+
+Tree = Mapping[str, Any]
+
+# Keys that say one length: the first that is given counts.
+LENGTHS = (
+    ("train.steps", "train.examples", "train.epochs"),
+    ("optim.warmup_steps", "optim.warmup_examples", "optim.warmup_epochs"),
+    ("optim.cooldown_steps", "optim.cooldown_epochs"),
+)
+
+
+def idle_keys(tree: Tree) -> dict[str, Any]:
+    """Name the keys that a run of this plain tree doesn't read, dotted, each with the one value
+    that it has in the run's id."""
+    beside = {key: None for keys in LENGTHS for key in keys if key != _length(tree, keys)}
+    rules = (rule.values for rule in RULES if rule.holds(tree))
+    return {**beside, **{key: value for values in rules for key, value in values.items()}}
+
+
+def unread_by(optimizer: str) -> tuple[str, ...]:
+    """Name the keys of `optim` that every recipe gives and this optimiser doesn't read; one by
+    import path reads none of them."""
+    read: Collection[str] = OPTIMIZERS[optimizer].keys if optimizer in OPTIMIZERS else ()
+    return tuple(key for key in PER_RECIPE if key not in read)
+
+
+def without_idle(tree: Tree) -> dict[str, Any]:
+    """Copy the plain tree of a run as its id has it: without what its optimiser doesn't read, other
+    keys that nothing reads at one value, and a whole batch at once spelled null."""
+    shown = dict(tree)
+    unread = unread_by(tree["optim"].get("name", "adamw"))
+    shown["optim"] = {key: value for key, value in tree["optim"].items() if key not in unread}
+    for key, value in idle_keys(tree).items():
+        section, _, name = key.partition(".")
+        if name in shown.get(section, ()):
+            shown[section] = {**shown[section], name: value}
+    if tree["train"].get("micro_batch") == tree["train"].get("batch"):
+        shown["train"] = {**shown["train"], "micro_batch": None}
+    return shown
+
+
+# --- Rules --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Keys that have no effect in the runs of whose plain tree `holds` is true. `values`: what each
+    of them is in the id of such a run, as a rule its default."""
+
+    values: Mapping[str, Any]
+    holds: Callable[[Tree], bool]
+
+
+def _length(tree: Tree, keys: tuple[str, ...]) -> str:
+    """Name the key of one length that counts: the first that is given, else the last."""
+    given = (key for key in keys if _at(tree, key) is not None)
+    return next(given, keys[-1])
+
+
+def _at(tree: Tree, key: str, default: Any = None) -> Any:
+    """Return the value of a dotted key; its default where it was left out."""
+    section, _, name = key.partition(".")
+    return (tree.get(section) or {}).get(name, default)
+
+
+def _without_warmup(tree: Tree) -> bool:
+    return bool(_at(tree, _length(tree, LENGTHS[1])) == 0)
+
+
+def _without_cooldown(tree: Tree) -> bool:
+    return not _at(tree, _length(tree, LENGTHS[2]))
+
+
+def _is_still(tree: Tree) -> bool:
+    """Does nothing move the images that are evaluated?"""
+    return not any(_at(tree, f"augment.{key}") for key in ("rotate", "translate", "zoom_out"))
+
+
+def _keeps_style(tree: Tree) -> bool:
+    """Is neither a crop nor RandAugment, nor a whole picture, cut in anybody's style?"""
+    cut = _at(tree, "augment.crop_area") is not None or _at(tree, "data.cache") == "encoded"
+    return not (cut or _at(tree, "augment.randaug"))
+
+
+def _norms_tokens_alone(tree: Tree) -> bool:
+    """Does the norm compute each token by itself, so that the class token needs no way past it?"""
+    norm = tree.get("norm") or {}
+    choice = NORMS.get(norm.get("name", ""))
+    if choice is None or choice.tokenwise is None:
+        return False
+    return all(norm.get(key) == value for key, value in choice.tokenwise.items())
+
+
+def _has_no_post_norm(tree: Tree) -> bool:
+    block = tree.get("block") or {}
+    places = (block.get("attn", "pre"), block.get("mlp", "pre"))
+    return block.get("name") == "vit" and not any("post" in place for place in places)
+
+
+def _brings_its_norm(tree: Tree) -> bool:
+    """Does the block bring its norm, so that `norm` is the default that nobody builds?"""
+    block = BLOCKS.get(_at(tree, "block.name", ""))
+    return block is not None and "norm" in block.brings
+
+
+def _has_one_block(tree: Tree) -> bool:
+    stem = STEMS.get(_at(tree, "stem.name", ""))
+    return stem is not None and bool(_at(tree, "model.depth", 0) == 1 + stem.saves_blocks)
+
+
+def _has_no_class_token(tree: Tree) -> bool:
+    return "name" not in tree["model"] and _at(tree, "model.pool", "tok") != "tok"
+
+
+def _task(tree: Tree) -> metrics.TaskChoice | None:
+    """Return the task of a shipped model; None of a whole one, or one that nobody knows here."""
+    whole = "name" in tree["model"]
+    return None if whole else metrics.TASKS.get(tree.get("task", metrics.DEFAULT))
+
+
+def _takes_no_steps(tree: Tree) -> bool:
+    return (task := _task(tree)) is not None and not task.trains
+
+
+def _decodes_tokens(tree: Tree) -> bool:
+    """Does a decoder read the tokens, instead of what a classifier has behind them?"""
+    return (task := _task(tree)) is not None and task.labels == "masks"
+
+
+def _has_no_head(tree: Tree) -> bool:
+    """Are an image's features compared with those of a text, or read by a decoder?"""
+    return (task := _task(tree)) is not None and (task.reads_text or _decodes_tokens(tree))
+
+
+def _has_no_plain_norm(tree: Tree) -> bool:
+    """Has the ViT no LayerNorm but those of its norm, stem and block, whose eps are their own?"""
+    norm, block = (
+        table.get(_at(tree, f"{kind}.name", ""))
+        for kind, table in (("norm", NORMS), ("block", BLOCKS))
+    )
+    if norm is None or block is None or _at(tree, "model.kind", "vit") != "vit":
+        return False
+    past = _at(tree, "model.cls") != "include" and not _norms_tokens_alone(tree)
+    beside = past or _at(tree, "model.qk_norm") or _at(tree, "model.pool") == "map"
+    dropped = _at(tree, "model.final_norm") == "drop" or _decodes_tokens(tree)
+    return not beside and (dropped or norm.everywhere or block.everywhere)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule({"optim.timescale": 10_000}, lambda tree: _at(tree, "optim.schedule") != "rsqrt"),
+    Rule({"optim.warmup_lr": 0.0}, _without_warmup),
+    Rule(
+        {"optim.min_lr": 0.0},
+        lambda tree: _at(tree, "optim.schedule") == "constant" and _without_cooldown(tree),
+    ),
+    Rule({"optim.decay": "by_lr"}, lambda tree: _at(tree, "optim.wd") == 0),
+    Rule({"augment.randaug_magnitude": 10.0}, lambda tree: not _at(tree, "augment.randaug")),
+    Rule({"augment.style": "tf"}, _keeps_style),
+    Rule({"eval.augment": False}, _is_still),
+    Rule(
+        {"model.cls": "include"},
+        lambda tree: _at(tree, "model.cls") == "exclude" and _norms_tokens_alone(tree),
+    ),
+    Rule({"model.dropout": 0.0, "model.drop_path": 0.0}, _takes_no_steps),
+    Rule({"model.final_norm": "keep", "model.rep": False}, _decodes_tokens),
+    Rule({"model.head_bias": 0.0}, _has_no_head),
+    Rule({"model.norm_eps": 1e-6}, _has_no_plain_norm),
+    Rule({"norm.eps": 1e-6}, _brings_its_norm),
+    Rule({"model.drop_path": 0.0}, _has_one_block),
+    Rule({"block.post": "residual"}, _has_no_post_norm),
+    Rule({"stem.cls": "patches"}, _has_no_class_token),
+)
