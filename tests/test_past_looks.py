@@ -271,6 +271,11 @@ def planned(
     return Plan("p", "p", (), *made, cells, rows[0], tuple(range(seeds)))
 
 
+def done(*runs: str) -> dict[str, dict]:
+    """Results of these runs, and of no other."""
+    return {run: {"status": "finished"} for run in runs}
+
+
 @functools.cache
 def tree() -> dict:
     return {key: value for key, value in to_tree(tiny.run()).items() if key != "seed"}
@@ -284,7 +289,7 @@ def test_a_look_is_what_the_ledger_gives_back():
     plan = planned(columns=("S", "Ti"))
     for one in (
         looks.look(plan),
-        looks.peek(plan, {"xS0", "bS0"}),
+        looks.peek(plan, done("xS0", "bS0")),
         looks.until_look(
             dataclasses.replace(plan, design=Looks((2, 3))), "S", 2, {"x": "helps"}, 7
         ),
@@ -317,13 +322,13 @@ def test_a_column_without_a_baseline_or_a_variant_has_no_gains():
 
 def test_a_peek_has_the_seeds_that_all_rows_have_and_the_runs_of_rows_that_were_seen():
     ended = {"b0", "b1", "x0", "x1", "x2", "y1"}
-    peek = looks.peek(planned(), ended)
+    peek = looks.peek(planned(), done(*ended))
     [read] = peek.columns.values()
     assert (read.n, peek.planned) == (1, (3,))
     assert [len(row.runs) for row in read.rows.values()] == [3, 3, 3]
-    [read] = looks.peek(planned(), {"b0", "x0"}).columns.values()
+    [read] = looks.peek(planned(), done("b0", "x0")).columns.values()
     assert (read.n, [len(row.runs) for row in read.rows.values()]) == (0, [3, 3, 0])
-    assert looks.peek(planned(), ended) == looks.peek(planned(), {*ended, "b2"})
+    assert looks.peek(planned(), done(*ended)) == looks.peek(planned(), done(*ended, "b2"))
 
 
 LOOK = looks.look(planned()).event()

@@ -200,7 +200,7 @@ def grown(plan, results, folder, record=seeding.nobody):
 def first_looks(plan, results):
     """The looks that are taken of these results."""
     courses = courses_of(plan, results, None, None, None)
-    return [*look_events(plan, courses, PastLooks((), look(plan)))]
+    return [*look_events(plan, courses, PastLooks((), look(plan)), {})]
 
 
 def counts(plan):

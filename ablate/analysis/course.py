@@ -13,7 +13,7 @@ from functools import partial
 
 from ablate.analysis import stats
 from ablate.analysis.across import noisy
-from ablate.analysis.captions import count
+from ablate.analysis.captions import count, names
 from ablate.analysis.effects import judge_changes
 from ablate.analysis.judging import sequential_of
 from ablate.analysis.scores import (
@@ -314,12 +314,12 @@ def _gains(y: stats.Floats, fit: stats.LookFit) -> list[stats.RowGain]:
 
 
 def look_events(
-    plan: Plan, courses: Mapping[str, ColumnCourse], past: PastLooks
+    plan: Plan, courses: Mapping[str, ColumnCourse], past: PastLooks, results: Results
 ) -> Iterator[InterimLook]:
     """Every look so far, the one at the fewest seeds first, as the ledger is to have it."""
     told = [(n, c.label, words) for c in courses.values() for n, words in c.told]
     for n, label, words in sorted(told, key=lambda one: one[0]):
-        yield looks.until_look(plan, label, n, words, past.contrasts(label))
+        yield looks.until_look(plan, label, n, words, past.contrasts(label), results)
 
 
 def told_by(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[str]:
@@ -368,13 +368,22 @@ def _line(seeds: int, column: str, rows: Mapping[str, str]) -> str:
     return f"look at {seeds} seeds{of}: {told}"
 
 
-def notes(plan: Plan, courses: Collection[ColumnCourse], below: bool) -> Iterator[str]:
+def notes(
+    plan: Plan, courses: Collection[ColumnCourse], below: bool, past: PastLooks | None = None
+) -> Iterator[str]:
     """Say of a table what its looks have left open, and of which seeds the blocks `below` its
-    columns are."""
+    columns are. `past`: the looks that were recorded."""
     noun = "row" if plan.changes is None else "change"
     for course in courses:
         at = f"{heading}: " if (heading := plan.heading(course.label)) else ""
-        if course.next is not None and not course.told:
+        taken = past.decided_at(course.label) if past is not None else []
+        if course.next is not None and not course.told and taken:
+            counts = names([*map(str, taken)])
+            yield (
+                f"{at}looks were taken at {counts} seeds, and a run that they counted has no "
+                f"result now."
+            )
+        elif course.next is not None and not course.told:
             yield f"{at}no look yet; the first is at {plan.design.at[0]} seeds."
         elif course.next is not None:
             yield (

@@ -42,7 +42,7 @@ def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
     results, options = _prepared(plan, store, results, options)
     known = store.read_looks()
     while True:
-        past = PastLooks(looks.read(known), looks.look(plan))
+        past = PastLooks(looks.read(known), looks.look(plan, results))
         table = tabulate(plan, results, past, words=True, **options)
         events = list(_events(plan, table, results, options, past))
         lacking = [event for event in events if event not in known]
@@ -58,7 +58,7 @@ def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
             return Reading(table, past.related(), str(why))
         again = store.read_looks() if lacking else known
         if len(again) <= len(known) + len(lacking):
-            return Reading(table, PastLooks(looks.read(again), past.now).related())
+            return Reading(table, PastLooks(looks.read(again), looks.look(plan, results)).related())
         known = again  # another process read some of these runs meanwhile, and was first
 
 
@@ -89,7 +89,7 @@ def _events(
     """What it is to read this table: looks, and a peek."""
     curves, probes, predictions = (readers[x] for x in ("curves", "probes", "predictions"))
     courses = courses_of(plan, results, curves, probes, predictions, past)
-    yield from (look.event() for look in look_events(plan, courses, past))
+    yield from (look.event() for look in look_events(plan, courses, past, results))
     if table.is_look and not courses:
         yield past.judged().event()
     if not table.complete or not table.is_look:
@@ -98,6 +98,6 @@ def _events(
 
 def _peek(plan: Plan, results: Results) -> Iterator[Look]:
     """What it is to see means of the plan, unless no variant has a result."""
-    peek = looks.peek(plan, {run for run, result in results.items() if result})
+    peek = looks.peek(plan, results)
     if any(row.runs for column in peek.columns.values() for row in column.variants):
         yield peek.event()

@@ -53,9 +53,11 @@ class Seeding:
         before = self._plan
         self._choose(results, metrics)
         while self._ended(results):
-            past = PastLooks(looks.read(self._store.read_looks()), looks.look(self._plan))
+            past = PastLooks(
+                looks.read(self._store.read_looks()), looks.look(self._plan, self._known)
+            )
             courses = self._courses(metrics, past)
-            seen = [*look_events(self._plan, courses, past)]
+            seen = [*look_events(self._plan, courses, past, self._known)]
             for look in seen:
                 self._record(look.event())
             self.standing = standing(self._plan, seen)

@@ -15,14 +15,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
 from ablate.shared import spec
 from ablate.shared.schema import fits, section
+from ablate.store.same_runs import Results, result_marks, with_first_ids
 
 LOOK = "look"  # of no run: its run is ""
 CODE = "code"  # of an analysis: the version of the user's function that is its metric
@@ -31,15 +32,18 @@ TUNE = "tune"  # of an analysis: a hash of the searches that choose settings
 SKIPPED = "skipped"  # of an analysis: runs that the user left out, whose seed others have
 EFFECTS = "changes"  # of an analysis: the changes of a crossed design, whose main effects are read
 SHOWN = 8  # values of a list in a note
+EMPTY: Results = {}
 
 
 @dataclass(frozen=True)
 class ReadRow:
     """`spec`: a hash of its configuration without the seed. `runs`: seed -> id of what was counted,
-    of a peek also of what was still to come; {} of a row of which nothing was read."""
+    of a peek also of what was still to come; {} of a row of which nothing was read. `marks`: seed
+    -> mark of its result, see `same_runs`."""
 
     spec: str
     runs: Mapping[int, str]
+    marks: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,14 +121,20 @@ def is_look(tree: Any) -> bool:
     return fits(tree, InterimLook) and all(column["rows"] for column in tree["columns"].values())
 
 
-def look(plan: Plan) -> InterimLook:
-    """What it is to read this plan's verdicts, all of its runs counted."""
-    return _look(plan, lambda cell: {s: cell.ids[s] for s in plan.planned(cell) if s in cell.ids})
+def look(plan: Plan, results: Results = EMPTY) -> InterimLook:
+    """What it is to read this plan's verdicts, all of its runs counted. `results`: by run; without
+    them a row is known by its ids alone."""
+
+    def runs(cell: Cell) -> dict[int, str]:
+        return {seed: cell.ids[seed] for seed in plan.planned(cell) if seed in cell.ids}
+
+    return _look(plan, runs, results)
 
 
-def peek(plan: Plan, ended: Collection[str]) -> InterimLook:
-    """What it is to see means of this plan while these runs of it have a result."""
-    now = look(plan)
+def peek(plan: Plan, results: Results) -> InterimLook:
+    """What it is to see means of this plan while its runs have these results."""
+    now = look(plan, results)
+    ended = {run for run, result in results.items() if result}
     columns = {}
     for label, column in now.columns.items():
         seen = {
@@ -140,10 +150,15 @@ def peek(plan: Plan, ended: Collection[str]) -> InterimLook:
 
 
 def until_look(
-    plan: Plan, at: str, seeds: int, decided: Mapping[str, str], contrasts: int
+    plan: Plan,
+    at: str,
+    seeds: int,
+    decided: Mapping[str, str],
+    contrasts: int,
+    results: Results = EMPTY,
 ) -> InterimLook:
     """A look that gave out seeds, at a column, and what it decided; other rows and columns were not
-    read."""
+    read. `results`: as of `look`."""
     read = {plan.baseline, *decided}
     if plan.changes is not None:  # each of which all cells tell of
         read |= {row.label for row in plan.rows}
@@ -152,7 +167,7 @@ def until_look(
         counted = cell.column == at and cell.row in read
         return {seed: cell.ids[seed] for seed in plan.seeds[: seeds * counted]}
 
-    now = _look(plan, runs)
+    now = _look(plan, runs, results)
     columns = {
         label: ReadColumn(seeds, contrasts, decided, column.rows)
         if label == at
@@ -162,7 +177,7 @@ def until_look(
     return replace(now, columns=columns)
 
 
-def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]]) -> InterimLook:
+def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]], results: Results) -> InterimLook:
     analysis = asdict(plan.analysis) | {"spread": plan.spread}
     del analysis["metric"]
     if plan.metric.own:
@@ -175,6 +190,11 @@ def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]]) -> InterimLook:
     if skipped := plan.unevenly_skipped:
         analysis[SKIPPED] = skipped
     specs = trained(plan)["rows"]
+
+    def _row(cell: Cell, spec: str) -> ReadRow:
+        counted = runs(cell)
+        return ReadRow(spec, counted, result_marks(plan, cell, counted, results))
+
     blocks: dict[str, list[Cell]] = {column.label: [] for column in plan.columns}
     for cell in sorted(plan.cells, key=lambda cell: cell.row != plan.baseline):
         blocks[cell.column].append(cell)
@@ -183,7 +203,7 @@ def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]]) -> InterimLook:
             len(plan.counted_seeds),
             len(cells) - 1,
             {},
-            {cell.row: ReadRow(specs[cell.row][label], runs(cell)) for cell in cells},
+            {cell.row: _row(cell, specs[cell.row][label]) for cell in cells},
         )
         for label, cells in blocks.items()
         if len(cells) > 1 and cells[0].row == plan.baseline
@@ -367,10 +387,13 @@ class SeedCounts:
 
 
 class PastLooks:
-    """The looks of a store, as far as they bear upon a table. `now`: what it is to read it."""
+    """The looks of a store, as far as they bear upon a table. `now`: what it is to read it. Runs
+    with the same results count as one, whatever their ids."""
 
     def __init__(self, looks: Sequence[InterimLook], now: InterimLook) -> None:
-        self.now = now
+        self._plain, self._given = now, looks
+        looks, self.now = with_first_ids(looks, now)
+        self._look_of = {id(known): look for known, look in zip(looks, self._given, strict=True)}
         self._read = [ReadAt(look, column) for look in looks for column in look.columns.values()]
         self._by_run: dict[str, list[int]] = {}  # the first read first
         for index, read in enumerate(self._read):
@@ -438,6 +461,14 @@ class PastLooks:
         ]
         return max(counts, default=0)
 
+    def decided_at(self, column: str) -> list[int]:
+        """The numbers of seeds at which looks of this very sweep decided on rows of the column."""
+        return sorted(
+            read.column.n
+            for read in self._family(column)
+            if read.column.decided and read.look.is_of(self.now)
+        )
+
     def first(self) -> InterimLook | None:
         """The first look, of any metric, that counted a run of a variant of the table."""
         runs = (run for c in self.now.columns.values() for run in _runs(c.variants))
@@ -448,18 +479,17 @@ class PastLooks:
         """What it is to read the table, with the contrasts that its intervals count."""
         columns = {
             label: replace(column, contrasts=self.contrasts(label))
-            for label, column in self.now.columns.items()
+            for label, column in self._plain.columns.items()
         }
-        return replace(self.now, columns=columns)
+        return replace(self._plain, columns=columns)
 
     def related(self) -> list[InterimLook]:
         """All looks that share a run with the table, or with a look that does: whoever has these
         makes the same table."""
         runs = [run for c in self.now.columns.values() for run in _runs(c.rows.values())]
         found = self._transitively(runs, any_metric=True)
-        return list(
-            {id(self._read[index].look): self._read[index].look for index in found}.values()
-        )
+        known = {id(self._read[index].look): self._read[index].look for index in found}
+        return [self._look_of[look] for look in known]
 
     def ours(self, column: str) -> set[str]:
         """What the table tells over the baseline of a column."""

@@ -1,0 +1,164 @@
+"""Tells that two runs are the same by what came of them, whatever their ids.
+
+An id hashes what was trained: the name of an imported sheet, the code of a program. So the same
+numbers have another id under another name, or once a comment of the program was edited and it was
+trained again to the same bits. Whoever has read them has read them: a look keeps, beside the ids, a
+mark of each result, and looks are compared once every row that has the results of an earlier one
+has its ids, too.
+
+A mark is "WEAK/STRONG": hashes of (seed, value), and of (test set, seed, value, predictions).
+Predictions tell runs apart surely, and so one equal mark suffices. Values are rounded, and two of
+one seed are equal by chance, so without predictions two seeds must agree. A row that differs in
+any seed that both have is another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from ablate.planning.cell import Cell
+from ablate.planning.plan import Plan
+from ablate.shared.own import is_own
+from ablate.shared.spec import datasets_of
+
+if TYPE_CHECKING:  # which has marks
+    from ablate.store.looks import InterimLook, ReadColumn, ReadRow
+
+Results = Mapping[str, Mapping[str, Any] | None]  # what result.json says, by run
+DIGITS = 9  # of a value: shares and percents of one number agree in these
+FEWEST_WEAK = 2  # seeds whose values agree by chance in no two rows of a store
+
+
+def result_marks(
+    plan: Plan, cell: Cell, runs: Mapping[int, str], results: Results
+) -> dict[int, str]:
+    """The mark of each run of a cell that has a result, by seed."""
+    marks = {seed: _mark(plan, cell, seed, results.get(run) or {}) for seed, run in runs.items()}
+    return {seed: mark for seed, mark in marks.items() if mark}
+
+
+def _mark(plan: Plan, cell: Cell, seed: int, result: Mapping[str, Any]) -> str:
+    """ "" of a run that says nothing of the metric, such as one that diverged."""
+    metric, test = plan.metric, result.get("test") or {}
+    own = is_own(cell.spec)
+    value = None
+    # The loss of a set that is read again in a bundle may differ in its last digits.
+    if (own or metric.is_share) and metric.key in test and not metric.own:
+        value = f"{metric.scale * test[metric.key]:.{DIGITS}g}"
+    weak = "" if value is None else _hash(seed, value)
+    strong = ""
+    if sha256 := result.get("predictions_sha256"):
+        sets = [data["fingerprint"] for data in datasets_of(cell.spec)[:1]]
+        strong = _hash(sets, seed, value if own else None, sha256)
+    return f"{weak}/{strong}" if weak or strong else ""
+
+
+def _hash(*parts: Any) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _agree(one: str, other: str) -> tuple[bool, bool]:
+    """Of two marks: (are they equal, by predictions), in what both have; neither where they have
+    nothing in common."""
+    (weak, strong), (weak_there, strong_there) = one.split("/"), other.split("/")
+    if strong and strong_there:
+        return strong == strong_there, True
+    return bool(weak) and weak == weak_there, False
+
+
+@dataclass(eq=False)  # two rows may have no runs yet
+class _KnownRow:
+    """A row as it was read first: its spec; by seed the ids and marks of its runs."""
+
+    spec: str
+    runs: dict[int, str] = field(default_factory=dict)
+    marks: dict[int, str] = field(default_factory=dict)
+
+    def is_row_of(self, marks: Mapping[int, str]) -> bool:
+        """Have the runs of these marks, where both have a seed, the same results?"""
+        shared = self.marks.keys() & marks.keys()
+        agreed = [_agree(self.marks[seed], marks[seed]) for seed in shared]
+        surely = any(by_predictions for _, by_predictions in agreed)
+        return all(equal for equal, _ in agreed) and (surely or len(agreed) >= FEWEST_WEAK)
+
+
+class SameRuns:
+    """The rows that looks have read, the first look first, and how later ones name them."""
+
+    def __init__(self) -> None:
+        self._by_spec: dict[str, _KnownRow] = {}
+        self._by_mark: dict[str, list[_KnownRow]] = {}  # by one half of a mark
+        self._ids: dict[str, str] = {}  # of a run -> that of the first with its result
+
+    def renamed(self, look: InterimLook) -> InterimLook:
+        """The look, each of its rows that has the results of an earlier one under the spec and the
+        ids of that. Rows of one look stay apart."""
+        columns = {label: self._column(column) for label, column in look.columns.items()}
+        same = all(columns[label] is column for label, column in look.columns.items())
+        return look if same else replace(look, columns=columns)
+
+    def _column(self, column: ReadColumn) -> ReadColumn:
+        rows: dict[str, ReadRow] = {}
+        taken = [row for read in column.rows.values() if (row := self._by_spec.get(read.spec))]
+        baseline = column.baseline.marks
+        for label, read in column.rows.items():
+            # A change that did nothing has the baseline's results: they say nothing of who it is.
+            is_copy = (
+                bool(read.marks)
+                and read is not column.baseline
+                and read.marks
+                == {seed: mark for seed, mark in baseline.items() if seed in read.marks}
+            )
+            known = self._by_spec.get(read.spec)
+            if known is None and not is_copy:
+                known = next((row for row in self._like(read.marks) if row not in taken), None)
+            if known is None:
+                known = _KnownRow(read.spec)
+            taken.append(known)
+            self._by_spec[read.spec] = known
+            rows[label] = self._row(read, known, {} if is_copy else read.marks)
+        if all(rows[label] is read for label, read in column.rows.items()):
+            return column
+        return replace(column, rows=rows)
+
+    def _like(self, marks: Mapping[int, str]) -> Iterator[_KnownRow]:
+        """The known rows with these results, the first read first."""
+        seen: list[_KnownRow] = []
+        for mark in marks.values():
+            for half in mark.split("/"):
+                for row in self._by_mark.get(half, ()) if half else ():
+                    if row not in seen:
+                        seen.append(row)
+                        if row.is_row_of(marks):
+                            yield row
+
+    def _row(self, read: ReadRow, known: _KnownRow, marks: Mapping[int, str]) -> ReadRow:
+        """The row under the spec and the ids of the known one, which learns of its other runs."""
+        runs = {}
+        for seed, run in read.runs.items():
+            if run not in self._ids:
+                both = seed in marks and seed in known.marks
+                same = both and _agree(known.marks[seed], marks[seed])[0]
+                self._ids[run] = known.runs.get(seed, run) if same else run
+            runs[seed] = self._ids[run]
+            known.runs.setdefault(seed, runs[seed])
+        for seed, mark in marks.items():
+            if seed not in known.marks:
+                known.marks[seed] = mark
+                for half in filter(None, mark.split("/")):
+                    self._by_mark.setdefault(half, []).append(known)
+        if known.spec == read.spec and runs == read.runs:
+            return read
+        return replace(read, spec=known.spec, runs=runs)
+
+
+def with_first_ids(
+    looks: Sequence[InterimLook], now: InterimLook
+) -> tuple[list[InterimLook], InterimLook]:
+    """The looks, the first read first, and that of now: runs with the same results under one id."""
+    same = SameRuns()
+    return [same.renamed(look) for look in looks], same.renamed(now)
