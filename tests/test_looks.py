@@ -193,7 +193,9 @@ def test_a_look_that_another_process_records_first_is_told(store):
             super().add_look(look)
 
     read = reading.read(plan, Raced(store.root), results)
-    assert "were also read at n = 2 (sweep fixture)" in " ".join(read.table.texts(*WARNINGS))
+    assert "Intervals of these runs were also read at n = 2 (sweep fixture)" in " ".join(
+        read.table.texts(*WARNINGS)
+    )
     assert [look.n for look in read.looks] == [2, 3]
 
 

@@ -15,6 +15,7 @@ import time
 import pytest
 import tiny
 
+from ablate.analysis.captions import _changed
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.design import Looks
 from ablate.planning.plan import Plan
@@ -52,6 +53,13 @@ def contrasts(now: InterimLook, *before: InterimLook) -> int:
 
 def every(now: InterimLook, *before: InterimLook) -> tuple[int, ...]:
     return PastLooks(before, now).counts("").every
+
+
+def test_a_note_names_what_the_first_look_showed():
+    """Two seeds have intervals and no verdicts."""
+    for n, what in ((2, "intervals"), (3, "verdicts")):
+        (note,) = _changed(PastLooks([reading("bxy", n)], reading("bx", 3)))
+        assert f"Changed since {what} were first read, at n = {n}" in note
 
 
 # --- How many contrasts -------------------------------------------------------------------------
