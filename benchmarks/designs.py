@@ -1,5 +1,5 @@
 """Four changes by two designs of as many runs: python benchmarks/designs.py [FOLDER]
-Does a design detect what `plan` says?           python benchmarks/designs.py --power [TABLES]
+Does a design detect what `plan` says?           python benchmarks/designs.py power [TABLES]
 
 The first trains a factorial (16 cells x 3 seeds) and one change at a time (5 cells x 10 seeds: two
 runs more) on mnist5k, about four minutes on two cores, and prints what each tells of each change:
@@ -60,7 +60,7 @@ def show_power(tables: int) -> None:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["--power"]:
+    if sys.argv[1:2] == ["power"]:
         show_power(int(sys.argv[2]) if len(sys.argv) > 2 else 1_000)
         return
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp())

@@ -288,7 +288,7 @@ def test_the_smallest_gain_has_the_power_that_it_says(contrasts, df):
 @pytest.mark.parametrize("changes", [3, 4])
 @pytest.mark.parametrize("case", DESIGNS)
 def test_a_design_detects_about_what_plan_says(case, changes, n):
-    """The table of docs/statistics.md, by `python benchmarks/designs.py --power`."""
+    """The table of docs/statistics.md, by `python benchmarks/designs.py power`."""
     found = forecast_power(case, changes, n, tables=1_000)
     print(f"{case}, 2^{changes}, n = {n}: {found}")
     assert 0.65 <= found.power <= 0.95

@@ -62,7 +62,7 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
         f"{name}: mean over {over} [{level(analysis.alpha)} Student t]; {of.over(plan.baseline)} "
         f"in {of.points}{less}{how * judged}. Intervals are over {intervals}; {tested}."
     ]
-    if judged and any(column.judged_by != "paired" for column in columns):
+    if judged and any(c.spreads and c.judged_by != "paired" for c in columns):
         lines.append(
             "The interval of a mean is of its row's own results alone; that of a gain is of the "
             "spread that is stated below: one may be much wider than the other suggests."
