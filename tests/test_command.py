@@ -23,7 +23,7 @@ from yaml import safe_load
 from ablate.planning import expand
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir
-from ablate.training.own import processes
+from ablate.training.own import outcome, processes
 
 INLINE = "launcher=inline"
 
@@ -362,13 +362,36 @@ def test_code_or_data_that_changed_after_the_plan_is_not_run(toy, shell):
             "diverged",
             "diverged",
         ),
-        ("os.abort()", "failed", "the command ended by SIGABRT"),
+        ('give(\'{"loss": 1, "n": 3.7}\')', "failed", "json: n: expected a whole number of ex"),
+        (
+            'give(\'{"loss": 1, "n": 1e30}\')',
+            "failed",
+            "result.json: n: expected a whole number of",
+        ),
+        ("give(' ' * (17 << 20))", "failed", "result.json: is larger than 16,777,216 bytes"),
+        ("give('[' * 100_000)", "failed", "result.json: is no JSON"),
+        ("os.mkfifo(f'{sys.argv[1]}/result.json')", "failed", "result.json: is no regular file"),
+        ("link('result.json')", "failed", "trainer.result.file: result.json: is no regular file"),
+        ("link('log.csv'); sleep(60)", "failed", "curves.file: log.csv: is no regular file"),
+        ("os.mkfifo(f'{sys.argv[1]}/log.csv'); sleep(60)", "failed", "log.csv: is no regular file"),
+        (
+            "give('step,loss\\n1,' + '9' * (2 << 20), 'log.csv'); sleep(60)",
+            *("failed", "curves.file: log.csv: a line has more than 1,048,576 bytes"),
+        ),
+        ("os.kill(os.getpid(), 37)", "failed", "the command ended by signal number 37: it printed"),
+        (
+            "print('KeyError: 1'); sys.exit('Set the environment variable HYDRA_FULL_ERROR=1 for')",
+            *("failed", "exit code 1: KeyError: 1"),
+        ),
+        ("os.abort()", "failed", "the command ended by signal SIGABRT"),
     ],
 )
 def test_a_run_without_a_whole_result(toy, shell, text, status, line):
     (toy / "train.py").write_text(
         "import os, sys\nfrom time import sleep\ndef give(text, name='result.json'):\n"
-        f"    with open(f'{{sys.argv[1]}}/{{name}}', 'w') as file: file.write(text)\n{text}"
+        "    with open(f'{sys.argv[1]}/{name}', 'w') as file: file.write(text)\n"
+        "def link(name): os.symlink('/dev/zero', f'{sys.argv[1]}/{name}')\n"
+        f"{text}"
     )
     declare(toy, "keys", command="python train.py {folder}")
     began = time.monotonic()
@@ -376,6 +399,43 @@ def test_a_run_without_a_whole_result(toy, shell, text, status, line):
     assert time.monotonic() - began < 50  # it waits for nothing
     assert status in shell("status").out
     assert line in done.out + done.err
+
+
+def test_curves_are_read_in_parts_whatever_their_size(toy, shell):
+    """Cells that are longer than Python's csv takes by default, and many lines at once."""
+    (toy / "train.py").write_text(
+        "import json, sys\n"
+        "rows = ['step,loss,note'] + [f'{n},0.5,x' for n in range(1, 20_001)]\n"
+        "rows += ['20001,0.25,' + 'x' * 500_000, '20002,0.125,x']\n"
+        "open(f'{sys.argv[1]}/log.csv', 'w').write('\\n'.join(rows))\n"
+        "json.dump({'loss': 0.5}, open(f'{sys.argv[1]}/result.json', 'w'))"
+    )
+    declare(toy, "keys", command=["python", "train.py", "{folder}"])
+    shell("sweep", "one", INLINE, "seeds=1")
+    [log] = toy.glob("runs/runs/*/metrics.jsonl")
+    lines = [(line["step"], line["val_loss"]) for line in curve(log) if "val_loss" in line]
+    assert [step for step, _ in lines] == [*range(1, 20_003)]
+    assert lines[-2:] == [(20_001, 0.25), (20_002, 0.125)]
+
+
+TRACEBACK = ["Traceback (most recent call last):", "  File 'a.py'", "    f()"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        ([*TRACEBACK, "a.b.KeyError: 'x'", "bye"], "a.b.KeyError: 'x'"),
+        ([*TRACEBACK, "lib.Diverged: at 3", "wandb: synced"], "lib.Diverged: at 3"),
+        ([*TRACEBACK, "AssertionError"], "AssertionError"),
+        (["INFO: it began", "Epoch: 3", "Segmentation fault"], "Segmentation fault"),
+        (["  ValueError: in a note", "fatal"], "fatal"),
+        (["a", "hint: try b"], "a"),
+        (["hint: try b"], "hint: try b"),
+        ([], "it printed nothing"),
+    ],
+)
+def test_the_cause_of_a_failure_is_its_exception_else_its_last_line(lines, cause):
+    assert outcome.cause(lines) == cause
 
 
 def test_an_edit_while_it_runs_is_told(toy, shell):
@@ -677,6 +737,20 @@ def test_a_hydra_application_runs_as_it_is(app, shell):
     tree = json.loads((app / "runs" / "sweeps" / "two.json").read_text())
     assert '"model.widths": [8, 8]' in json.dumps(tree)
     assert "dpn" in shell("plan", "stem=none,dpn", "recipe=quick").out  # ours are composed as ever
+
+
+def test_unlike_failures_of_an_application_are_told_apart_and_end_no_sweep(app, shell):
+    """Hydra ends each with the same hint. Three that fail alike would end the sweep."""
+    raises = {8: "KeyError('no layer')", 9: "ValueError('odd')", 5: "RuntimeError('other')"}
+    lines = [f"    if cfg.steps == {steps}: raise {error}\n" for steps, error in raises.items()]
+    (app / "app.py").write_text(APP.replace("    folder =", "".join(lines) + "    folder =", 1))
+    words = ("trainer=app", "trainer.needs=1", "trainer.steps=8,9,5,3", "seeds=1")
+    done = shell("sweep", *words, INLINE, code=1)
+    assert "all alike" not in done.out + done.err
+    said = shell("status").out
+    for error in ("KeyError: 'no layer'", "ValueError: odd", "RuntimeError: other"):
+        assert f"exit code 1: {error}" in said
+    assert [each["test"]["loss"] for each in results(app).values()] == [pytest.approx(0.3)]
 
 
 @pytest.mark.parametrize(

@@ -411,11 +411,11 @@ WRONG = {
     "hidden": ("run.log(2, val_score=0.99)", "failed",
                AT + "run.log: val_score: is the name that values of sc"),
     "nobody": ("run.result(score=0.5, n=0)", "failed",
-               AT + "run.result: n: must be 1 example or more, got 0"),
+               AT + "run.result: n: expected a whole number of examples, got 0"),
     "taken": ("os._exit(75)", "failed", ": exit code 75"),  # as who finds its folder taken
     "gone": ("os._exit(79)", "failed", ": exit code 79"),
     "stops": ("return os.kill(os.getpid(), 15)", "failed",
-              ": its worker stopped, which nobody had asked it to"),
+              ": its worker got SIGTERM, which ablate had not sent"),
     "random": ("run.log(3, score=1.0), run.log(2, score=1.0)", "failed",
                AT + "run.log: step 2 after step 3"),
     "silent": ("return run.result(score=1.0)", "finished", ", which logged no validation"),

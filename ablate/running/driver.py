@@ -44,7 +44,7 @@ from ablate.shared.rundir import (
     STOPPED,
     RunDir,
 )
-from ablate.shared.system import ENDING, noted
+from ablate.shared.system import ENDING, noted, signal_words
 from ablate.store import attempts
 from ablate.store.events import HELD, RunState
 from ablate.store.folder import Liveness
@@ -52,7 +52,10 @@ from ablate.store.ledger import Ledger, result_detail
 from ablate.store.progress import Driver, SweepProgress, Worker, blocked, with_blocked
 from ablate.store.store import Store
 
-UNASKED = "its worker stopped, which nobody had asked it to"
+UNASKED = (
+    "its worker got SIGTERM, which ablate had not sent: `kill`, the machine, or a program that "
+    "signals its own process group (killpg, `kill 0`)"
+)
 DIED = "died"  # what a worker's word comes to that counts as an attempt
 END_S = 10.0  # for killed workers to end
 
@@ -470,7 +473,7 @@ def exit_words(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     memory = ", which the kernel sends where memory runs out" if -code == signal.SIGKILL else ""
-    return f"signal {signal.Signals(-code).name}{memory}"
+    return f"{signal_words(-code)}{memory}"
 
 
 def result_line(run: PlannedRun, result: Mapping[str, Any], metric: Metric) -> str:

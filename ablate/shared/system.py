@@ -53,6 +53,14 @@ def ask_git(*words: str, cwd: str | os.PathLike[str] | None = None) -> bytes | N
     return done.stdout if done.returncode == 0 else None
 
 
+def signal_words(number: int) -> str:
+    """Name a signal: "signal SIGTERM", or "signal number 37" where it has no name."""
+    try:
+        return f"signal {signal.Signals(number).name}"
+    except ValueError:
+        return f"signal number {number}"
+
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ablate.shared.system import signal_words
 from ablate.training.attempt import RankLost
 
 LONGEST = timedelta(days=30)  # who waits for a rank that lives waits for its host to kill it
@@ -225,7 +226,7 @@ class Children:
         if words:
             said = Loss(*json.loads(words))
             return said._replace(line=f"rank {rank} of {self._world}: {said.line}")
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        how = f"{signal_words(-code)}" if code < 0 else f"exit code {code}"
         return self._named(rank, f"died ({how})")
 
     def _named(self, rank: int, how: str) -> Loss:

@@ -7,11 +7,9 @@ moved aside before, and no process of an earlier attempt lives on (see `processe
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 import math
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -22,21 +20,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-import numpy as np
-
-from ablate.shared.errors import UserError, cut
+from ablate.shared.errors import UserError
 from ablate.shared.files import read_file
 from ablate.shared.own import OwnRun, hashed
 from ablate.shared.program import FOLDER, SEED, Program, filled, of_tree, resume_words
 from ablate.shared.rundir import RunDir
 from ablate.shared.source import imported
+from ablate.shared.system import signal_words
 from ablate.shared.trainer import data_hashes
 from ablate.training.attempt import WARNING, Attempt, TrainingStopped
+from ablate.training.own.curves import Curves
 from ablate.training.own.handle import Handle
+from ablate.training.own.outcome import fail, read_output, read_predictions, read_result
 from ablate.training.own.processes import TAG, Processes, machine
 
 POLL_S, LOOK_S, NOTE_S = 0.05, 1.0, 10.0  # between questions: has it ended, what is new, notes
-TAIL = 64 << 20  # bytes of the output that are searched for a result
 KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # all others are its faults
 
 
@@ -91,22 +89,22 @@ class Command:
         _set_aside(program, folder, len(self.attempt.before))
         self.rundir.say(f"$ {shlex.join(words)}")
         begin = self.rundir.log.stat().st_size
-        curves = _Curves(program, folder, self.handle)
+        curves = Curves(program, folder, self.handle)
         code = self._watch(words, program, curves)
         if self.stopping():
             self._interrupt(program, folder)
-        output = _output(self.rundir.log, begin)
+        output = read_output(self.rundir.log, begin)
         if -code in KILLS and self.options.get("forked"):
             self._die(-code)
         if code:
-            _fail(code, output)
-        curves.read(ended=True)
+            fail(code, output)
+        curves.read_rest()
         if (files := files_now(self.run)) != self.run.code["files"]:
             self.rundir.say("warning: its code was edited while it ran, and may have been loaded")
             content = json.dumps(files, sort_keys=True).encode()
             self.attempt.note(plugins={"trainer": hashed(content)})
-        result = _result(program, folder, output, self.run)
-        self.handle.result(**result, predictions=_predictions(program, folder))
+        source, result = read_result(program, folder, output, self.run)
+        self.handle.give(source, result, read_predictions(program, folder))
 
     def _interrupt(self, program: Program, folder: Path) -> NoReturn:
         """Set aside what the program left as its result, whatever its exit code: it was asked to
@@ -135,7 +133,7 @@ class Command:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def _watch(self, words: list[str], program: Program, curves: _Curves) -> int:
+    def _watch(self, words: list[str], program: Program, curves: Curves) -> int:
         """Run the program; return its exit code once none of its processes lives. Asked to stop,
         send it SIGTERM, and end it by SIGKILL where that does not."""
         began = time.monotonic()
@@ -154,8 +152,8 @@ class Command:
                     self.rundir.say(f"killed: SIGTERM did not end it within {program.grace_s:g} s")
                     return -signal.SIGKILL
                 if now >= look_at:
-                    look_at = now + LOOK_S
-                    curves.read()
+                    more = curves.read()
+                    look_at = now if more else now + LOOK_S
                     size = float(self.rundir.log.stat().st_size)
                     if now >= note_at:
                         note_at = now + NOTE_S
@@ -191,7 +189,7 @@ class Command:
 
     def _die(self, number: int) -> NoReturn:
         """End this worker as its program was ended, so that whoever drives hears of a kill."""
-        self.rundir.say(f"the program was killed by {signal.Signals(number).name}")
+        self.rundir.say(f"the program was killed by {signal_words(number)}")
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("alive after SIGKILL")
 
@@ -279,138 +277,3 @@ def interpreter(word: str, run: OwnRun) -> dict[str, Any]:
         return {"path": path, **json.loads(answer.stdout)}
     except (OSError, subprocess.SubprocessError, ValueError):
         return {"path": path}
-
-
-# --- Curves -------------------------------------------------------------------------------------
-
-
-class _Curves:
-    """Reads the program's table of curves as it grows, from its beginning each time it shrank."""
-
-    def __init__(self, program: Program, folder: Path, handle: Handle) -> None:
-        self._curves = program.curves
-        self._file = None if program.curves is None else folder / program.curves.file
-        self._handle = handle
-        self._at = 0  # bytes that were read
-        self._names: list[str] = []  # of a csv's columns
-
-    def read(self, ended: bool = False) -> None:
-        """Log the lines that are new; a line is whole when it ends, or with the program."""
-        if self._file is None or not self._file.exists():
-            return
-        with open(self._file, "rb") as file:
-            if file.seek(0, os.SEEK_END) < self._at:
-                self._at = 0
-            file.seek(self._at)
-            new = file.read()
-        if not ended:
-            new = new[: new.rfind(b"\n") + 1]
-        self._at += len(new)
-        for row in self._rows(new.decode(errors="replace")):
-            self._log(row)
-
-    def _rows(self, text: str) -> Iterator[Mapping[str, Any]]:
-        assert self._file is not None
-        if self._file.suffix in (".jsonl", ".json", ".ndjson"):
-            for line in filter(str.strip, text.splitlines()):
-                try:
-                    row = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(row, dict):
-                    yield row
-            return
-        for cells in csv.reader(text.splitlines()):
-            if self._curves is not None and self._curves.step in cells:
-                self._names = cells  # once more, where a program that began again appends
-            elif self._names:
-                yield dict(zip(self._names, cells, strict=False))
-
-    def _log(self, row: Mapping[str, Any]) -> None:
-        assert self._curves is not None
-        values = {key: number for key, cell in row.items() if (number := _number(cell)) is not None}
-        step = values.pop(self._curves.step, None)
-        if step is None or not math.isfinite(step) or step < 0 or not values:
-            return
-        values = {
-            key: value
-            for key, value in values.items()
-            if key.isidentifier() and (math.isfinite(value) or self._handle.judges(key))
-        }
-        if step <= self._handle.step:
-            self._handle.rewind(int(step) - 1)  # it began again, or goes on from before
-        self._handle.log(int(step), **values)
-
-
-def _number(cell: Any) -> float | None:
-    if isinstance(cell, bool) or not isinstance(cell, int | float | str):
-        return None
-    try:
-        return float(cell)
-    except ValueError:
-        return None
-
-
-# --- The result ---------------------------------------------------------------------------------
-
-
-def _output(log: Path, begin: int) -> str:
-    """What this attempt printed, the last of a long one."""
-    with open(log, "rb") as file:
-        file.seek(max(begin, file.seek(0, os.SEEK_END) - TAIL))
-        return file.read().decode(errors="replace").replace("\r", "\n")
-
-
-def _fail(code: int, output: str) -> NoReturn:
-    """Raises the error of a program that ended with an exit code or by a signal, with the last line
-    that it printed."""
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    last = cut(lines[-1]) if lines else "it printed nothing"
-    end = f"with exit code {code}" if code > 0 else f"by {signal.Signals(-code).name}"
-    text = f"the command ended {end}: {last}"
-    if re.search(
-        r"\bOutOfMemoryError\b|\bMemoryError\b|CUDA out of memory", "\n".join(lines[-20:])
-    ):
-        raise MemoryError(text)
-    raise RuntimeError(text)
-
-
-def _result(program: Program, folder: Path, output: str, run: OwnRun) -> dict[str, float]:
-    keys = [metric["key"] for metric in run.metrics]
-    if (pattern := program.result.get("lines")) is not None:
-        matches = [*re.finditer(pattern, output, re.MULTILINE)]
-        if not matches:
-            raise UserError(f"trainer.result.lines: nothing that it printed matches {pattern!r}")
-        values: Mapping[str, Any] = matches[-1].groupdict()
-        place = "trainer.result.lines"
-    else:
-        name = program.result["file"]
-        place = f"trainer.result.file: {name}"
-        try:
-            values = json.loads(read_file(folder / name))
-        except FileNotFoundError:
-            raise UserError(
-                f"{place}: missing, though the command ended with exit code 0"
-            ) from None
-        except ValueError as error:
-            raise UserError(f"{place}: is no JSON ({error})") from error
-        if not isinstance(values, dict):
-            raise UserError(f"{place}: expected an object of metrics, got {cut(repr(values))}")
-    if lacking := [key for key in keys if key not in values]:
-        has = ", ".join(map(str, values)) or "nothing"
-        raise UserError(f"{place}: lacks {lacking[0]}, which the yaml declares; it has {has}")
-    numbers = {key: _number(values[key]) for key in (*keys, "n") if key in values}
-    for key, number in numbers.items():
-        if number is None:
-            raise UserError(f"{place}: {key}: expected a number, got {cut(repr(values[key]))}")
-    return {key: number for key, number in numbers.items() if number is not None}
-
-
-def _predictions(program: Program, folder: Path) -> np.ndarray | None:
-    if program.predictions is None:
-        return None
-    try:
-        array: np.ndarray = np.load(folder / program.predictions, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"trainer.predictions: {program.predictions}: {error}") from error
-    return array

@@ -159,6 +159,7 @@ def _walk(tree: Any, place: str, arrays: Any, parts: dict[str, Any]) -> None:
 BEAT_S = 0.5  # between signs of life
 CHECKPOINT_SHARE = 0.02  # of the time, at most
 TEST = "test_"
+MOST_EXAMPLES = 1 << 53  # of a test set: whole numbers up to there are exact in JSON
 
 
 class Ended(BaseException):
@@ -355,17 +356,22 @@ class Handle:
         A value that is not finite ends the run as diverged. Raises UserError for a metric that is
         not declared, or is missing, and as `log` does.
         """
+        self.give("run.result", test, predictions)
+
+    def give(self, place: str, test: Mapping[str, Any], predictions: Any) -> None:
+        """Take the result, as `result` does; `place`: what messages call it."""
         self._go_on()
         if self._final is not None:
-            raise UserError("run.result: was called before; a run has one result")
+            raise UserError(f"{place}: was called before; a run has one result")
         for name in test:
             if name not in (*self._declared, "n"):
-                raise unknown(f"run.result: {name}", name, self._declared, "a declared metric,")
+                raise unknown(f"{place}: {name}", name, self._declared, "a declared metric,")
         if lacking := [key for key in self._declared if key not in test]:
-            raise UserError(f"run.result: lacks {', '.join(lacking)}, which its yaml declares")
-        numbers = {k: self._number_of(k, v, "run.result", self._step) for k, v in test.items()}
-        if numbers.get("n", 1) < 1:
-            raise UserError(f"run.result: n: must be 1 example or more, got {test['n']}")
+            raise UserError(f"{place}: lacks {', '.join(lacking)}, which its yaml declares")
+        numbers = {k: self._number_of(k, v, place, self._step) for k, v in test.items()}
+        count = numbers.get("n", 1)
+        if count != int(count) or not 1 <= count <= MOST_EXAMPLES:
+            raise UserError(f"{place}: n: expected a whole number of examples, got {test['n']:g}")
         kept = None if predictions is None else _array(predictions)
         self._final = numbers, kept
 

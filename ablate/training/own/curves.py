@@ -1,0 +1,117 @@
+"""Reads the table of curves that a program writes while it trains: a csv, or JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ablate.shared.errors import UserError
+from ablate.shared.files import NotRegular, open_file
+from ablate.shared.program import Program
+from ablate.training.own.handle import Handle
+
+PART = 1 << 16  # bytes that are read and logged before the program is looked at again
+LONGEST = 1 << 20  # bytes of a line
+
+
+class Curves:
+    """The table of one attempt: its new lines are logged as it grows, all of them once it shrank,
+    as then the program writes them again."""
+
+    def __init__(self, program: Program, folder: Path, handle: Handle) -> None:
+        self._curves = program.curves
+        self._file = None if program.curves is None else folder / program.curves.file
+        self._handle = handle
+        self._at = 0  # bytes that were read
+        self._names: list[str] = []  # of a csv's columns
+
+    def read(self) -> bool:
+        """Log some of the lines that are new and whole; return whether there are more. Raises
+        UserError for what is no regular file, and for a line that is too long."""
+        lines, more = self._new_lines()
+        self._log_all(lines)
+        return more
+
+    def read_rest(self) -> None:
+        """Log all that is left, once the program has ended, and with it its last line. Raises as
+        `read`."""
+        while self.read():
+            pass
+        lines, _ = self._new_lines(ended=True)
+        self._log_all(lines)
+
+    def _new_lines(self, ended: bool = False) -> tuple[str, bool]:
+        if self._file is None or not self._file.exists():
+            return "", False
+        assert self._curves is not None
+        place = f"trainer.curves.file: {self._curves.file}"
+        try:
+            with open_file(self._file) as file:
+                size = file.seek(0, os.SEEK_END)
+                if size < self._at:
+                    self._at = 0
+                file.seek(self._at)
+                new = file.read(PART)
+                if b"\n" not in new and len(new) == PART:
+                    new += file.read(LONGEST - PART)
+        except NotRegular:
+            raise UserError(f"{place}: is no regular file; have the program write one") from None
+        whole = new.rfind(b"\n") + 1
+        if not whole and len(new) == LONGEST:
+            raise UserError(f"{place}: a line has more than {LONGEST:,} bytes; write shorter ones")
+        if not ended:
+            new = new[:whole]
+        self._at += len(new)
+        return new.decode(errors="replace"), bool(new) and self._at < size
+
+    def _log_all(self, lines: str) -> None:
+        for row in self._rows(lines):
+            self._log(row)
+
+    def _rows(self, text: str) -> Iterator[Mapping[str, Any]]:
+        assert self._file is not None or not text
+        if self._file is not None and self._file.suffix in (".jsonl", ".json", ".ndjson"):
+            for line in filter(str.strip, text.splitlines()):
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(row, dict):
+                    yield row
+            return
+        csv.field_size_limit(LONGEST)  # a line is bounded already
+        for cells in csv.reader(text.splitlines()):
+            if self._curves is not None and self._curves.step in cells:
+                self._names = cells  # once more, where a program that began again appends
+            elif self._names:
+                yield dict(zip(self._names, cells, strict=False))
+
+    def _log(self, row: Mapping[str, Any]) -> None:
+        assert self._curves is not None
+        values = {key: value for key, cell in row.items() if (value := to_number(cell)) is not None}
+        step = values.pop(self._curves.step, None)
+        if step is None or not math.isfinite(step) or step < 0 or not values:
+            return
+        values = {
+            key: value
+            for key, value in values.items()
+            if key.isidentifier() and (math.isfinite(value) or self._handle.judges(key))
+        }
+        if step <= self._handle.step:
+            self._handle.rewind(int(step) - 1)  # it began again, or goes on from before
+        self._handle.log(int(step), **values)
+
+
+def to_number(cell: Any) -> float | None:
+    """Return the number that a cell or a JSON value is; None for anything else."""
+    if isinstance(cell, bool) or not isinstance(cell, int | float | str):
+        return None
+    try:
+        return float(cell)
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,122 @@
+"""How a program ended: the cause of its failure, or the result and the predictions that it left."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ablate.shared.errors import UserError, cut
+from ablate.shared.files import NotRegular, open_file
+from ablate.shared.own import OwnRun
+from ablate.shared.program import Program
+from ablate.shared.system import signal_words
+from ablate.training.own.curves import to_number
+
+TAIL = 64 << 20  # bytes of the output that are searched for a result
+MOST_RESULT = 16 << 20  # bytes of a result file
+LAST_LINES = 50  # that may name the cause of a failure
+# "KeyError: 'x'", "pkg.errors.ConfigKeyError: ...": as Python ends a traceback.
+_ERROR = re.compile(r"(?:[A-Za-z_]\w*\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: |$)")
+_AFTER_TRACEBACK = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:: |$)")  # of any name
+_TRACEBACK = "Traceback (most recent call last)"
+_HINT = re.compile(r"HYDRA_FULL_ERROR|^(?:hint|note|tip|help|warning)\b", re.IGNORECASE)
+_OUT_OF_MEMORY = re.compile(r"\bOutOfMemoryError\b|\bMemoryError\b|CUDA out of memory")
+
+
+def read_output(log: Path, begin: int) -> str:
+    """Read what this attempt printed, the last of a long output."""
+    with open(log, "rb") as file:
+        file.seek(max(begin, file.seek(0, os.SEEK_END) - TAIL))
+        return file.read().decode(errors="replace").replace("\r", "\n")
+
+
+def fail(code: int, output: str) -> NoReturn:
+    """Raise the error of a program that ended with an exit code other than 0, or by a signal
+    (below 0), with its cause."""
+    lines = [line.rstrip() for line in output.splitlines() if line.strip()]
+    end = f"with exit code {code}" if code > 0 else f"by {signal_words(-code)}"
+    text = f"the command ended {end}: {cause(lines)}"
+    if _OUT_OF_MEMORY.search("\n".join(lines[-20:])):
+        raise MemoryError(text)
+    raise RuntimeError(text)
+
+
+def cause(lines: Sequence[str]) -> str:
+    """Return the line that says why a program failed: the last one of an exception, else the last
+    one that is no hint."""
+    said = [line for line in lines[-LAST_LINES:] if not _HINT.search(line.strip())]
+    traced, named = False, []
+    for line in said:
+        traced |= line.lstrip().startswith(_TRACEBACK)
+        if _ERROR.match(line) or (traced and _AFTER_TRACEBACK.match(line)):
+            named += [line] * (not line.startswith(_TRACEBACK))
+    last = (named or said or [*lines] or ["it printed nothing"])[-1]
+    return cut(last.strip())
+
+
+def read_result(
+    program: Program, folder: Path, output: str, run: OwnRun
+) -> tuple[str, dict[str, float]]:
+    """Return the place that names the result in messages, and its numbers: the metrics, and `n`,
+    the number of test examples, where it says so. Raises UserError for what is no result."""
+    keys = [metric["key"] for metric in run.metrics]
+    place, values = _values(program, folder, output)
+    if lacking := [key for key in keys if key not in values]:
+        has = cut(", ".join(map(str, values)) or "nothing")
+        raise UserError(f"{place}: lacks {lacking[0]}, which the yaml declares; it has {has}")
+    numbers = {key: to_number(values[key]) for key in (*keys, "n") if key in values}
+    for key, number in numbers.items():
+        if number is None:
+            raise UserError(f"{place}: {key}: expected a number, got {cut(repr(values[key]))}")
+    return place, {key: number for key, number in numbers.items() if number is not None}
+
+
+def _values(program: Program, folder: Path, output: str) -> tuple[str, Mapping[str, Any]]:
+    if (pattern := program.result.get("lines")) is not None:
+        matches = [*re.finditer(pattern, output, re.MULTILINE)]
+        if not matches:
+            raise UserError(f"trainer.result.lines: nothing that it printed matches {pattern!r}")
+        return "trainer.result.lines", matches[-1].groupdict()
+    name = program.result["file"]
+    place = f"trainer.result.file: {name}"
+    try:
+        with open_file(folder / name) as file:
+            content = file.read(MOST_RESULT + 1)
+        if len(content) > MOST_RESULT:
+            raise UserError(f"{place}: is larger than {MOST_RESULT:,} bytes; write metrics alone")
+        values = json.loads(content)
+    except FileNotFoundError:
+        raise UserError(f"{place}: missing, though the command ended with exit code 0") from None
+    except NotRegular:
+        raise UserError(f"{place}: is no regular file; have the program write one") from None
+    except OSError as error:
+        raise UserError(f"{place}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place}: is no JSON ({cut(str(error))})") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{place}: expected an object of metrics, got {cut(repr(values))}")
+    return place, values
+
+
+def read_predictions(program: Program, folder: Path) -> np.ndarray | None:
+    """Return the array that the program left, None where the yaml names none. Raises UserError for
+    what is no whole .npy of numbers."""
+    if program.predictions is None:
+        return None
+    place, file = f"trainer.predictions: {program.predictions}", folder / program.predictions
+    try:
+        with open_file(file):
+            pass  # it is no pipe, on which numpy would wait
+        # Mapped, a header that promises more numbers than there are is refused.
+        array: np.ndarray = np.array(np.load(file, mmap_mode="r", allow_pickle=False))
+    except NotRegular:
+        raise UserError(f"{place}: is no regular file; have the program write one") from None
+    except (OSError, ValueError, EOFError, TypeError) as error:
+        raise UserError(f"{place}: {cut(str(error))}") from error
+    return array
