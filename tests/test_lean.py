@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import lzma
+import resource
 import shutil
 import tarfile
 from pathlib import Path
@@ -63,6 +64,11 @@ def pack(bundle: Path, files: dict[str, bytes]) -> None:
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
+    seal(bundle)
+
+
+def seal(bundle: Path) -> None:
+    """Seal the bundle anew, whatever its archive is."""
     manifest = json.loads((bundle / "manifest.json").read_text())
     content = (bundle / lean.PACKED).read_bytes()
     manifest["files"][lean.PACKED] = hashlib.sha256(content).hexdigest()
@@ -186,6 +192,64 @@ def test_trials_keep_their_results_alone_and_an_anonymous_bundle_names_nobody(ex
 
 def test_it_can_not_be_merged(exported):
     assert "is lean" in exported("merge", "out", "--store", "both", code=2).err
+
+
+# --- Forged ---------------------------------------------------------------------------------------
+
+
+def zeros(path: Path, header: bytes, size: int) -> None:
+    """An archive of a header, and so many zeros behind it: a few hundred bytes a megabyte."""
+    with lzma.open(path, "wb", preset=1) as packed:
+        packed.write(header)
+        for _ in range(size >> 20):
+            packed.write(bytes(1 << 20))
+
+
+def header(name: str, size: int, kind: bytes) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size, member.type = size, kind
+    return member.tobuf(tarfile.GNU_FORMAT)
+
+
+def forge(packed: Path, how: str) -> None:
+    whole, size = packed.read_bytes(), 256 << 20
+    match how:
+        case "cut":
+            packed.write_bytes(whole[: len(whole) // 2])
+        case "empty":
+            packed.write_bytes(b"")
+        case "no xz":
+            packed.write_bytes(b"these are no bytes of xz" * 100)
+        case "no tar":
+            packed.write_bytes(lzma.compress(b"these are no bytes of tar" * 100))
+        case "member of zeros":
+            zeros(packed, header("predictions/a.npy", size, tarfile.REGTYPE), size)
+        case "pax header":
+            zeros(packed, header("pax", size, tarfile.XHDTYPE), size)
+        case "long name":
+            zeros(packed, header("././@LongLink", size, tarfile.GNUTYPE_LONGNAME), size)
+        case "chain of headers":
+            chain = 5000 * (header("pax", 512, tarfile.XHDTYPE) + b"11 path=a\n".ljust(512, b"\0"))
+            packed.write_bytes(lzma.compress(chain))
+
+
+FORGED = ("cut", "empty", "no xz", "no tar", "member of zeros", "pax header", "long name")
+
+
+@pytest.mark.parametrize("how", [*FORGED, "chain of headers"])
+def test_a_forged_archive_is_named_in_one_line_at_once(out, how, ask):
+    """Sealed anew, so that its hash is right. A cut stream ended the command as Ctrl-D does."""
+    forge(out / lean.PACKED, how)
+    seal(out)
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    for words in (("table", "--from", str(out)), ("verify", str(out))):
+        code, text = ask(*words)
+        lines = [line for line in text.splitlines() if lean.PACKED in line or "rror" in line]
+        assert (code, len(lines)) == (1, 1), text
+        assert lean.PACKED in lines[0]
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    assert after.ru_utime - before.ru_utime < 10
+    assert after.ru_maxrss - before.ru_maxrss < 100 << 10  # of kB
 
 
 # --- What is taken ------------------------------------------------------------------------------

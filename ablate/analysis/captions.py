@@ -20,7 +20,7 @@ from ablate.planning.cell import FIRST_TUNING_SEED, Tune
 from ablate.planning.design import ONE_SEARCH
 from ablate.planning.plan import Plan
 from ablate.store.looks import FEWEST, PastLooks, SeedCounts, changes
-from ablate.store.store import REMEDY
+from ablate.store.store import remedy
 
 
 def level(alpha: float) -> str:
@@ -203,12 +203,12 @@ def warnings(
     return [*unfinished, *notes("warning", found)]
 
 
-def withheld(runs: Mapping[str, str]) -> Iterator[str]:
+def withheld(plan: Plan, runs: Mapping[str, str]) -> Iterator[str]:
     """Yield a note on every run whose files were changed after the run. `runs`: id -> why."""
     for line in runs.values():
         yield f"Withheld: {line}."
     if runs:
-        yield f"Withheld runs count as missing; {REMEDY}."
+        yield f"Withheld runs count as missing; {remedy(plan)}."
 
 
 def _void(plan: Plan, column: TableColumn, block: Sequence[Scores], judged: bool) -> Iterator[str]:

@@ -24,7 +24,7 @@ from ablate.shared.files import is_number
 from ablate.shared.own import out_of_range
 from ablate.shared.source import file_of, last_line, own_line
 from ablate.shared.spec import also_of, classes_of
-from ablate.store.store import REMEDY, Store
+from ablate.store.store import Store, remedy
 
 Measured = dict[str, dict[str, float]]  # run -> value by the set of `eval.also`, "" of its own test
 
@@ -66,7 +66,7 @@ def measure(plan: Plan, results: Results, store: Store, name: str) -> Measured:
             on = f" on {which}" * bool(which)
             table = store.predictions(run.id, which, of.get("predictions_sha256"))
             if table is None:
-                raise Failure(f"{run.label}: its predictions{on} are missing; {REMEDY}")
+                raise Failure(f"{run.label}: its predictions{on} are missing; {remedy(plan)}")
             place = f"{name}: {run.label}{on}"
             yield which, _called(function, table, classes_of(run.cell.spec), place, plan.own[name])
 

@@ -96,8 +96,10 @@ def tabulate(
     waits = any(found.missing for found in cells.values())
     complete = not waits and not any(course.next for course in courses.values())
     told = not means and (complete or any(course.told for course in courses.values()))
-    methods = {at: method_of(plan, at, past) for at in past.now.columns} if told and past else {}
-    before, withheld_words = look_notes(plan, past, methods, strict) if told else ([], False)
+    # Looks before stay looks, also where a run that they counted is withheld by now.
+    noted = told or (bool(withheld) and not means)
+    methods = {at: method_of(plan, at, past) for at in past.now.columns} if noted and past else {}
+    before, withheld_words = look_notes(plan, past, methods, strict) if noted else ([], False)
     judge = words and told and not (withheld_words or plan.conditions)
     right = Rights(plan, results, predictions, told and (population or plan.spread == "images"))
     rows_told = told and plan.changes is None  # of changes the effects are told, not the cells
@@ -146,10 +148,12 @@ def tabulate(
         rows=tuple(TableRow(row.label, row.family) for row in plan.rows),
         columns=tuple(_placed(plan, columns)),
         notes=(
-            *notes("warning", captions.withheld(withheld or {})),
+            *notes("warning", captions.withheld(plan, withheld or {})),
             *captions.warnings(plan, list(cells.values()), columns, told),
             *notes("warning", before),
-            *notes("warning", course_notes(plan, courses.values(), bool(below) and rows_told)),
+            *notes(
+                "warning", course_notes(plan, courses.values(), bool(below) and rows_told, past)
+            ),
             *notes("warning", paper_notes(columns, made.paper)),
             *notes("warning", recipe_notes(plan, made.paper)),
             *notes("caption", captions.caption(plan, columns, rows_told)),

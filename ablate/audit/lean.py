@@ -10,13 +10,13 @@ import shutil
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from ablate.analysis.own import functions
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure
-from ablate.shared.files import MOST_BYTES, read_file, sha256_of, to_json
+from ablate.shared.files import read_file, sha256_of, to_json
 from ablate.shared.metrics.metric import Excerpt, TaskChoice
 from ablate.shared.metrics.probed import PROBED
 from ablate.shared.rundir import RunDir
@@ -26,6 +26,11 @@ PACKED = "runs.tar.xz"
 FOLDERS = ("specs", "predictions")  # that are packed
 WHOLE = "whole.json"
 
+MOST_RATIO = 500  # of unpacked to packed bytes; studies have 8 to 13, and zeros 7,000
+MOST_SLACK = 16 << 20  # bytes that an archive may have beyond that
+MOST_FILES = 200_000
+MOST_AT_ONCE = 1 << 20  # bytes: a header is as large as a path
+UNREADABLE = (OSError, ValueError, EOFError, RecursionError)  # beside what tarfile and lzma say
 MEMBER = re.compile(r"(specs/\w+|predictions)/[^/.][^/]*")
 Take = Callable[[Any], Any]  # an excerpt of what numpy loads from a file
 
@@ -101,14 +106,61 @@ def pack(root: Path) -> None:
 
 
 def unpack(root: Path, folder: Path) -> None:
-    """Unpack PACKED into a folder. Raises Failure for what `pack` did not write."""
-    size = 0
-    with tarfile.open(root / PACKED, "r:xz") as archive:
-        for member in archive:
-            size += member.size
-            if not (MEMBER.fullmatch(member.name) and member.isreg() and size <= MOST_BYTES):
-                raise Failure(f"{root / PACKED}: {member.name}: is no file of a run, or too large")
-            content = archive.extractfile(member)
-            assert content is not None  # of a regular file
-            (folder / member.name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / member.name).write_bytes(content.read())
+    """Unpack PACKED into a folder. Raises Failure for what `pack` did not write: a stranger may
+    have sealed it, so nothing is read that is larger than it could be."""
+    path = root / PACKED
+    try:
+        with lzma.open(path, "rb") as packed:
+            most = MOST_SLACK + MOST_RATIO * path.stat().st_size
+            source = cast(BinaryIO, _BoundedReader(packed, most))
+            with tarfile.open(fileobj=source, mode="r:") as archive:
+                for number, member in enumerate(archive):
+                    if number >= MOST_FILES:
+                        raise ValueError(f"it has more than {MOST_FILES:,} files")
+                    _unpack_member(archive, member, folder, path)
+    except (*UNREADABLE, tarfile.TarError, lzma.LZMAError) as error:
+        raise Failure(
+            f"{path}: is cut, or was not written by `ablate export` ({error!s:.80}); get the "
+            f"bundle again"
+        ) from error
+
+
+def _unpack_member(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, path: Path
+) -> None:
+    plain = member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and member.sparse is None
+    if not (MEMBER.fullmatch(member.name) and plain and member.size >= 0):
+        raise Failure(f"{path}: {member.name!r:.80}: is no file of a run")
+    content = archive.extractfile(member)
+    assert content is not None  # of a regular file
+    (folder / member.name).parent.mkdir(parents=True, exist_ok=True)
+    with open(folder / member.name, "wb") as file:
+        shutil.copyfileobj(content, file, MOST_AT_ONCE // 2)
+        if file.tell() != member.size:
+            raise Failure(f"{path}: {member.name}: is cut; get the bundle again")
+
+
+class _BoundedReader:
+    """Reads a stream up to a number of bytes, and no more of it at once than any part of an archive
+    of `pack` has: the header of a forged one says how much tarfile asks for."""
+
+    def __init__(self, stream: lzma.LZMAFile, most: int) -> None:
+        self._stream, self._most = stream, most
+
+    def read(self, size: int) -> bytes:
+        """Raises ValueError for a part that is too large."""
+        if not 0 <= size <= MOST_AT_ONCE:
+            raise ValueError(f"a part of it has {size:,} bytes")
+        self._check(self._stream.tell() + size)
+        return self._stream.read(size)
+
+    def seek(self, place: int) -> int:
+        self._check(place)
+        return self._stream.seek(place)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def _check(self, place: int) -> None:
+        if place > self._most:
+            raise ValueError(f"it unpacks to more than {self._most:,} bytes")

@@ -289,7 +289,7 @@ def plot(
             predictions=store.predictions,
             withheld=withheld,
         )
-    for line in captions.withheld(withheld):
+    for line in captions.withheld(plan, withheld):
         begin(line)
     drawn = draw(plan, table, kind, store.rundir, ending, form)
     if drawn.caption:

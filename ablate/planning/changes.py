@@ -170,7 +170,7 @@ class DeclaredChanges:
 
     def of(self, design: str) -> tuple[Changes, list[Item]]:
         """The changes under a design, and a row for each of its cells."""
-        if design not in KINDS:
+        if not isinstance(design, str) or design not in KINDS:
             raise unknown("design", design, KINDS)
         made, items = {}, []
         for on in subsets(self.names, design):

@@ -69,7 +69,7 @@ class Options:
                 if kind is bool:
                     found += [option] * value
                 elif value is not None:
-                    found += [option, value if kind is str else f"{value:g}"]
+                    found += [option, f"{value:g}" if isinstance(value, float) else str(value)]
         return found
 
 

@@ -127,7 +127,7 @@ class SweepView:
     def lost(self) -> Iterator[str]:
         """Name runs whose files are not what they left, or are gone."""
         results, withheld = self.store.results(self.runs)
-        yield from captions.withheld(withheld)
+        yield from captions.withheld(self.plan, withheld)
         gone = [
             run.label
             for run in self.runs

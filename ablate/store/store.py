@@ -10,13 +10,20 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from ablate.planning.cell import PlannedRun
+from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure
+from ablate.shared.own import IMPORT
 from ablate.store.events import Look
 from ablate.store.folder import StoreFolder
 from ablate.store.ledger import Ledger, Unrecorded, connect
 from ablate.store.pilots import beats_elsewhere
 
 REMEDY = "`ablate sweep ... --retry damaged` trains it again"  # what was edited
+
+
+def remedy(plan: Plan) -> str:
+    """What makes a run of the plan whole whose files were edited."""
+    return REMEDY if plan.design.trains else f"{plan.again()} writes it again"
 
 
 class Sound(NamedTuple):
@@ -85,7 +92,9 @@ class Store(StoreFolder):
         if not path.exists():
             return None
         if folder.hash_of(path) != sha256:
-            raise Failure(f"{path}: not what the run left; {REMEDY}")
+            imported = (folder.read_result() or {}).get("origin") == IMPORT
+            again = "the same `ablate import` writes it again" if imported else REMEDY
+            raise Failure(f"{path}: not what the run left; {again}")
         return folder.read_table(path)
 
     def own_values(self, name: str) -> dict[str, dict[str, float]] | None:

@@ -50,6 +50,11 @@ def sheet(
         more = (*wide_words(table),)
     else:
         parts = list(parts_of(table, show))
+        if not parts:
+            raise UserError(
+                f"--show {','.join(show)}: the table of {table.sweep} has nothing of it; "
+                f"--show {','.join(DEFAULT)} is what tables show"
+            )
         table = explained(table, parts)
         grids = _long(table, parts, transpose, width)
         more = (*cut_words(table, show), *table.texts("detail"))
