@@ -5,13 +5,16 @@
 Without names all parts run, in this order, each in a process of its own that ends after ten
 minutes. A part's lines are printed as they come and kept in OUT/PART.json, with device, driver,
 torch and date; a part that is there in full is skipped, but for --again, and a rehearsal is never
-taken for the part. So a session that is cut off loses the part it was at. The figures decide:
+taken for the part. So a session that is cut off loses the part it was at. The first three take
+about ten minutes. The figures decide:
 
+steps: where B/16 with dropout takes more than 1.2 times the time without, its masks get a kernel of
+their own; where inputs are more than a tenth of a step, they are made on a second stream; where a
+deterministic Ti/4 step takes at most 1.05 of the time, `train.deterministic=auto` is true, untried.
+agreement: where a line says FAR, runs on a GPU are wrong.
 compiled: where Ti/4 in bf16 is 1.3 times as fast, `train.compile=auto` compiles on a GPU.
-speed: where deterministic steps take at most 1.05 of the time, `train.deterministic=auto` is true,
-untried.
-packing: where two runs give 1.3 times those of one, `launcher.runs_per_gpu=auto`, by memory, is the
-default.
+packing: where two runs of Ti/4 give 1.3 times the steps of one, `launcher.runs_per_gpu=auto`, by
+memory, is the default.
 launches: where 5 us each are more than half of a Ti/4 step, steps are CUDA graphs.
 forecast: outside 0.85 to 1.15, `plan --on` assumes otherwise.
 
@@ -22,7 +25,6 @@ Needs what `ablate` needs; timm for the part `speed`, which says where it is mis
 from __future__ import annotations
 
 import argparse
-import copy
 import datetime
 import json
 import os
@@ -33,31 +35,35 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_steps import peak_rate, step_costs
 from step import ours, small, theirs
 from torch import Tensor, nn
 
+from ablate.data.splits import Split
 from ablate.planning.compose import resolve
-from ablate.running.devices import PEAKS
 from ablate.running.gpus import find
-from ablate.running.work import launches_of_step
 from ablate.shared import choices
 from ablate.shared.build import build_run
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import Run
-from ablate.training import model
+from ablate.training.bfloat16 import round_weights
+from ablate.training.calibrate import random_split
+from ablate.training.device import device_of
 from ablate.training.model.count import describe
-from ablate.training.numerics import choose, device_of
+from ablate.training.numerics import choose
+from ablate.training.training import Training
 
 LIMIT_S = 600
+LATE = (124, 137, -signal.SIGKILL)  # exit codes of timeout(1) and of what it killed
 HERE = Path(__file__).resolve().parent
 GPU = torch.cuda.is_available()
+CPU = torch.device("cpu")
 DEVICE = device_of("cuda" if GPU else "cpu")
 NO_GPU = "not done: there is no GPU here"
 # Of a gradient, relative to the largest entry on a CPU in float32. fp32: sums of some thousand
@@ -66,6 +72,10 @@ BOUNDS = {"fp32": 1e-3, "bf16": 0.2}
 # Architecture, side of the images, batch.
 SPEED = [("mu/4", 32, 1024), ("Ti/4", 32, 512), ("S/16", 224, 256), ("B/16", 224, 128)]
 TINY_SPEED = [("mu/4", 32, 4)]
+ONE_MODEL = ["--only", "Ti/4, bf16"]  # of five, each of which compiles twice for a minute or more
+# Architecture, precision and steps: about ten seconds of a run that has the GPU alone.
+PACKED = [("Ti/4", "bf16", 1500), ("mu/4", "fp32", 8000)]
+TINY_PACKED = [("mu/4", "fp32", 10)]
 SWEEP = ["recipe=quick", "data=digits", "model.arch=mu/4"]
 
 Lines = Iterator[str]
@@ -78,30 +88,45 @@ def doctor(tiny: bool) -> Lines:
     """The machine and a resume to the same bits; the quick start and its table."""
     few = ["seeds=1", "train.steps=10"] if tiny else []
     with tempfile.TemporaryDirectory() as folder:
-        yield from ablate(folder, "doctor", *few[1:])
+        try:
+            yield from ablate(folder, "doctor", *few[1:])
+        except subprocess.CalledProcessError as error:
+            yield f"doctor: exit code {error.returncode}; the quick start runs all the same"
         began = time.perf_counter()
         yield from ablate(folder, "sweep", "quickstart", *few, "--yes")
         yield f"quick start: {time.perf_counter() - began:.0f} s"
 
 
+def steps(tiny: bool) -> Lines:
+    """What a step costs: time, share of its inputs, host, images/s, MFU and memory."""
+    yield from step_costs(DEVICE, tiny)
+    if not GPU:
+        yield f"of memory and MFU: {NO_GPU}"
+
+
 def agreement(tiny: bool) -> Lines:
-    """Every norm, stem and block: its gradients against a CPU's in float32."""
+    """Gradients of every norm, stem and block, as runs compute them, against a CPU's in float32."""
     kinds = {"norm": choices.NORMS, "stem": choices.STEMS, "block": choices.BLOCKS}
     for kind, names in kinds.items():
         for name in [*names][: 2 if tiny else None]:
-            words = ["recipe=quick", "model.arch=mu/4", "model.depth=2"]
-            words += ["model.pool=gap", "data.size=32"]
+            words = ["recipe=quick", "model.arch=mu/4", "model.depth=2", "model.pool=gap"]
+            words += ["data.size=32", "train.batch=8"]
             tree, _ = resolve([*words, f"{kind}={name}"], Path("runs"))
-            made = model.build(build_run({**tree, "data": {**tree["data"], "channels": 3}}))
+            run = build_run({**tree, "data": {**tree["data"], "channels": 3}})
+            torch.manual_seed(0)
+            split = random_split(run.data, run.train.batch, CPU)
+            reference = begun(run, split, CPU, "fp32")
             generator = torch.Generator().manual_seed(0)
-            for parameter in made.parameters():
+            for parameter in reference.model.parameters():
                 nn.init.normal_(parameter, 0, 0.05, generator=generator)
-            images = 2 * torch.rand(8, 32, 32, 3, generator=generator) - 1
-            made.fit([images])
-            wanted = gradients(made, images, torch.device("cpu"), "fp32")
+            reference.model.fit([reference.inputs()[0]])
+            state = reference.model.state_dict()
+            state = {name: tensor.clone() for name, tensor in state.items()}
+            wanted = gradients(reference)
             for precision, bound in BOUNDS.items():
-                found = gradients(made, images, DEVICE, precision)
-                error = float((found - wanted).abs().max() / wanted.abs().max())
+                training = begun(run, split, DEVICE, precision)
+                training.model.load_state_dict(state)
+                error = float((gradients(training) - wanted).abs().max() / wanted.abs().max())
                 far = "" if error <= bound else f"  FAR: over {bound:g}"
                 yield f"{kind}={name} {precision}: {error:.1e}{far}"
     if not GPU:
@@ -113,24 +138,16 @@ def launches(tiny: bool) -> Lines:
     if not GPU:
         yield NO_GPU
         return
-    for arch, side, batch in SPEED[:2]:
-        run = small(arch, side)
-        compute_as_a_worker(run, "bf16")
-        step = ours(run, DEVICE, "bf16", batch)
-        for _ in range(5):
-            step()
-        torch.cuda.synchronize()
-        steps = 20
-        with torch.profiler.profile(activities=[*torch.profiler.supported_activities()]) as profile:
-            for _ in range(steps):
-                step()
-        names = Counter(event.name for event in profile.events())
-        kernels = sum(n for name, n in names.items() if "LaunchKernel" in name) / steps
-        waits = sum(n for name, n in names.items() if "Synchronize" in name) - 1  # the profiler's
-        tree, _ = resolve([f"model.arch={arch}", f"data.size={side}", "recipe=quick"], Path("runs"))
-        counted = launches_of_step(tree, describe(run)["launches"])
-        line = f"{arch} bf16: {kernels:.0f} launches a step (plan: {counted:.0f})"
-        yield f"{line}, {max(waits, 0) / steps:.2f} waits (tests: 0)"
+    for arch, side, batch in TINY_SPEED if tiny else SPEED[:2]:
+        words = [sys.executable, str(HERE / "profiled.py"), arch, str(side), str(batch)]
+        limit_s = 20 if tiny else 120
+        try:
+            yield from output(["timeout", "--kill-after=1", str(limit_s), *words])
+        except subprocess.CalledProcessError as error:
+            if error.returncode not in LATE:
+                raise
+            yield f"not done: torch's profiler did not end in {limit_s} s"
+            return
 
 
 def kill(tiny: bool) -> Lines:
@@ -164,8 +181,6 @@ def kill(tiny: bool) -> Lines:
 
 def speed(tiny: bool) -> Lines:
     """Steps a second, share of the peak and memory, beside timm's model at the same precision."""
-    device = torch.cuda.get_device_name() if GPU else platform.machine()
-    peaks = [peak for name, peak in PEAKS.items() if name in device.lower().replace(" ", "")]
     for arch, side, batch in TINY_SPEED if tiny else SPEED:
         run = small(arch, side)
         work = 6 * describe(run)["multiply_adds"] * batch  # forward and two times that backward
@@ -185,8 +200,8 @@ def speed(tiny: bool) -> Lines:
                         seconds[name].append(took)
             mine = statistics.median(seconds["ours"])
             line = f"{arch} at {side} px, batch {batch}, {precision}: {1 / mine:.2f} steps/s"
-            if peaks and precision in peaks[0].rates:
-                line += f", {100 * work / mine / peaks[0].rates[precision]:.0f} % of the peak"
+            if (peak := peak_rate(DEVICE, precision)) is not None:
+                line += f", {100 * work / mine / peak:.0f} % of the peak"
             if GPU:
                 line += f", {memory['ours'] / 1e9:.1f} GB above what both hold"
             for name in [*steps][1:]:
@@ -198,28 +213,38 @@ def speed(tiny: bool) -> Lines:
 
 
 def compiled(tiny: bool) -> Lines:
-    """Compiled steps against eager ones: benchmarks/compiled.py."""
+    """Compiled steps of Ti/4 in bf16 against eager ones: benchmarks/compiled.py."""
     if tiny:
         yield "not done: compiling takes minutes"
         return
-    yield from output([sys.executable, str(HERE / "compiled.py"), "--batch", "512"])
+    yield from output([sys.executable, str(HERE / "compiled.py"), "--batch", "512", *ONE_MODEL])
 
 
 def packing(tiny: bool) -> Lines:
-    """Runs an hour with 1, 2, 4 and 8 runs on a GPU."""
+    """Steps a second of 1, 2, 4 and 8 runs on a GPU, and what starting them takes."""
     if not GPU:
         yield NO_GPU
         return
-    first = 0.0
-    for number in (1, 2, 4, 8):
-        with tempfile.TemporaryDirectory() as folder:
-            words = ["sweep", *SWEEP, "stem=none,dpn", f"seeds={1 if tiny else 8}", "--quiet"]
-            words += ["launcher.devices=0", f"launcher.runs_per_gpu={number}", "--yes"]
-            began = time.perf_counter()
-            yield from ablate(folder, *words)
-            took = time.perf_counter() - began
-        first = first or took
-        yield f"runs_per_gpu={number}: {took:.0f} s, {first / took:.2f} times the runs of one"
+    for arch, precision, length in TINY_PACKED if tiny else PACKED:
+        alone = 0.0
+        for number in (1, 2) if tiny else (1, 2, 4, 8):
+            words = ["recipe=quick", "data=mnist5k", f"model.arch={arch}", "train.batch=512"]
+            words += [f"train.precision={precision}", f"train.steps={length}"]
+            words += ["eval.every=1000000", "stem=none,dpn", f"seeds={max(1, number // 2)}"]
+            words += ["launcher.devices=0", f"launcher.runs_per_gpu={number}", "--quiet", "--yes"]
+            with tempfile.TemporaryDirectory() as folder:
+                began = time.perf_counter()
+                yield from ablate(folder, "sweep", *words)
+                wall = time.perf_counter() - began
+                files = [*Path(folder).glob("runs/runs/*/result.json")]
+                took = statistics.mean(json.loads(file.read_text())["seconds"] for file in files)
+            wall *= number / len(files)  # one run at a time has two turns
+            rate = number * length / took
+            alone = alone or rate
+            yield (
+                f"{arch} {precision}, runs_per_gpu={number}: {rate:.0f} steps/s, "
+                f"{rate / alone:.2f} times those of one; {wall - took:.0f} s beside the training"
+            )
 
 
 def forecast(tiny: bool) -> Lines:
@@ -264,7 +289,10 @@ def several(tiny: bool) -> Lines:
 
 PARTS: dict[str, Callable[[bool], Lines]] = {
     part.__name__: part
-    for part in (doctor, agreement, launches, kill, speed, compiled, packing, forecast, several)
+    for part in (
+        *(doctor, steps, agreement, compiled, packing),
+        *(launches, kill, speed, forecast, several),
+    )
 }
 
 
@@ -277,13 +305,22 @@ def compute_as_a_worker(run: Run, precision: str, deterministic: bool = False) -
     choose(replace(run, train=train), DEVICE).use()
 
 
-def gradients(made: nn.Module, images: Tensor, device: torch.device, precision: str) -> Tensor:
-    """All entries of a copy's gradients on a device, on the CPU in float32: (P,)."""
-    placed = copy.deepcopy(made).to(device)
-    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-        out = placed(images.to(device))
-    out.float().square().mean().backward()
-    entries = [p.grad.flatten() for p in placed.parameters() if p.grad is not None]
+def begun(run: Run, split: Split, device: torch.device, precision: str) -> Training:
+    """Begin a training on a device, with the kernels and the arithmetic of a worker there."""
+    strict = replace(run, train=replace(run.train, precision=precision, deterministic=True))
+    choose(strict, device).use()
+    training = Training(strict, split.to(device), device)
+    training.micro_batch = run.train.batch
+    return training
+
+
+def gradients(training: Training) -> Tensor:
+    """All entries of the gradients that its next step would take, on the CPU in float32: (P,)."""
+    images, target = training.inputs()
+    bf16 = training.dtype == torch.bfloat16
+    weights = round_weights(training.model, training.dtype) if bf16 else {}
+    training.task.backward(training, images, target, weights)
+    entries = [p.grad.flatten() for p in training.model.parameters() if p.grad is not None]
     return torch.cat(entries).float().cpu()
 
 
@@ -316,8 +353,9 @@ def command(*words: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Of commands that start elsewhere: with this checkout."""
-    return {**os.environ, "PYTHONPATH": str(HERE.parent)}
+    """The environment of commands that start elsewhere: this checkout before all else."""
+    paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def output(words: list[str], folder: str | Path = ".") -> Lines:
@@ -382,7 +420,8 @@ def run(part: str, out: Path, tiny: bool) -> bool:
             lines.append(line)
             print(f"  {line}", flush=True)
     except subprocess.CalledProcessError as error:
-        ended = "after ten minutes" if error.returncode in (124, 137) else f"by {error.returncode}"
+        late = error.returncode in LATE
+        ended = "after ten minutes" if late else f"by {error.returncode}"
         print(f"  ended {ended}", flush=True)
     seconds = round(time.perf_counter() - began, 1)
     said = {"part": part, "ended": ended, "seconds": seconds, "tiny": tiny, "lines": lines}

@@ -13,6 +13,15 @@ from conftest import REPOSITORY
 pytestmark = [pytest.mark.tour, pytest.mark.timeout(300)]
 
 
+def test_commands_find_this_checkout_first_and_what_was_found_before(monkeypatch):
+    show = "import sys; sys.path.insert(0, sys.argv[1]); import gpu; "
+    show += "print(gpu.environment()['PYTHONPATH'])"
+    words = [sys.executable, "-c", show, str(REPOSITORY / "benchmarks")]
+    for before, after in {"/one:/two": ":/one:/two", "": ""}.items():
+        monkeypatch.setenv("PYTHONPATH", before)
+        assert subprocess.check_output(words, text=True).strip() == f"{REPOSITORY}{after}"
+
+
 def test_every_part_is_rehearsed_and_a_finished_one_is_never_run_twice(tmp_path: Path):
     words = [sys.executable, str(REPOSITORY / "benchmarks" / "gpu.py"), "--tiny", "--out", "out"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -26,17 +35,20 @@ def test_every_part_is_rehearsed_and_a_finished_one_is_never_run_twice(tmp_path:
 
     said = run()
     parts = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("out/*.json")}
-    assert len(parts) == 9
+    assert len(parts) == 10
     assert all(part["ended"] == "in full" and part["lines"] for part in parts.values()), said
     assert all(part["torch"] and part["device"].startswith("CPU") for part in parts.values())
     assert re.fullmatch("killed [2-9] processes", parts["kill"]["lines"][0])
     assert parts["kill"]["lines"][-1] == "the same bits"
     assert not [line for line in parts["agreement"]["lines"] if "FAR" in line]
     assert "not done" in parts["launches"]["lines"][-1]
+    assert not [line for line in parts["steps"]["lines"] if "FAILED" in line]
+    ratios = [line.rpartition(" times ") for line in parts["steps"]["lines"][1:3]]
+    assert all(other == "mu/4" and float(r.split()[-1]) > 0 for r, _, other in ratios)
     cut = tmp_path / "out" / "several.json"
     cut.write_text(json.dumps({**parts["several"], "ended": "after ten minutes"}))
     (tmp_path / "out" / "launches.json").unlink()
-    assert run().count("skipped: ") == 7
+    assert run().count("skipped: ") == 8
     assert json.loads(cut.read_text())["ended"] == "in full"
     words.remove("--tiny")  # what was rehearsed has not been done
     assert "skipped" not in run("launches")
