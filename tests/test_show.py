@@ -157,6 +157,9 @@ def test_a_run_shows_its_result_curves_provenance_and_configuration(story):
 def test_a_sparkline_goes_from_the_least_to_the_greatest():
     assert sparkline([1.0, 2.0, 8.0]) == "▁▂█"
     assert sparkline([3.0, 3.0]) == "▁▁"
+    assert sparkline([1.7e308] * 3 + [-1.7e308] * 2 + [0.0], 3) == "█▃▁"
+    assert sparkline([1e-295, 0.0, 4e-295]) == "▃▁█"
+    assert sparkline([0.0, 2.8e-322, 5e-324]) == "▁▁▁"  # all but the same
     assert sparkline([i // 20 for i in range(160)]) == "".join(bar * 5 for bar in "▁▂▃▄▅▆▇█")
 
 

@@ -30,13 +30,15 @@ def sparkline(values: Sequence[float], width: int = 40, bars: str = BARS) -> str
     values a bar is the mean of neighbours. "" for no values."""
     if not (values and width):
         return ""
+    values = [value * 2.0**-40 for value in values]  # exact, and no sum of them overflows
     count = min(width, len(values))
     edges = [len(values) * bar // count for bar in range(count + 1)]
     parts = [values[a:b] for a, b in itertools.pairwise(edges)]
     means = [sum(part) / len(part) for part in parts]
     low, high = min(means), max(means)
-    scale = (len(bars) - 1) / (high - low) if high > low else 0.0
-    return "".join(bars[round((mean - low) * scale)] for mean in means)
+    if high == low:
+        return bars[0] * count
+    return "".join(bars[round((mean - low) / (high - low) * (len(bars) - 1))] for mean in means)
 
 
 def counted(count: int, noun: str) -> str:
