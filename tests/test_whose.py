@@ -11,7 +11,7 @@ import torch
 
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import FAILED, LOST, NO_DEVICE, OOM
-from ablate.training import answers, faults
+from ablate.training import answers, faults, worker
 from ablate.training.faults import FAULTS, line, whose
 
 # As cudaGetErrorString of CUDA 12.9 says them.
@@ -120,6 +120,9 @@ def test_memory_that_is_not_there_is_named_without_advice_on_torchs_caching():
     more += "memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     assert line(torch.OutOfMemoryError(full + more)) == f"OutOfMemoryError: {full}"
     assert line(torch.OutOfMemoryError("CUDA out of memory.")).endswith(": CUDA out of memory.")
+    remedy = "give train.micro_batch=auto, or a smaller one"
+    assert worker.error_line(torch.OutOfMemoryError(full + more)).endswith(f" is free; {remedy}")
+    assert worker.error_line(ValueError("no")) == "ValueError: no"
 
 
 def test_a_question_that_a_device_fails_is_answered_by_its_first_line(monkeypatch):

@@ -22,7 +22,7 @@ from ablate.data.picture import Broken
 from ablate.shared import choices, decoded
 from ablate.shared.build import build_run
 from ablate.shared.files import read_json
-from ablate.shared.rundir import CHECK, RANK, RunDir
+from ablate.shared.rundir import CHECK, OOM, RANK, RunDir
 from ablate.shared.spec import Run
 from ablate.training import calibrate, faults
 from ablate.training.answers import answer as answer
@@ -45,6 +45,7 @@ from ablate.training.plugin import digests, own_folders
 from ablate.training.ranks import Children, Loss, Ranks
 from ablate.training.starting_weights import start_sha256
 
+LESS_MEMORY = "give train.micro_batch=auto, or a smaller one"
 CHECK_S, CHECK_SHARE = 2.0, 0.02  # for a look at the data at a run's end, or of its time, if more
 
 
@@ -66,7 +67,14 @@ def work(path: str, options: dict[str, Any]) -> int:
     """Train the run in the folder `path`; returns the exit code. See `attempt.hold`."""
     if (own := own_work.tree_of(path)) is not None:
         return own_work.work(path, options, own)
-    return hold(path, options, _train)
+    return hold(path, options, _train, error_line)
+
+
+def error_line(error: BaseException) -> str:
+    """See `faults.line`; where memory is short, with the setting that a run takes less by."""
+    line = faults.line(error)
+    row = faults.fault(error)
+    return f"{line}; {LESS_MEMORY}" if row is not None and row.whose == OOM else line
 
 
 def _train(
@@ -92,7 +100,7 @@ def _train(
         train(run, rundir, machine.follower(ranks, device))
 
     def explain(error: Exception) -> Loss:
-        return Loss(*why(error, options["device"]), faults.line(error))
+        return Loss(*why(error, options["device"]), error_line(error))
 
     children = Children(
         world,
