@@ -14,9 +14,10 @@ import tiny
 import torch
 from test_masks import masked
 
+from ablate.planning.compose import resolve
 from ablate.shared import choices, schema
 from ablate.shared.errors import UserError
-from ablate.shared.idle import idle_keys
+from ablate.shared.idle import idle_keys, switched_off
 from ablate.shared.sections import Augment, Eval, Model, Optim, Train
 from ablate.shared.spec import Run, to_tree
 from ablate.training.calibrate import random_split
@@ -154,7 +155,10 @@ def in_vain(settings: Mapping[str, Any], sections: tuple[str, ...]) -> list[str]
     base = {key: value for key, value in {**SMALL, **settings}.items() if value is not None}
     run = tiny.run(base)
     plain, found = bits(run), []
+    refused = switched_off(to_tree(run))
     for key, (hint, value) in keys_of(run, sections).items():
+        if key in refused:
+            continue
         made = [changed(base, key, other) for other in others(hint, value)]
         runs = [other for other in made if other is not None]
         if runs and all(other.id != run.id for other in runs):
@@ -183,8 +187,6 @@ def test_no_key_that_a_run_does_not_read_makes_another_id_in_any_choice(name):
         ({}, "block.post", "branch"),
         ({}, "model.cls", "exclude"),
         ({}, "optim.timescale", 3),
-        ({}, "augment.style", "timm"),
-        ({}, "augment.randaug_magnitude", 3.0),
         ({}, "eval.augment", True),
         ({}, "train.micro_batch", 8),  # the whole batch
         ({"train.steps": 9}, "train.epochs", 3),
@@ -207,6 +209,25 @@ def test_ids_are_equal_where_a_key_has_no_effect_and_differ_where_it_has(setting
     if "norm" in settings:
         read["norm"] = settings["norm"]
     assert tiny.run({**read, key: value}).id != tiny.run(read).id
+
+
+@pytest.mark.parametrize(
+    ("word", "switch"),
+    [
+        ("augment.style=timm", "augment.randaug"),
+        ("augment.style=timm", "augment.crop_area"),
+        ("augment.randaug_magnitude=3", "augment.randaug"),
+    ],
+)
+def test_a_key_that_says_more_of_what_is_off_is_refused_in_one_line(word, switch, tmp_path):
+    off = ["augment.randaug=0", "augment.crop_area=null", word]
+    with pytest.raises(UserError) as caught:
+        resolve(off, tmp_path)
+    key, _, value = word.partition("=")
+    assert str(caught.value).startswith(f"{key}: {value} has no effect without ")
+    assert switch in str(caught.value)
+    on = {"augment.randaug": "1", "augment.crop_area": "0.3"}[switch]
+    resolve([each for each in off if not each.startswith(switch)] + [f"{switch}={on}"], tmp_path)
 
 
 @pytest.mark.parametrize("key", ["rep", "final_norm", "head_bias", "norm_eps"])

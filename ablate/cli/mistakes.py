@@ -4,6 +4,7 @@ argument too few or too many), told in one line, as all other mistakes are."""
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from typing import Any
 
@@ -51,6 +52,9 @@ def _what(error: Any, context: typer.Context) -> str:
         for spellings, here in HABITS.items():
             if wrong in spellings and context.info_name in HABITUAL:
                 return f"{wrong}: {here}"
+        if "#" in wrong or "@" in wrong:  # the label of a run, as flags of a program make them
+            behind = shlex.quote(wrong)
+            return f"{wrong}: a name that begins with a dash comes behind --, as in -- {behind}"
         options = [option for param in context.command.params for option in param.opts]
         return f"option: {expected(wrong, [*filter(_is_long, options), '--help'])}"
     if param := getattr(error, "param", None):

@@ -40,6 +40,7 @@ from ablate.planning.settings import (
     put,
     put_whole_model,
     same_length,
+    show,
     split_launcher,
     value_at,
     with_one_model,
@@ -74,7 +75,8 @@ class Merged:
 
 @contextlib.contextmanager
 def placed(layers: Layers, otherwise: str) -> Iterator[None]:
-    """Put before a UserError's key the place where that key was set, or its group chosen."""
+    """Put before a UserError's key the place where that key was set, or its group chosen.
+    `otherwise`: where neither was; of words it is the label of a variant, and stands behind."""
     try:
         yield
     except UserError as error:
@@ -84,10 +86,13 @@ def placed(layers: Layers, otherwise: str) -> Iterator[None]:
             for layer in reversed(layers)
             if key in layer.settings or any(name.startswith(f"{key}.") for name in layer.settings)
         ] + [layer.place for layer in reversed(layers) if key.partition(".")[0] in layer.settings]
-        place = places[0] if places else otherwise
-        if not place:
+        if places and places[0]:
+            raise UserError(f"{places[0]}: {error}") from error
+        if places or not otherwise:
             raise
-        raise UserError(f"{place}: {error}") from error
+        of_words = not any(layer.place for layer in layers)
+        line = f"{error} (variant {otherwise})" if of_words else f"{otherwise}: {error}"
+        raise UserError(line) from error
 
 
 class Composer:
@@ -390,6 +395,12 @@ def resolve(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]:
     words, beside = words_apart(words)
     aside(beside)
     parsed = [parse(word, composer.groups) for word in words]
+    for word in parsed:
+        if word.swept and word.key in composer.groups:
+            raise UserError(
+                f"{word.text}: `ablate config` shows one run; choose one {word.key}, such as "
+                f"{word.key}={show(word.values[0])}"
+            )
     settings = once(parsed)
     for key in settings:
         if key == "seeds" or key.partition(".")[0] == "analysis":

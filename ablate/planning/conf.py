@@ -72,14 +72,39 @@ def hydra_on_conf() -> Iterator[None]:
         _stored[kind] = options
     store.repo.pop(TRAINER, None)
     if user_conf() is None:
-        for file in Path("conf", TRAINER).glob("*.yaml"):
-            store.store(group=TRAINER, name=file.stem, node=_loaded(file), provider="user")
+        for name, section in trainers_beside().items():
+            store.store(group=TRAINER, name=name, node=section, provider="user")
     OmegaConf.clear_resolver("oc.env")  # in a list of defaults Hydra resolves it by itself
     try:
         with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
             yield
     finally:
         OmegaConf.register_new_resolver("oc.env", oc.env)
+
+
+def trainers_beside() -> dict[str, Any]:
+    """Read the trainers in a `./conf` that is another application's: name -> section. The options
+    of a group `trainer` of that application's own are none."""
+    sections = {file.stem: _loaded(file) for file in Path("conf", TRAINER).glob("*.yaml")}
+    return {
+        name: section
+        for name, section in sections.items()
+        if not section or "command" in section or {"name", "metrics"} <= {*section}
+    }
+
+
+@contextlib.contextmanager
+def without_ours() -> Iterator[None]:
+    """Take our groups out of Hydra's store, which is global: inside another application's
+    configuration is composed, whose groups may have the same names."""
+    from hydra.core.config_store import ConfigStore
+
+    store = ConfigStore.instance()
+    ours = {kind: store.repo.pop(kind) for kind in (*_stored, TRAINER) if kind in store.repo}
+    try:
+        yield
+    finally:
+        store.repo.update(ours)
 
 
 def _loaded(file: Path) -> Any:

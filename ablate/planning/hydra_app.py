@@ -8,20 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.conf import composed, told
+from ablate.planning.conf import composed, told, without_ours
 from ablate.planning.settings import leaves
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.own import TRAINER
 from ablate.shared.program import override
 from ablate.shared.source import parsed
 
+WAY_OUT = (
+    "install where ablate is what the application needs for that, or write `keys: {KEY: DEFAULT}` "
+    "of the keys that you vary, instead of `keys: hydra`"
+)
 KINDS = {bool: "bool", int: "int", float: "float", str: "str", list: "list"}
 
 
 @dataclass(frozen=True)
 class Composed:
-    """What an application composes from overrides. options: what each group may be; choices: what
-    it is; values: by dotted key; derived: the keys of interpolations; missing: of no value yet."""
+    """What an application composes from overrides. options: what each group may be, also one that
+    its list of defaults lacks; choices: what it is; values: by dotted key; derived: the keys of
+    interpolations; missing: of no value yet."""
 
     options: Mapping[str, Sequence[str]]
     choices: Mapping[str, str]
@@ -38,12 +43,19 @@ def keys_of(words: Sequence[str], given: Mapping[str, Any]) -> tuple[dict[str, A
     by group or dotted key. Raises UserError, one line, for a key that the application has not.
     """
     folder, name = _main(words)
-    default = _compose(folder, name, [])
+    try:
+        default = _compose(folder, name, [])
+    except UserError as error:
+        raise UserError(f"{error}; {WAY_OUT}") from error
     chosen = {key: value for key, value in given.items() if key in default.options}
     for key, value in chosen.items():
         if value not in default.options[key]:
             raise unknown(f"{TRAINER}.{key}", value, default.options[key])
-    groups = [f"{key}={value}" for key, value in chosen.items() if default.choices[key] != value]
+    groups = [
+        f"{'+' * (key not in default.choices)}{key}={value}"
+        for key, value in chosen.items()
+        if default.choices.get(key) != value
+    ]
     composed = _compose(folder, name, groups)
     settings = {key: value for key, value in given.items() if key not in chosen}
     known = [*composed.values, *composed.derived, *composed.missing]
@@ -60,6 +72,8 @@ def keys_of(words: Sequence[str], given: Mapping[str, Any]) -> tuple[dict[str, A
     declares: dict[str, Any] = {
         key: {"default": choice, "choices": [*composed.options[key]]}
         for key, choice in composed.choices.items()
+        # An optional default that an interpolation makes may name a file that there is not.
+        if choice in composed.options[key]
     }
     for key, value in {**composed.values, **new}.items():
         before = composed.values.get(key)
@@ -97,11 +111,12 @@ def _compose(folder: Path, name: str, overrides: list[str]) -> Composed:
 
     what = " ".join([f"{folder}/{name}.yaml", *overrides])
     where = f"{TRAINER}.keys: hydra: {what}"
-    with told(where), initialize_config_dir(str(folder), version_base=None):
+    with told(where), without_ours(), initialize_config_dir(str(folder), version_base=None):
         tree, chosen = composed(name, overrides)
         choices = {key: str(value) for key, value in chosen.items() if value is not None}
         loader = GlobalHydra.instance().config_loader()
-        options = {key: loader.get_group_options(key, ObjectType.CONFIG) for key in choices}
+        groups = {*choices, *loader.list_groups("")} - {"hydra"}
+        options = {key: loader.get_group_options(key, ObjectType.CONFIG) for key in sorted(groups)}
     found = {k: v for k, v in leaves(tree) if k != "name" and v != {}}  # "name" is ours
     missing = [key for key, value in found.items() if value == "???"]
     derived = [key for key, value in found.items() if "${" in repr(value)]

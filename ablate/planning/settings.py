@@ -20,7 +20,7 @@ from ablate.planning.conf import MOST, first_line
 from ablate.shared.build import none_chosen
 from ablate.shared.choices import ARCHS, CHOICES
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.idle import LENGTHS, unread_by
+from ablate.shared.idle import LENGTHS, switched_off, unread_by
 from ablate.shared.plugin import is_whole_name
 
 
@@ -227,10 +227,16 @@ def no_length_in_vain(tree: Mapping[str, Any], height: Mapping[str, int]) -> Non
 
 
 def no_key_in_vain(tree: Mapping[str, Any], height: Mapping[str, int]) -> None:
-    """Raises UserError for a key that the optimiser doesn't read, unless the optimiser was given
-    over it."""
+    """Raise UserError for a key that the optimiser doesn't read, unless the optimiser was given
+    over it; and for one that says more of what is off, unless that was given over it."""
     if not isinstance(tree.get("optim"), Mapping):
         return
+    for key, switches in switched_off(tree).items():
+        if key in height and height[key] >= max(height.get(switch, 0) for switch in switches):
+            raise UserError(
+                f"{key}: {show(value_at(tree, key))} has no effect without "
+                f"{' or '.join(switches)}; leave it out"
+            )
     name = str(tree["optim"].get("name", "adamw"))
     for key in (f"optim.{key}" for key in unread_by(name)):
         if height.get(key, -1) >= height.get("optim.name", 0):

@@ -27,7 +27,8 @@ from ablate.planning.declaration import (
 from ablate.planning.parents import bare
 from ablate.planning.settings import Word, once, parse, show
 from ablate.planning.sweep_paths import sweep_files
-from ablate.shared.errors import UserError
+from ablate.shared.errors import UserError, near
+from ablate.shared.own import TRAINER
 
 DEFAULT_SEEDS = 3
 TUNE = ("tune", "from.tune")  # sections of a search: of runs, of those that they start from
@@ -151,6 +152,8 @@ def read_line(
             raise UserError(f"seed: give a count, such as seeds=3, or a list: seeds=[{given}]")
         if (own := key.partition(".")[0]) in ("seeds", "baseline") and key != own:
             raise UserError(f"{key}: {own} has no keys; give {own}=VALUE")
+        if key not in (*OWN, *groups) and (meant := near(key, OWN, 0.75)):
+            raise UserError(f"{key}: is no key; did you mean {meant}=VALUE?")
 
     def about(word: Word) -> str:
         sections = (*OWN, "launcher")
@@ -190,11 +193,9 @@ def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]
     swept, said = [word for word in line.settings if word.swept], line.options
     if said.scale is not None:
         raise UserError(f"--scale {said.scale}: only a sweep file has scales; give its NAME first")
-    if not (said.change or swept):
-        raise UserError(
-            f"nothing to sweep: give the NAME of a sweep ({', '.join(sweep_files())}), "
-            f"or values with commas, such as stem=none,dpn"
-        )
+    alone = any(word.key == TRAINER for word in line.settings)  # the first try of a program
+    if not (said.change or swept or alone):
+        raise _nothing_to_sweep(line, groups)
     if said.design is not None and not said.change:
         raise UserError(
             f"--design {said.design}: of which changes? give --change {WORD}, twice or more"
@@ -240,6 +241,21 @@ def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]
         seeds=seeds_of(line, DEFAULT_SEEDS, "seeds"),
         analysis=Analysis(**analysis(section_of(line, "analysis"), "analysis")),
         changes=changes,
+    )
+
+
+def _nothing_to_sweep(line: CommandLine, groups: Mapping[str, Sequence[str]]) -> UserError:
+    """The error for words of one run."""
+    for word in line.settings:
+        if word.key in groups and isinstance(word.value, list):
+            values = ",".join(map(show, word.value))
+            return UserError(
+                f"{word.text}: is one value, a list; several values have no brackets: "
+                f"{word.key}={values} (in Python they are a tuple)"
+            )
+    return UserError(
+        f"nothing to sweep: give values with commas, such as stem=none,dpn, "
+        f"or the NAME of a sweep ({', '.join(sweep_files())})"
     )
 
 

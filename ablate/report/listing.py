@@ -11,7 +11,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from ablate.analysis import paper
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
-from ablate.planning.conf import shipped
+from ablate.planning.conf import shipped, trainers_beside, user_conf
 from ablate.planning.launcher import DRIVER, LAUNCHERS
 from ablate.planning.logger import LOGGERS, SHARED
 from ablate.planning.tuning import OWN, TRIALS
@@ -21,6 +21,7 @@ from ablate.shared.choices import CHOICES, Choice
 from ablate.shared.errors import UserError, nearest, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, TaskChoice
 from ablate.shared.metrics.probed import PROBED
+from ablate.shared.own import TRAINER
 from ablate.shared.schema import Bounds, Param, added, hints, keys
 from ablate.shared.sections import Model, Text, Weights
 from ablate.shared.spec import Run
@@ -80,7 +81,9 @@ def _archs() -> Lines:
 def _files(group: str) -> Lines:
     """List the options that are files in conf/, the user's first, each with its first sentence."""
     found: dict[str, Path] = {}
-    for folder in (Path("conf"), shipped("conf")):
+    if user_conf() is None and group == TRAINER:  # of another application's `./conf`
+        found |= {name: Path("conf", group, f"{name}.yaml") for name in trainers_beside()}
+    for folder in filter(None, (user_conf(), shipped("conf"))):
         for path in sorted((folder / group).glob("*.yaml")):
             found.setdefault(path.stem, path)
     for name, path in sorted(found.items()):

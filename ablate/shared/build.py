@@ -11,7 +11,16 @@ from ablate.shared.choices import ARCHS, CHOICES, PROBES
 from ablate.shared.errors import UserError, near, unknown
 from ablate.shared.metrics.probed import called
 from ablate.shared.parts import is_plugin
-from ablate.shared.schema import added, hints, keys, same_keys, section, settings_of, value_of
+from ablate.shared.schema import (
+    added,
+    computed,
+    hints,
+    keys,
+    same_keys,
+    section,
+    settings_of,
+    value_of,
+)
 from ablate.shared.sections import Chosen, Data, Model, Plugin, Text, Whole
 from ablate.shared.spec import UNTYPED, Run
 
@@ -157,7 +166,7 @@ def _probes(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _expand(tree: Any, data: Data) -> dict[str, Any]:
     """`model.arch` spelled out: every null in `model` takes the architecture's value."""
-    same_keys("model", tree, hints(Model), added(Model))
+    same_keys("model", tree, hints(Model), added(Model), computed(Model))
     defaults = added(Model) | _arch(tree["arch"], data)
     model: dict[str, Any] = {
         key: defaults.get(key) if tree.get(key) is None else tree[key] for key in hints(Model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from ablate.version import FORMAT
@@ -48,6 +49,9 @@ def format_of(written: int) -> str:
     return f"has format {written} of {which} ablate, and this ablate reads format {FORMAT} alone"
 
 
+MANY = 20  # keys: behind as many nobody finds the guess
+
+
 def unknown(
     place: str, value: object, choices: Iterable[object], what: str = "one of"
 ) -> UserError:
@@ -59,6 +63,8 @@ def expected(value: object, choices: Iterable[object], what: str = "one of") -> 
     """What `unknown` says of the value, without the place."""
     names = [str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in choices]
     listed = ", ".join(names) or "(there is none)"
+    if what != "one of" and len(names) > MANY and (guess := near(value, names)) is not None:
+        return f"got {value!r} (did you mean {guess!r}?), expected {what} {listed}"
     return f"expected {what} {listed}, got {value!r}{nearest(value, names)}"
 
 
@@ -69,9 +75,18 @@ def nearest(value: object, names: Iterable[str]) -> str:
 
 
 def near(value: object, names: Iterable[str], share: float = 0.6) -> str | None:
-    """The nearest of the names, itself if it is one; None where none has this share of it."""
-    found = difflib.get_close_matches(value, names, 1, share) if isinstance(value, str) else []
-    return found[0] if found else None
+    """The nearest of the names, itself if it is one; None where none has this share of it. A name
+    with another number is another thing: fp64 is not near to fp16, though cifar10 is to cifar1."""
+    if not isinstance(value, str):
+        return None
+    found = difflib.get_close_matches(value, names, 3, share)
+    return next((name for name in found if not _of_another_number(value, name)), None)
+
+
+def _of_another_number(value: str, name: str) -> bool:
+    one, other = (re.sub(r"\D", "", text) for text in (value, name))
+    begins = one.startswith(other) or other.startswith(one)
+    return re.sub(r"\d", "", value) == re.sub(r"\d", "", name) and not begins
 
 
 # --- Text of strangers ----------------------------------------------------------------------------

@@ -27,8 +27,14 @@ def idle_keys(tree: Tree) -> dict[str, Any]:
     """Name the keys that a run of this plain tree doesn't read, dotted, each with the one value
     that it has in the run's id."""
     beside = {key: None for keys in LENGTHS for key in keys if key != _length(tree, keys)}
-    rules = (rule.values for rule in RULES if rule.holds(tree))
+    rules = (rule.values for rule in RULES if not rule.without and rule.holds(tree))
     return {**beside, **{key: value for values in rules for key, value in values.items()}}
+
+
+def switched_off(tree: Tree) -> dict[str, tuple[str, ...]]:
+    """Name the keys, dotted, that only say more of what is off, each with its switches."""
+    rules = [rule for rule in RULES if rule.without and rule.holds(tree)]
+    return {key: rule.without for rule in rules for key in rule.values}
 
 
 def unread_by(optimizer: str) -> tuple[str, ...]:
@@ -57,12 +63,17 @@ def without_idle(tree: Tree) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Rule:
+class IdleRule:
     """Keys that have no effect in the runs of whose plain tree `holds` is true. `values`: what each
-    of them is in the id of such a run, as a rule its default."""
+    of them is in the id of such a run, as a rule its default.
+
+    `without`: the keys that switch on what these say more of. Recipes give such keys in any case,
+    and ids have them; a user who types one without its switch is told so.
+    """
 
     values: Mapping[str, Any]
     holds: Callable[[Tree], bool]
+    without: tuple[str, ...] = ()
 
 
 def _length(tree: Tree, keys: tuple[str, ...]) -> str:
@@ -160,27 +171,35 @@ def _has_no_plain_norm(tree: Tree) -> bool:
     return not beside and (dropped or norm.everywhere or block.everywhere)
 
 
-RULES: tuple[Rule, ...] = (
-    Rule({"optim.timescale": 10_000}, lambda tree: _at(tree, "optim.schedule") != "rsqrt"),
-    Rule({"optim.warmup_lr": 0.0}, _without_warmup),
-    Rule(
+RULES: tuple[IdleRule, ...] = (
+    IdleRule({"optim.timescale": 10_000}, lambda tree: _at(tree, "optim.schedule") != "rsqrt"),
+    IdleRule({"optim.warmup_lr": 0.0}, _without_warmup),
+    IdleRule(
         {"optim.min_lr": 0.0},
         lambda tree: _at(tree, "optim.schedule") == "constant" and _without_cooldown(tree),
     ),
-    Rule({"optim.decay": "by_lr"}, lambda tree: _at(tree, "optim.wd") == 0),
-    Rule({"augment.randaug_magnitude": 10.0}, lambda tree: not _at(tree, "augment.randaug")),
-    Rule({"augment.style": "tf"}, _keeps_style),
-    Rule({"eval.augment": False}, _is_still),
-    Rule(
+    IdleRule({"optim.decay": "by_lr"}, lambda tree: _at(tree, "optim.wd") == 0),
+    IdleRule(
+        {"augment.randaug_magnitude": 10.0},
+        lambda tree: not _at(tree, "augment.randaug"),
+        without=("augment.randaug",),
+    ),
+    IdleRule(
+        {"augment.style": "tf"},
+        _keeps_style,
+        without=("augment.randaug", "augment.crop_area"),
+    ),
+    IdleRule({"eval.augment": False}, _is_still),
+    IdleRule(
         {"model.cls": "include"},
         lambda tree: _at(tree, "model.cls") == "exclude" and _norms_tokens_alone(tree),
     ),
-    Rule({"model.dropout": 0.0, "model.drop_path": 0.0}, _takes_no_steps),
-    Rule({"model.final_norm": "keep", "model.rep": False}, _decodes_tokens),
-    Rule({"model.head_bias": 0.0}, _has_no_head),
-    Rule({"model.norm_eps": 1e-6}, _has_no_plain_norm),
-    Rule({"norm.eps": 1e-6}, _brings_its_norm),
-    Rule({"model.drop_path": 0.0}, _has_one_block),
-    Rule({"block.post": "residual"}, _has_no_post_norm),
-    Rule({"stem.cls": "patches"}, _has_no_class_token),
+    IdleRule({"model.dropout": 0.0, "model.drop_path": 0.0}, _takes_no_steps),
+    IdleRule({"model.final_norm": "keep", "model.rep": False}, _decodes_tokens),
+    IdleRule({"model.head_bias": 0.0}, _has_no_head),
+    IdleRule({"model.norm_eps": 1e-6}, _has_no_plain_norm),
+    IdleRule({"norm.eps": 1e-6}, _brings_its_norm),
+    IdleRule({"model.drop_path": 0.0}, _has_one_block),
+    IdleRule({"block.post": "residual"}, _has_no_post_norm),
+    IdleRule({"stem.cls": "patches"}, _has_no_class_token),
 )

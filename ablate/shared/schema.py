@@ -109,6 +109,12 @@ def added(cls: Any) -> dict[str, Any]:
     return given | {k: value for k, value in defaults.items() if value is not dataclasses.MISSING}
 
 
+@functools.cache
+def computed(cls: Any) -> frozenset[str]:
+    """The fields of a dataclass that are computed from others, as their lines say."""
+    return frozenset(name for name, said in keys(cls).items() if said.line.endswith("computed"))
+
+
 # Beside a key that takes an import path (`parts.PARTS`).
 Settings = Annotated[Mapping[str, Any] | None, Key("KEY: value of that parameter of module:name")]
 Version = Annotated[str | None, Key("of module:name: its code's, or its package's; computed")]
@@ -134,13 +140,19 @@ def check_keys(
 
 
 def same_keys(
-    place: str, tree: Any, expected: Collection[str], added: Collection[str] = ()
+    place: str,
+    tree: Any,
+    expected: Collection[str],
+    added: Collection[str] = (),
+    computed: Collection[str] = (),
 ) -> None:
-    """Raises UserError where `tree` has other keys than those expected; `added` may be missing."""
+    """Raise UserError where `tree` has other keys than those expected. `added`: those that may be
+    missing; `computed`: those that nobody types, so that no error lists them."""
     if not isinstance(tree, Mapping):
         raise UserError(f"{place or 'config'}: expected settings (key: value), got {tree!r}")
     dot = f"{place}." if place else ""
-    check_keys(dot, tree, expected, "")
+    typed = [name for name in expected if name not in computed]
+    check_keys(dot, [key for key in tree if key not in computed], typed, "")
     for name in expected:
         if tree.get(name, "???") == "???" and (name in tree or name not in added):
             raise _missing(f"{dot}{name}")
@@ -155,7 +167,8 @@ def section(cls: Any, tree: Any, place: str) -> Any:
     and what was expected."""
     types = hints(cls)
     # By its keys alone: a text of a plan may be "???", a key that a file must give may not.
-    same_keys(place, dict.fromkeys(tree) if isinstance(tree, Mapping) else tree, types, added(cls))
+    given = dict.fromkeys(tree) if isinstance(tree, Mapping) else tree
+    same_keys(place, given, types, added(cls), computed(cls))
     return cls(**{k: value_of(cls, k, tree[k], f"{place}.{k}") for k in types if k in tree})
 
 
@@ -209,7 +222,21 @@ def read(value: Any, hint: Any, place: str) -> Any:
         return float(value)
     *first, last = " or ".join(map(_type_name, options)).split(" or ")
     expected = " or ".join(filter(None, (", ".join(first), last)))
-    raise UserError(f"{place}: expected {expected}, got {value!r}")
+    raise UserError(f"{place}: expected {expected}, got {value!r}{_spelling(value, options)}")
+
+
+def _spelling(value: Any, options: Collection[Any]) -> str:
+    """How a value that other programs take is spelled here; "" where there is nothing to say."""
+    if type(None) in options and value in ("None", "none", "nil", "NULL"):
+        return "; write null"
+    if int in options and isinstance(value, float) and value.is_integer():
+        return f"; write {int(value)}"
+    if bool in options and isinstance(value, str) and value.lower() in _SWITCHES:
+        return f"; write {_SWITCHES[value.lower()]}"
+    return ""
+
+
+_SWITCHES = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
 
 def _parts(value: Any, options: Collection[Any], place: str) -> Any:

@@ -60,7 +60,8 @@ def _checked(value: Any, said: Mapping[str, Any], place: str) -> Any:
     if value is None and said["nullable"]:
         return None
     choices = said["choices"]
-    return read(value, TYPES[said["type"]] if choices is None else Literal[tuple(choices)], place)
+    kind: Any = TYPES[said["type"]] if choices is None else Literal[tuple(choices)]
+    return read(value, kind | None if said["nullable"] else kind, place)
 
 
 # --- What a yaml declares -----------------------------------------------------------------------
