@@ -560,7 +560,9 @@ def test_an_attempt_begins_when_nothing_of_the_one_before_lives(kin, shell):
     """Driver and worker are killed: what the program started lives on until the next attempt."""
     driver = shell.start("sweep", "one", "trainer.how=waits")
     pids = family(kin)
-    kill([driver.pid, *workers(kin)])
+    at_work = workers(kin)
+    servers = [parent_of(pid) for pid in at_work]  # who would end what a worker leaves
+    kill([driver.pid, *servers, *at_work])
     driver.wait()
     assert not gone(pids)  # or this shows nothing
     assert "exit" not in attempts(kin)[-1]
@@ -570,6 +572,73 @@ def test_an_attempt_begins_when_nothing_of_the_one_before_lives(kin, shell):
     shell.end(again)
     later = [int(path.read_text()) for path in kin.glob("runs/runs/*/scratch/*") if path.is_file()]
     assert gone([pid for pid in later if pid])
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+# Leaves a process behind that has another parent, another session and no environment.
+DAEMON = """
+import os, sys, time
+def leave(file):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            code = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid()))"
+            code += "; time.sleep(600)"
+            os.execve(sys.executable, [sys.executable, "-S", "-c", code, file], {})
+        os._exit(0)
+    os.wait()
+    while not os.path.exists(file) or not open(file).read():
+        time.sleep(0.01)
+"""
+PROGRAM = """
+leave(sys.argv[1] + "/daemon")
+time.sleep(0 if sys.argv[2] == "ends" else 600)
+open(sys.argv[1] + "/result.json", "w").write('{"loss": 1}')
+"""
+FUNCTION = """
+def main(settings, run):
+    leave("daemon")
+    run.log(1, train_loss=1)
+    time.sleep(0 if settings["how"] == "ends" else 600)
+    run.result(loss=1)
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("how", ["ends", "killed"])
+@pytest.mark.parametrize("kind", ["program", "function"])
+def test_a_daemon_without_an_environment_ends_with_its_worker(toy, shell, kind, how):
+    (toy / "train.py").write_text(DAEMON + (PROGRAM if kind == "program" else FUNCTION))
+    if kind == "program":
+        command = "python -S train.py {folder} {how}"
+        declare(toy, "curves", command=command, keys={"how": "ends"})
+    else:
+        said = {"name": "train:main", "keys": {"how": "ends"}, "metrics": YAML["metrics"]}
+        (toy / "conf" / "trainer" / "toy.yaml").write_text(json.dumps(said))
+    words = ("sweep", "one", f"trainer.how={how}", "launcher.devices=cpu")
+    driver = shell.start(*words)
+    [file] = wait_for(lambda: [*toy.glob("runs/runs/*/scratch/daemon")])
+    pid = int(wait_for(file.read_text))
+    if how == "killed":
+        assert not gone([pid])
+        kill(workers(toy))
+    wait_for(lambda: gone([pid]), 30)
+    driver.send_signal(signal.SIGINT)
+    shell.end(driver)
+
+
+def test_one_store_by_two_paths_has_the_same_tags(tmp_path):
+    run = RunDir(tmp_path / "real" / "runs" / "a0")
+    run.path.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    linked = RunDir(tmp_path / "link" / "runs" / "a0")
+    assert processes.tag_of(run) == processes.tag_of(linked)
+    other = RunDir(tmp_path / "other" / "runs" / "a0")
+    other.path.mkdir(parents=True)
+    assert processes.tag_of(run) != processes.tag_of(other)
 
 
 def test_processes_are_those_that_have_the_tag_and_their_children(tmp_path):

@@ -186,6 +186,12 @@ def alike(one: Sequence[str], other: Sequence[str], store: Path) -> bool:
     return read_line(one, groups).name == read_line(other, groups).name
 
 
+def sweeps_nothing(line: CommandLine) -> bool:
+    """Do the words name a setting, and neither a change nor several values?"""
+    varied = line.options.change or any(word.swept for word in line.settings)
+    return bool(line.settings) and not varied
+
+
 def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]]) -> Sweep:
     """Every list of values is a factor of rows; `data`, `model.arch`, `across` are columns."""
     if tuned := [key for section in TUNE for key in line.sweep if key.startswith(section)]:

@@ -21,7 +21,17 @@ from ablate.planning.plan import Plan
 from ablate.running.disk import Disk
 from ablate.running.launchers import Slot
 from ablate.shared.notes import Notes
-from ablate.shared.rundir import CHECK, FAILED, FINAL, LOST, NO_WORD, OOM, ROTTEN, RunDir
+from ablate.shared.rundir import (
+    CHECK,
+    FAILED,
+    FINAL,
+    LOST,
+    NO_WORD,
+    OOM,
+    RANK_KILLED,
+    ROTTEN,
+    RunDir,
+)
 from ablate.store import attempts
 from ablate.store.events import RunState
 from ablate.store.folder import Liveness
@@ -316,7 +326,8 @@ class PlaceHealth:
                 return
             seconds = time.monotonic() - ended.since
             failure = failure_kind(exit or "died", ended.error, seconds, ended.stepped)
-        spared = more and exit is None and (ended.code or 0) < 0
+        killed = exit == RANK_KILLED or (exit is None and (ended.code or 0) < 0)
+        spared = more and killed
         endings = self._endings.setdefault(place, [])
         endings.append(Ending(ended.run.id, variant(ended.run), failure, spared))
         if not failure:

@@ -245,12 +245,13 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 def code_of(program: Program, folder: Path, apart: Path) -> dict[str, str]:
     """The hash of each file of the program's code, by its path in `folder`: the files that the
-    patterns name, else those that git knows or would add, but for `apart`, the store.
+    patterns name, else those that git knows or would add; never those in `apart`, the store, which
+    each run changes.
 
     Raises UserError where a pattern names no file, and where neither says what the code is.
     """
     if program.code is not None:
-        files = _matching(program.code, "code", folder)
+        files = _matching(program.code, "code", folder, apart)
     else:
         files = {name for name in _by_git(folder) if not (folder / name).is_relative_to(apart)}
         if len(files) > MOST_FILES:
@@ -267,12 +268,18 @@ def data_files(program: Program, folder: Path) -> list[str]:
     return sorted(_matching(program.data, "data", folder))
 
 
-def _matching(patterns: Iterable[str], key: str, folder: Path) -> set[str]:
+def _matching(
+    patterns: Iterable[str], key: str, folder: Path, apart: Path | None = None
+) -> set[str]:
     names: set[str] = set()
     for pattern in patterns:
         if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
             raise UserError(f"{TRAINER}.{key}: {pattern}: expected files within {folder}")
-        files = [file for file in folder.glob(pattern) if file.is_file()]
+        files = [
+            file
+            for file in folder.glob(pattern)
+            if file.is_file() and not (apart is not None and file.is_relative_to(apart))
+        ]
         if not files:
             raise UserError(f"{TRAINER}.{key}: {pattern}: no such file in {folder}")
         names.update(file.relative_to(folder).as_posix() for file in files)

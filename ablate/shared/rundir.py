@@ -102,6 +102,7 @@ DISK_FULL = "disk full"
 OOM = "oom"
 LOST = "device lost"
 RANK = "rank lost"  # of a run on several, which can't go on without it
+RANK_KILLED = "rank killed"  # by a signal, as of a kernel that lacks memory
 NO_DEVICE = "no device"  # it was gone, or never to be used: the run is not to blame
 ROTTEN = "data damaged"
 FAILED = "failed"  # an exception

@@ -7,6 +7,7 @@ in. Of signals, those that end a command, noted for whoever looks.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -31,6 +32,14 @@ def installing(extra: str) -> str:
 def installing_package(need: str) -> str:
     """Return the shell command that installs a package; `need`: as pip takes it."""
     return f"pip install -c \"$(ablate doctor --constraints)\" '{need}'"
+
+
+_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of what its descendants leave behind (prctl(2))."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 GIT_S = 10.0  # a question that takes longer is given up

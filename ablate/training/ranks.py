@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import signal
-import tempfile
 import threading
 import time
 import traceback
@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ablate.shared.rundir import RANK_KILLED
 from ablate.shared.system import signal_words
 from ablate.training.attempt import RankLost
 
@@ -35,6 +36,7 @@ WORD = 256  # bytes of rank 0's word
 LOOK_S = 0.2  # between looks at the ranks
 STOPPED_S = 3.0  # that a rank may be stopped before it counts as lost
 PATIENCE_S = 30.0  # for the one that watches to say which rank broke a connection
+WORDS, MEETING = 3, 4  # the files of a rank that was forked
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
 
 T = TypeVar("T")
@@ -177,19 +179,21 @@ class Children:
     ) -> None:
         """`device`: of a rank; `gone`: the loss of one that says nothing, its line a rank's end."""
         self._world, self._lost, self._gone, self._over = world, lost, gone, False
-        self._folder = tempfile.TemporaryDirectory(prefix="ablate-ranks-")
-        meeting = Path(self._folder.name, "meeting")
+        # The file where they meet has no name, so whatever kills them leaves nothing behind.
+        self._meeting = os.memfd_create("ablate-ranks")
         self._pids: dict[int, int] = {}
         self._words: dict[int, int] = {}  # by rank: where its last words are read
         for rank in range(1, world):
             read, write = os.pipe()
             parent, pid = os.getpid(), os.fork()
             if not pid:
-                _live(parent, write, explain, partial(_join, live, rank, world, meeting, device))
+                join = partial(_join, live, rank, world, device)
+                _live(parent, write, self._meeting, explain, join)
             os.close(write)
             self._pids[rank], self._words[rank] = pid, read
         threading.Thread(target=self._watch, daemon=True).start()
-        self.ranks: Ranks = Group(0, world, meeting, device(0)) if world > 1 else ALONE
+        place = Path(f"/proc/self/fd/{self._meeting}")
+        self.ranks: Ranks = Group(0, world, place, device(0)) if world > 1 else ALONE
 
     @property
     def pids(self) -> list[int]:
@@ -206,7 +210,7 @@ class Children:
                 os.waitpid(pid, 0)
         if self._world > 1:
             dist.destroy_process_group()
-        self._folder.cleanup()
+        os.close(self._meeting)
 
     def _watch(self) -> None:
         stopped = dict.fromkeys(self._pids, 0.0)
@@ -227,7 +231,8 @@ class Children:
             said = Loss(*json.loads(words))
             return said._replace(line=f"rank {rank} of {self._world}: {said.line}")
         how = f"{signal_words(-code)}" if code < 0 else f"exit code {code}"
-        return self._named(rank, f"died ({how})")
+        loss = self._named(rank, f"died ({how})")
+        return loss._replace(reason=RANK_KILLED) if code < 0 else loss
 
     def _named(self, rank: int, how: str) -> Loss:
         return self._gone._replace(line=f"rank {rank} of {self._world} {how}")
@@ -237,15 +242,15 @@ def _join(
     live: Callable[[Ranks], None],
     rank: int,
     world: int,
-    meeting: Path,
     device: Callable[[int], torch.device],
 ) -> None:
-    live(Group(rank, world, meeting, device(rank)))
+    live(Group(rank, world, Path(f"/proc/self/fd/{MEETING}"), device(rank)))
 
 
 def _live(
     parent: int,
     words: int,
+    meeting: int,
     explain: Callable[[Exception], Loss],
     live: Callable[[], None],
 ) -> NoReturn:
@@ -259,8 +264,10 @@ def _live(
             os._exit(code)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
-        words = os.dup2(words, 3)
-        os.closerange(4, 1024)
+        kept = [fcntl.fcntl(file, fcntl.F_DUPFD, MEETING + 1) for file in (words, meeting)]
+        words = os.dup2(kept[0], WORDS)
+        os.dup2(kept[1], MEETING)
+        os.closerange(MEETING + 1, 1024)
         live()
         code = 0
     except RankLost:  # rank 0 knows, too

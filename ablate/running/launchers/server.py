@@ -25,7 +25,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from typing import Any
 from ablate.running.launchers.fork import NOTHING_ELSE
 from ablate.shared.errors import Failure, NoRoom, UserError
 from ablate.shared.rundir import RunDir
+from ablate.shared.system import adopt_orphans
 
 IMPORT_S = 120.0  # for the file of a part and what it imports
 
@@ -49,18 +50,25 @@ def serve(tied: bool) -> None:
     os.set_blocking(wake_write, False)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
+    adopt_orphans()  # what a worker that was killed leaves is then this process's to end
     children: dict[int, Path | None] = {}  # folders of runs; None: it answers a question
     while True:
         ready, _, _ = select.select([0, wake], [], [])
         if wake in ready:
             os.read(wake, 1 << 12)
-        while children:
-            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        while True:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:  # there are no children
+                break
             if ended is None:
                 break
             with contextlib.suppress(ProcessLookupError):  # what a worker started ends with it,
                 os.killpg(ended.si_pid, signal.SIGKILL)  # while nobody else can have its number
             pid, status = os.waitpid(ended.si_pid, 0)
+            _end_orphans(children)
+            if pid not in children:  # an orphan
+                continue
             folder = children.pop(pid)
             if folder is not None:
                 answer = {"run": folder.name, "exit": os.waitstatus_to_exitcode(status)}
@@ -88,6 +96,16 @@ def serve(tied: bool) -> None:
                     children[pid] = Path(request["run"])
             for file in files:
                 os.close(file)
+
+
+def _end_orphans(children: Collection[int]) -> None:
+    """Kill the children of this process that it did not fork: their worker is dead."""
+    ours = os.getpid()
+    for each in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            parent = int((each / "stat").read_bytes().rpartition(b")")[2].split()[1])
+            if parent == ours and int(each.name) not in children:
+                os.kill(int(each.name), signal.SIGKILL)
 
 
 def _forked(live: Callable[[], int]) -> int:

@@ -9,7 +9,6 @@ have cleared their environment.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import time
@@ -17,17 +16,12 @@ from pathlib import Path
 
 from ablate.shared.files import identity
 from ablate.shared.rundir import RunDir
+from ablate.shared.system import adopt_orphans
 
 TAG = "ABLATE_RUN"  # in the environment of all of them
 DEATH_S = 30.0  # for what was killed to be gone
 LOOK_S, LOOK_SHARE = 2.0, 0.01  # between two looks for them, and the share of time that looks take
 TICKS = os.sysconf("SC_CLK_TCK")
-_PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
-
-
-def adopt_orphans() -> None:
-    """Make this process the parent of what its descendants leave behind (prctl(2))."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def machine() -> str:

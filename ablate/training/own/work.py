@@ -14,7 +14,6 @@ import os
 import random
 import resource
 import shutil
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,11 +27,13 @@ from ablate.shared.own import OwnRun, hashed, is_command, is_own, name_of, said_
 from ablate.shared.rundir import RunDir
 from ablate.shared.source import own_frame
 from ablate.shared.spec import to_tree
+from ablate.shared.system import adopt_orphans
 from ablate.shared.trainer import build_own
 from ablate.training import faults
 from ablate.training.attempt import Attempt, Stop, TrainingStopped, code_digest, hold, listed
 from ablate.training.own.command import Command
 from ablate.training.own.handle import Ended, Handle
+from ablate.training.own.processes import end_processes, tag_of
 from ablate.training.ranks import renew_threads
 
 
@@ -149,21 +150,15 @@ def work(path: str, options: dict[str, Any], tree: Mapping[str, Any]) -> int:
 def here(path: str, options: dict[str, Any]) -> int:
     """As `hold`, in this process."""
     path = os.path.abspath(path)  # it works in another folder
+    forked = bool(options.get("forked"))  # this process is the worker's own then
+    if forked:
+        adopt_orphans()
     try:
         return hold(path, options, _train, lambda error: told(error, path))
     finally:
-        if options.get("forked"):  # it leads a group of processes then
-            _end_children()
-
-
-def _end_children() -> None:
-    """What the trainer started ends with its worker. While its driver lives that sees to it, too,
-    whatever the worker dies of."""
-    ours = os.getpid()
-    for each in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if int(each.name) != ours and os.getpgid(int(each.name)) == ours:
-                os.kill(int(each.name), signal.SIGKILL)
+        if forked:  # whatever the trainer started; the fork server sees to it, too
+            with contextlib.suppress(TimeoutError, OSError):
+                end_processes(tag_of(RunDir(Path(path))), os.getpid())
 
 
 def told(error: BaseException, path: str) -> str:
