@@ -156,10 +156,7 @@ def tabulate(
             ),
             *notes("warning", paper_notes(columns, made.paper)),
             *notes("warning", recipe_notes(plan, made.paper)),
-            *notes("caption", captions.caption(plan, columns, rows_told)),
-            *notes("caption", by_column(plan, cells)),
-            *notes("caption", rounded(plan, cells)),
-            *notes("caption", pairing.advice(plan, cells) if rows_told else ()),
+            *notes("caption", _explanations(plan, cells, columns, rows_told)),
             *(captions.details(plan, columns) if rows_told else ()),
             *dict.fromkeys(made.notes),
         ),
@@ -170,6 +167,20 @@ def tabulate(
         choice=plan.task,
         groups=tuple(group.name for group in plan.groups),
     )
+
+
+def _explanations(
+    plan: Plan,
+    cells: Mapping[tuple[str, str], Scores],
+    columns: Sequence[TableColumn],
+    judged: bool,
+) -> Iterator[str]:
+    """Yield what explains the numbers. `judged`: have the gains of rows intervals?"""
+    yield from captions.caption(plan, columns, judged)
+    yield from by_column(plan, cells)
+    yield from rounded(plan, cells)
+    if judged:
+        yield from pairing.advice(plan, cells)
 
 
 @dataclass(frozen=True)
