@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,8 +98,7 @@ def tabulate(
     told = not means and (complete or any(course.told for course in courses.values()))
     # Looks before stay looks, also where a run that they counted is withheld by now.
     noted = told or (bool(withheld) and not means)
-    methods = {at: method_of(plan, at, past) for at in past.now.columns} if noted and past else {}
-    before, withheld_words = look_notes(plan, past, methods, strict) if noted else ([], False)
+    before, withheld_words = _looks_before(plan, past, strict) if noted else ([], False)
     judge = words and told and not (withheld_words or plan.conditions)
     right = Rights(plan, results, predictions, told and (population or plan.spread == "images"))
     rows_told = told and plan.changes is None  # of changes the effects are told, not the cells
@@ -132,6 +131,7 @@ def tabulate(
         below = (*averages(arrays), *blocks(arrays), *placement_effects(arrays))
     if means or not (complete or (courses and plan.changes is not None)):
         below = tuple(block.without_intervals() for block in below)
+    has_blocks = bool(below) and rows_told
     return Table(
         sweep=plan.name,
         title=plan.title,
@@ -151,9 +151,7 @@ def tabulate(
             *notes("warning", captions.withheld(plan, withheld or {})),
             *captions.warnings(plan, list(cells.values()), columns, told),
             *notes("warning", before),
-            *notes(
-                "warning", course_notes(plan, courses.values(), bool(below) and rows_told, past)
-            ),
+            *notes("warning", course_notes(plan, courses.values(), has_blocks, past)),
             *notes("warning", paper_notes(columns, made.paper)),
             *notes("warning", recipe_notes(plan, made.paper)),
             *notes("caption", _explanations(plan, cells, columns, rows_told)),
@@ -167,6 +165,12 @@ def tabulate(
         choice=plan.task,
         groups=tuple(group.name for group in plan.groups),
     )
+
+
+def _looks_before(plan: Plan, past: PastLooks | None, strict: bool) -> tuple[list[str], bool]:
+    """The notes on the looks before, and whether `strict` withholds verdicts by them."""
+    at = past.now.columns if past is not None else ()
+    return look_notes(plan, past, {column: method_of(plan, column, past) for column in at}, strict)
 
 
 def _explanations(
