@@ -19,6 +19,7 @@ from ablate.analysis.scores import on_set
 from ablate.planning.cell import Cell, WidePlace, caveats, spec_parents, wide_places
 from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError, unknown
+from ablate.shared.idle import without_idle
 from ablate.shared.spec import also_of
 
 if TYPE_CHECKING:  # numpy and scipy
@@ -427,7 +428,7 @@ class Recipes:
         words = " ".join(f"{key}={value}" for key, value in RECIPES[regime].items())
         if expected is None:
             return f"{words} has no {arch}"
-        specs = cell.specs or (cell.spec,)
+        specs = [without_idle(tree) for tree in cell.specs or (cell.spec,)]
         chosen = {key for choice in cell.chosen for key in choice.params}
         left_out = MACHINES | (SEARCHED.get(regime, set()) & chosen)
         differing = [

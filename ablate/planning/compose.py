@@ -11,7 +11,7 @@ import functools
 import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,11 +66,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Merged:
     """Layers, the later ones over the earlier: choices of groups, and values. `height`: the last
-    layer, by its number, that says a key."""
+    layer, by its number, that says a key; `typed`: the keys that words say, not a file."""
 
     choices: Mapping[str, str]
     values: Mapping[str, Any]
     height: Mapping[str, int]
+    typed: Set[str]
 
 
 @contextlib.contextmanager
@@ -170,7 +171,8 @@ class Composer:
                         f"{key}: {above} sets another length; give {key} there as well "
                         f"(null leaves the other)"
                     )
-        return Merged(choices, values, height)
+        typed = {key for key, n in height.items() if not layers[n].place}
+        return Merged(choices, values, height, typed)
 
     def tree(self, layers: Layers) -> dict[str, Any]:
         """The plain tree of a run, and in it that of its parent if a key `from.KEY` says one;
@@ -255,7 +257,7 @@ class Composer:
             check_resolvers(tree)
             tree = interpolate(tree)
         no_length_in_vain(tree, merged.height)
-        no_key_in_vain(tree, merged.height)
+        no_key_in_vain(tree, merged.height, merged.typed)
         return tree
 
     def run(self, tree: Mapping[str, Any], seed: int | None = None) -> spec.Run | OwnRun:
