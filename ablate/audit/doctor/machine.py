@@ -59,7 +59,7 @@ CHECKOUT = Path(__file__).resolve().parents[3]  # where this is no installed pac
 
 
 @dataclass(frozen=True)
-class Declared:
+class Requirements:
     """What ablate declares: its version, and where it is if it isn't installed; the versions of
     python that it takes, and the packages that it requires, "" and () where nothing says so."""
 
@@ -68,7 +68,7 @@ class Declared:
     packages: Sequence[str]
 
     @classmethod
-    def read(cls) -> Declared:
+    def read(cls) -> Requirements:
         """Read the installed distribution's metadata, else the checkout's pyproject.toml."""
         try:
             python = metadata.metadata(DISTRIBUTION)["Requires-Python"]
@@ -88,11 +88,11 @@ def versions() -> Findings:
     from packaging.specifiers import SpecifierSet
 
     installed, amiss = {"python": platform.python_version()}, []
-    declared = Declared.read()
-    wanted = SpecifierSet(declared.python)
+    required = Requirements.read()
+    wanted = SpecifierSet(required.python)
     if not wanted.contains(installed["python"]):
         amiss.append(f"python {installed['python']} does not satisfy python{wanted}")
-    for need in map(Requirement, declared.packages):
+    for need in map(Requirement, required.packages):
         if need.marker is not None and not need.marker.evaluate():
             continue  # an extra's
         plain = f"{need.name}{need.specifier}"
@@ -105,7 +105,7 @@ def versions() -> Findings:
         if not need.specifier.contains(found, prereleases=True):
             amiss.append(f"{need.name} {found} does not satisfy {plain}: pip install '{plain}'")
     text = ", ".join(f"{name} {version}" for name, version in installed.items())
-    yield Finding("ok", "versions", f"ablate {declared.version}, {text}")
+    yield Finding("ok", "versions", f"ablate {required.version}, {text}")
     for line in amiss:
         yield Finding("problem", "versions", line)
 
