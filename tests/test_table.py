@@ -135,6 +135,7 @@ def test_a_mean_is_the_same_number_wherever_a_line_has_it():
 
 def test_two_seeds_have_intervals_and_nothing_else_speaks_of_verdicts():
     table = planted({"base": [90, 91], "a": [93, 92], "b": [94, 95]})
+    assert "| variant | top1 % [95 % CI] | gain [95 % CI] | n |\n" in render(table, "md")
     for text in (printed(table), *(render(table, name) for name in ("md", "latex", "html"))):
         assert "n = 2: intervals, no verdicts." in text
         assert text.lower().count("verdict") == 1
