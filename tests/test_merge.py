@@ -58,7 +58,7 @@ def whole(made) -> list[str]:
     return read(made, "all")
 
 
-OF_LOOKS = ("were also read at n", "were also seen at n", "Changed since verdicts were first read")
+OF_LOOKS = ("were also read at n", "were also seen at n", "were first read")
 
 
 def but_looks(text: str) -> str:
