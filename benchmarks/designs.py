@@ -45,10 +45,10 @@ def effects(store: Path, design: str) -> dict[str, Any]:
 def show_power(tables: int) -> None:
     """Print the power at the gain that `plan` says, and at its upper end."""
     sys.path.insert(0, str(HERE / "tests"))
-    from simulation import DESIGNS, forecast_power
+    from simulation import FORECAST_DESIGNS, forecast_power
 
     print(f"{'population':42}{'cells':>6}{'n':>3}{'detects':>9}{'power':>7}{'to':>7}{'power':>7}")
-    for case in DESIGNS:
+    for case in FORECAST_DESIGNS:
         for changes in (3, 4):
             for n in (3, 5):
                 gain, power, upper, at_upper = forecast_power(case, changes, n, tables)

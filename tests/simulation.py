@@ -1,4 +1,5 @@
-"""Simulated results, for the tests of the statistics: drawn, and resampled from real runs."""
+"""Simulated results, for the tests of the statistics and benchmarks/errors.py: drawn, and resampled
+from real runs."""
 
 import functools
 import itertools
@@ -168,7 +169,7 @@ def judged(several):
     return Judged(float(wrong / count), float(told / count))
 
 
-# --- Designs ------------------------------------------------------------------------------------
+# --- Forecasts of designs -------------------------------------------------------------------------
 
 
 class DesignTable(NamedTuple):
@@ -181,7 +182,7 @@ class DesignTable(NamedTuple):
 
 
 MNIST = ("plain", "wd", "lr", "rms", "dpn", "whiten", "pre", "short")
-DESIGNS = (
+FORECAST_DESIGNS = (
     "MNIST, rows as cells, same seeds",
     "digits, half of the cells short",
     "cells with a change share .3 of the shift",
@@ -193,12 +194,12 @@ def design_tables(case, rng, changes, n, tables):
     """Tables of the 2^changes cells of a factorial, of real runs or drawn. Drawn cells get 90 % of
     300 images right, and a seed shifts all images of a run by .3 on the logit."""
     levels = np.array([*itertools.product((0, 1), repeat=changes)])
-    if case in DESIGNS[:2]:
+    if case in FORECAST_DESIGNS[:2]:
         names = [f"mnist.{row}" for row in MNIST]
-        if case == DESIGNS[1]:
+        if case == FORECAST_DESIGNS[1]:
             names = ["digits.plain70", "digits.short70"]
         # Cells that are one row again are its runs of other seeds.
-        joint = case == DESIGNS[0] and len(levels) == len(MNIST)
+        joint = case == FORECAST_DESIGNS[0] and len(levels) == len(MNIST)
         for made in resampled(rng, np.resize(names, len(levels)), n, tables, joint):
             for y, right in zip(made.y, made.right, strict=True):
                 yield DesignTable(y, right, made.truth[0])
@@ -212,7 +213,7 @@ def design_tables(case, rng, changes, n, tables):
         logit = _level(0.9) + SHARPNESS * easy
         shift = own * rng.standard_normal((len(levels), n))
         sd = np.full(len(levels), own)
-        if case == DESIGNS[2]:
+        if case == FORECAST_DESIGNS[2]:
             part = rng.standard_normal((changes, 2, n))
             together = sum(part[k][levels[:, k]] for k in range(changes)) / math.sqrt(changes)
             shift = math.sqrt(0.7) * shift + math.sqrt(0.3) * own * together
@@ -259,3 +260,134 @@ def forecast_power(case, changes, n, tables, seed=15):
             told += [np.mean([gain + off > half, gain - off > half]) for gain in gains]
     power = told / (tables * changes)
     return ForecastPower(gains[0], float(power[0]), gains[1], float(power[1]))
+
+
+# --- Designs -------------------------------------------------------------------------------------
+
+REAL = {  # the rows of real runs that cells are, over and over
+    "real": ("digits.plain70", "digits.dpn70"),
+    "real, half short": ("digits.plain70", "digits.short70"),
+    "real, same seeds": tuple(
+        f"digits.{row}" for row in ("plain", "wd", "lr", "rms", "dpn", "short")
+    ),
+    "real, mnist": ("mnist.plain", "mnist.dpn"),
+}
+DESIGNS = (
+    *("equal spreads", "baseline cell at 3x", "one cell at 3x", "seeds correlate", "interactions"),
+    *REAL,
+)
+
+
+def cells(case, rng, n, tables, rows, common=0.0):
+    """Tables of so many cells of a design of two levels, in the order of `itertools.product`.
+    `common`: the sd, in points, of a part that all cells with the first change share by seed."""
+    with_change = (np.arange(rows) >= rows // 2)[:, None]
+    for made in _cells(case, rng, n, tables, rows):
+        part = common * rng.standard_normal((len(made.y), 1, n)) if common else 0.0
+        yield made._replace(y=made.y + part * with_change)
+
+
+def _cells(case, rng, n, tables, rows):
+    if case in REAL:
+        names = np.resize(REAL[case], max(rows, len(REAL[case])))
+        for made in resampled(rng, names, n, tables, joint=case == "real, same seeds"):
+            yield made._replace(
+                **{part: getattr(made, part)[:, :rows] for part in ("y", "right", "truth")}
+            )
+        return
+    shift = np.full(rows, 0.3)
+    shift[{"baseline cell at 3x": [0], "one cell at 3x": [3]}.get(case, [])] = 1.0
+    near = rows // 2 - 1 if case == "seeds correlate" else 0
+    levels = [0.9, 0.8, 0.85, 0.95, 0.7] if case == "interactions" else [0.9]
+    accuracy = np.resize(levels, rows)
+    yield from classified(rng, n, tables, accuracy, shift=shift, near=near, rows=rows)
+
+
+class JudgedEffects(NamedTuple):
+    """The share of tables in which the interval of some main effect misses the truth, and the
+    half-widths (tables, effects)."""
+
+    error: float
+    halves: np.ndarray
+
+
+def judged_effects(several, levels):
+    """The main effects of a design with these levels (cells, factors), by images."""
+    weights = np.array([stats.level_effect(levels, k) for k in range(levels.shape[1])])
+    method = stats.Method("images", contrasts=len(weights))
+    wrong, halves = [], []
+    for made in several:
+        truth = np.broadcast_to(made.truth, made.y.shape[:2]) @ weights.T
+        for y, right, expected in zip(made.y, made.right, truth, strict=True):
+            found = stats.design_effects(y, weights, method, right=right.astype(bool))
+            gains = [effect.gain for effect in found.gains]
+            halves.append([(g.high - g.low) / 2 for g in gains])
+            wrong.append(
+                any(not g.low <= e <= g.high for g, e in zip(gains, expected, strict=True))
+            )
+    return JudgedEffects(float(np.mean(wrong)), np.array(halves))
+
+
+# --- One variant, and rows that looks stop -------------------------------------------------------
+
+PAIRS = (
+    ("digits.plain70", "digits.plain70"),
+    ("digits.plain70", "digits.short70"),
+    ("digits.plain", "digits.wd"),
+    ("digits.plain", "digits.dpn"),
+    ("mnist.plain", "mnist.short"),
+    ("mnist.plain", "mnist.dpn"),
+)
+
+
+def pairs_of_rows(rng, names, n, tables):
+    """Tables of a baseline and one variant, without a seed twice in a row. Rows of one population
+    have seeds of their own; of two, the same seeds where runs have any in common."""
+    first, second = (populations()[name] for name in names)
+    joint = names[0] != names[1] and not names[0].endswith("70")
+    order = rng.permuted(np.tile(np.arange(len(first)), (tables, 1)), axis=1)
+    other = order[:, :n]
+    if names[0] == names[1]:
+        other = order[:, n : 2 * n]
+    elif not joint:
+        other = rng.permuted(np.tile(np.arange(len(second)), (tables, 1)), axis=1)[:, :n]
+    right = np.stack([first[order[:, :n]], second[other]], 1).astype(bool)
+    accuracies = [100 * row.mean(1) for row in (first, second)]
+    spread = math.hypot(*(a.std(ddof=1) for a in accuracies)) / math.sqrt(2)
+    if joint:
+        spread = (accuracies[1] - accuracies[0]).std(ddof=1) / math.sqrt(2)
+    truth = np.array([[a.mean() for a in accuracies]])
+    return Tables(100 * right.mean(-1), right, truth, EFFECT[n] * spread)
+
+
+def judged_pairs(made, spread):
+    """Error and power of a table of one variant."""
+    found = stats.fit(made.y, family(2, spread=spread), stats.ImageFlips.of(made.right))
+    off = found.gain[:, 1] - (made.truth[:, 1] - made.truth[:, 0])
+    wrong = (np.abs(off) > found.half[:, 1]) & (found.sd[:, 1] > 0)
+    return Judged(float(wrong.mean()), float((off + made.effect > found.half[:, 1]).mean()))
+
+
+class Stopped(NamedTuple):
+    """Of rows that all gain the margin: the share of tables in which some row stops since a gain of
+    the margin seems unlikely, and in which a verdict denies it (same within, hurts)."""
+
+    stops: float
+    denied: float
+
+
+def stopped(rng, variants, margin, looks, tables):
+    """Gaussian rows of one spread, seeds uncorrelated; `margin` in standard deviations of a run."""
+    method = stats.Sequential(looks, margin, contrasts=variants)
+    y = rng.standard_normal((tables, variants + 1, looks[-1]))
+    y[:, 1:] += margin
+    state = stats.before_looks(variants + 1, (tables,))
+    denied = np.zeros(tables, dtype=bool)
+    for look, n in enumerate(looks):
+        before = state
+        found, state = stats.take_look(y[..., :n], look, before, method)
+        futile = before.active & (state.decided == stats.Decision.FUTILE)
+        inside = np.abs(found.gain) + found.half < margin
+        denied |= ((futile & inside) | (state.decided == stats.Decision.WORSE)).any(-1)
+    stops = (state.decided == stats.Decision.FUTILE).any(-1)
+    return Stopped(float(stops.mean()), float(denied.mean()))

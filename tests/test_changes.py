@@ -255,12 +255,13 @@ def test_the_name_of_a_driven_sweep_stands_for_its_words(trained):
         in_a_line(trained, "full", *beside, says=[says, "full", "--as NAME"])
 
 
-def test_two_seeds_have_verdicts_only_where_images_tell_the_spread(trained):
+def test_two_seeds_have_intervals_and_no_verdicts(trained):
     for name, more in (("two", ()), ("losses", ("analysis.metric=loss",))):
         trained("sweep", *FULL, "seeds=2", *more, "launcher=inline", "--as", name)
-    images, loss = facts(trained, "two"), facts(trained, "losses")
-    assert {*images["change.main_effect.verdict"]} == {*THREE} == {*loss["change.main_effect"]}
-    assert "change.main_effect.verdict" not in loss
+        found = facts(trained, name)
+        assert {*found["change.main_effect"]} == {*THREE}
+        assert found["change.main_effect.low"]
+        assert "change.main_effect.verdict" not in found
 
 
 # --- What is told -------------------------------------------------------------------------------
@@ -374,11 +375,14 @@ def test_looks_give_all_cells_seeds_until_each_change_is_told(trained):
         return out, {len(cell.ids) for cell in plan.cells}
 
     out, seeds = looked("few", "--margin", "60")
-    assert "look at 5 seeds: less than 60: dpn, rms" in out
+    assert "look at 5 seeds: same within 60: dpn, rms" in out
     assert seeds == {5}
     text = trained("table", "few").out
     assert "| dpn |" in text
-    assert "less than 60" in text
+    assert "same within 60" in text
+    assert "stopped at 5 seeds: a gain of 60 was unlikely (one-sided 90 %)" in " ".join(
+        text.split()
+    )
     out, seeds = looked("all")
     assert "look at 5 seeds: goes on" in out
     assert seeds in ({5}, {7})

@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as oracle
-from simulation import DESIGNS, classified, forecast_power, resampled
+from simulation import (
+    DESIGNS,
+    FORECAST_DESIGNS,
+    cells,
+    forecast_power,
+    judged_effects,
+)
 
 from ablate.analysis import stats
 from ablate.analysis.stats import Method
@@ -198,48 +204,6 @@ def test_effects_are_over_the_seeds_that_every_cell_has():
 # --- Errors -------------------------------------------------------------------------------------
 
 
-def errors(several, levels):
-    """The share of tables in which the interval of some main effect misses the truth."""
-    weights = np.array([stats.level_effect(levels, k) for k in range(levels.shape[1])])
-    method = Method("images", contrasts=len(weights))
-    wrong = count = 0
-    for made in several:
-        truth = np.broadcast_to(made.truth, made.y.shape[:2]) @ weights.T
-        for y, right, expected in zip(made.y, made.right, truth, strict=True):
-            found = stats.design_effects(y, weights, method, right=right)
-            gains = [effect.gain for effect in found.gains]
-            wrong += any(not g.low <= e <= g.high for g, e in zip(gains, expected, strict=True))
-        count += len(truth)
-    return wrong / count
-
-
-REAL = {  # rows of real runs, over and over
-    "real": ("plain70", "dpn70"),
-    "real, half short": ("plain70", "short70"),
-    "real, same seeds": ("plain", "wd", "lr", "rms", "dpn", "short"),
-}
-CASES = (
-    *("equal spreads", "baseline cell at 3x", "one cell at 3x", "seeds correlate", "interactions"),
-    *REAL,
-)
-
-
-def drawn(case, rng, n, tables, rows):
-    """Tables of so many cells, whose runs have a shift."""
-    if case in REAL:
-        names = np.resize([f"digits.{row}" for row in REAL[case]], max(rows, len(REAL[case])))
-        for made in resampled(rng, names, n, tables, joint=case == "real, same seeds"):
-            yield made._replace(**{part: getattr(made, part)[:, :rows] for part in PARTS})
-        return
-    shift = np.full(rows, 0.3)
-    shift[{"baseline cell at 3x": [0], "one cell at 3x": [3]}.get(case, [])] = 1.0
-    near = rows // 2 - 1 if case == "seeds correlate" else 0
-    levels = [0.9, 0.8, 0.85, 0.95, 0.7] if case == "interactions" else [0.9]
-    accuracy = np.resize(levels, rows)
-    yield from classified(rng, n, tables, accuracy, shift=shift, near=near, rows=rows)
-
-
-PARTS = ("y", "right", "truth")
 MOST, SLOW = 0.06, pytest.mark.slow
 
 
@@ -252,14 +216,63 @@ MOST, SLOW = 0.06, pytest.mark.slow
         for count in counts
     ],
 )
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", DESIGNS)
 def test_main_effects_by_images_err_at_most_so(case, tables, n, count):
     """The table of docs/statistics.md: 20,000 tables each."""
-    made = drawn(case, np.random.default_rng(11 if tables == 400 else 12), n, tables, 2**count)
-    error = errors(made, levels_of(count, "factorial"))
+    rng = np.random.default_rng(11 if tables == 400 else 12)
+    error = judged_effects(cells(case, rng, n, tables, 2**count), product(*[2] * count)).error
     print(f"{case}, 2^{count}, n = {n}: {error:.4f}")
     doubt = 3 * math.sqrt(MOST * (1 - MOST) / tables) if tables == 400 else 0.005
     assert error <= MOST + doubt
+
+
+BEYOND_FLIPS = {2: 0.11, 3: 0.08, 5: 0.04}  # what main effects err where seeds change a change
+
+
+@pytest.mark.parametrize(
+    ("tables", "n"), [(300, 3), (300, 5), *(pytest.param(2_000, n, marks=SLOW) for n in (2, 3, 5))]
+)
+@pytest.mark.parametrize("case", ["real", "real, mnist"])
+def test_what_a_seed_does_to_one_change_in_all_cells_is_seen(case, tables, n):
+    """A part of 4 points that all cells with one change share is in no cell's own squares and in no
+    flips: without the effects' own screen the error is .3."""
+    made = cells(case, np.random.default_rng(15), n, tables, 16, common=4.0)
+    most = BEYOND_FLIPS[n]
+    error = judged_effects(made, product(2, 2, 2, 2)).error
+    assert error <= most + 3 * math.sqrt(most * (1 - most) / tables)
+
+
+@pytest.mark.parametrize(
+    ("tables", "n"), [(150, 3), *(pytest.param(2_000, n, marks=SLOW) for n in (2, 3, 5))]
+)
+def test_the_screen_of_effects_costs_little_where_there_is_nothing_to_see(tables, n, monkeypatch):
+    """The median half-width, and the share of effects that it judges by their own spread."""
+    halves = []
+    for level in (stats.spread.OWN_EFFECT, 1.0):
+        monkeypatch.setattr(stats.spread, "OWN_EFFECT", level)
+        made = cells("real", np.random.default_rng(16), n, tables, 16)
+        halves.append(judged_effects(made, product(2, 2, 2, 2)).halves)
+    assert (np.median(halves[0], 0) <= 1.26 * np.median(halves[1], 0)).all()
+    assert (halves[0] > 1.001 * halves[1]).mean() <= 0.2
+
+
+def test_an_effect_beyond_what_images_tell_has_its_own_paired_t():
+    """And so has one whose seeds tell more than images and cells do; the others stay."""
+    levels = product(2, 2, 2, 2)
+    weights = np.array([stats.level_effect(levels, k) for k in range(4)])
+    [made] = cells("real", np.random.default_rng(17), 5, 1, 16)
+    y, right = made.y[0], made.right[0].astype(bool)
+    moved = y + levels[:, :1] * np.array([8.0, -8.0, 4.0, -4.0, 0.0])
+    method = Method("images", contrasts=4)
+    calm = stats.design_effects(y, weights, method, right=right)
+    found = stats.design_effects(moved, weights, method, right=right)
+    assert found.by_images
+    assert [gain.own for gain in calm.gains] == [""] * 4
+    assert [gain.own for gain in found.gains] == ["spread", "", "", ""]
+    effect = found.gains[0]
+    test = oracle.ttest_1samp(weights[0] @ moved, 0).confidence_interval(1 - 0.05 / 4)
+    assert (effect.gain.low, effect.gain.high) == pytest.approx((test.low, test.high))
+    assert (effect.df, effect.ratio > 2) == (4, True)
 
 
 @pytest.mark.parametrize("scale", [np.ones(16), np.r_[3, np.ones(15)], np.r_[np.ones(15), 3]])
@@ -286,7 +299,7 @@ def test_the_smallest_gain_has_the_power_that_it_says(contrasts, df):
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [3, 5])
 @pytest.mark.parametrize("changes", [3, 4])
-@pytest.mark.parametrize("case", DESIGNS)
+@pytest.mark.parametrize("case", FORECAST_DESIGNS)
 def test_a_design_detects_about_what_plan_says(case, changes, n):
     """The table of docs/statistics.md, by `python benchmarks/designs.py power`."""
     found = forecast_power(case, changes, n, tables=1_000)
@@ -299,9 +312,9 @@ def test_the_forecast_of_a_design_is_that_of_the_noncentral_t():
     """1.3 sd sqrt(4 / (C n)), 5 (n - 1) degrees of freedom, alpha over the contrasts; the upper end
     has the variance of cells that share .3 of what a seed does."""
     method = Method("images", contrasts=10, comparisons=4)
-    for cells, n, shared in ((8, 3, 0.0), (16, 5, 0.0), (16, 3, 0.3)):
-        gain = stats.detected_effect(0.5, cells, n, method, shared)
-        error = 1.3 * 0.5 * math.sqrt(4 / (cells * n) * (1 + shared * (cells / 2 - 1)))
+    for count, n, shared in ((8, 3, 0.0), (16, 5, 0.0), (16, 3, 0.3)):
+        gain = stats.detected_effect(0.5, count, n, method, shared)
+        error = 1.3 * 0.5 * math.sqrt(4 / (count * n) * (1 + shared * (count / 2 - 1)))
         df = 5 * (n - 1)
         critical = oracle.t.ppf(1 - 0.05 / (2 * 10), df)
         assert 1 - oracle.nct.cdf(critical, df, gain / error) == pytest.approx(0.8, abs=1e-6)

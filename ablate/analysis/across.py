@@ -159,15 +159,12 @@ class Arrays:
         given: bool,
         margin: bool = True,
         words: tuple[str, str] | None = None,
-        fewest: int | None = None,
         **more: Any,
     ) -> SummaryLine:
-        """Make a line. `given`: it may have a verdict; `margin`: with the margin; `words`,
-        `fewest`: see `verdict_of`."""
+        """Make a line. `given`: it may have a verdict; `margin`: with the margin; `words`: see
+        `verdict_of`."""
         metric, limit = self.plan.metric, self.plan.analysis.margin if margin else None
-        word = verdict_of(
-            gain.gain, limit, self.judge and given, metric.neutral, words=words, fewest=fewest
-        )
+        word = verdict_of(gain.gain, limit, self.judge and given, metric.neutral, words=words)
         return SummaryLine(label, column, shown_gain(gain, metric), word, p_values(gain), **more)
 
 

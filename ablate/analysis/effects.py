@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablate.analysis import stats
 from ablate.analysis.across import Arrays, Summary, joined_note, noisy
+from ablate.analysis.judging import is_wide
 from ablate.analysis.scores import Scores
 from ablate.planning.cell import Cell
-from ablate.planning.changes import BUT, MAIN_EFFECT, Changes
+from ablate.planning.changes import BUT, MAIN_EFFECT, Changes, with_part
 from ablate.planning.plan import Plan
 
 if TYPE_CHECKING:  # numpy, which `--help` does without
@@ -102,11 +103,9 @@ def _with_codes(block: Summary, codes: Mapping[str, str]) -> Summary:
 
 
 class JudgedChanges(NamedTuple):
-    """What each change does, by its name and what is told of it; seeds without which there are no
-    verdicts; and notes on how it was judged."""
+    """What each change does, by its name and the part of it; and notes on how it was judged."""
 
     gains: dict[tuple[str, str], stats.RowGain]
-    fewest: int
     notes: list[str]
 
 
@@ -129,10 +128,10 @@ def judge_changes(
             y[rows], merged, method, unstable[rows], None if right is None else right[rows]
         )
         if found is None:
-            return JudgedChanges({}, stats.FEWEST_SEEDS, [])
+            return JudgedChanges({}, [])
         places = [(name, MAIN_EFFECT) for name in changes.names]
         gains = dict(zip(places, found.gains, strict=True))
-        return JudgedChanges(gains, found.fewest, [_how(plan, rows, found)])
+        return JudgedChanges(gains, [_how(plan, rows, found)])
     labels = {frozenset(on): label for label, on in changes.rows.items()}
     every = frozenset(changes.names)
     compared = {
@@ -148,7 +147,7 @@ def judge_changes(
         notes += [noisy([column.ratio])] * column.tripped
         told = zip(changes.names, column.rows[1:], strict=True)
         gains |= {(name, part): gain for name, gain in told if gain is not None}
-    return JudgedChanges(gains, stats.FEWEST_SEEDS, notes)
+    return JudgedChanges(gains, notes)
 
 
 def cell_rows(plan: Plan, changes: Changes) -> dict[str, int]:
@@ -183,7 +182,7 @@ def _changes_block(
     method = arrays.method(changes.contrasts, len(arrays.plan.columns))
     if course is not None:
         gains = {place: row.gain for place, row in course.changes.items()}
-        found = JudgedChanges(gains, 0, [])
+        found = JudgedChanges(gains, [])
     else:
         right = arrays.images([c])
         found = judge_changes(
@@ -196,14 +195,23 @@ def _changes_block(
         )
     given = not arrays.omitted[c][[*index.values()]].any()
     lines = [
-        arrays.line(name, column, gain, given=given, fewest=found.fewest, part=part)
+        arrays.line(name, column, gain, given=given, part=part)
         for (name, part), gain in found.gains.items()
     ]
     lines.sort(key=lambda line: changes.names.index(line.label))
     if course is not None:
         told = {place: row.verdict for place, row in course.changes.items() if arrays.looks_judge}
         lines = [replace(line, verdict=told.get((line.label, line.part))) for line in lines]
-    notes = dict.fromkeys([*(MEANINGS[part] for part in changes.parts), *found.notes])
+    reasons = own_reasons(
+        arrays.plan, {with_part(*place): gain for place, gain in found.gains.items()}
+    )
+    stops: dict[str, list[str]] = {}
+    for place, row in course.changes.items() if course is not None else ():
+        if row.unlikely is not None:
+            stops.setdefault(f"stopped {row.stop}", []).append(with_part(*place))
+    stopped = [f"{', '.join(labels)} {stop}" for stop, labels in stops.items()]
+    meanings = [MEANINGS[part] for part in changes.parts]
+    notes = dict.fromkeys([*meanings, *found.notes, reasons, *stopped])
     title, note = "What each change does", joined_note(*notes)
     return Summary("change", "", title, note, method.contrasts, tuple(lines))
 
@@ -252,12 +260,10 @@ def _effects(
     meaning: str,
     family: int = 1,
     told: Callable[[str], bool] = lambda _: True,
-    fewest: int | None = None,
     **how: Any,
 ) -> Summary | None:
-    """A block of the contrasts with these weights of cells, which lie in these rows; None where no
-    seeds tell them. `told`: which of them have verdicts; `fewest`: seeds without which they don't,
-    None: as they are judged; `how`: see `Arrays.line`."""
+    """Compute a block of the contrasts with these weights of cells, which lie in these rows; None
+    where no seeds tell them. `told`: which of them have verdicts; `how`: see `Arrays.line`."""
     plan, right = arrays.plan, arrays.images([column])
     method = arrays.method(len(weights), family)
     found = stats.design_effects(
@@ -269,14 +275,14 @@ def _effects(
     )
     if found is None:
         return None
-    fewest = found.fewest if fewest is None else fewest
     whole = not arrays.omitted[column][rows].any()
     where = plan.columns[column].label
     lines = (
-        arrays.line(label, where, effect, given=whole and told(label), fewest=fewest, **how)
+        arrays.line(label, where, effect, given=whole and told(label), **how)
         for label, effect in zip(weights, found.gains, strict=True)
     )
-    note = joined_note(meaning, _how(plan, rows, found))
+    reasons = own_reasons(plan, dict(zip(weights, found.gains, strict=True)))
+    note = joined_note(meaning, _how(plan, rows, found), reasons)
     return Summary(kind, name, title, note, method.contrasts, tuple(lines))
 
 
@@ -288,6 +294,32 @@ def _how(plan: Plan, rows: Sequence[int], found: stats.DesignEffects) -> str:
     return joined_note(
         BY_IMAGES.replace("examples", plan.task.examples),
         f"the spread of {', '.join(labels)} is out of line, and counts whole" if labels else "",
+    )
+
+
+def own_reasons(plan: Plan, gains: Mapping[str, stats.RowGain]) -> str:
+    """Name the effects that are judged by their own spread over seeds, and why; and those whose
+    interval is too wide to be shown."""
+    beyond = [
+        f"{label} ({gain.ratio:.1f} times)" if gain.ratio is not None else label
+        for label, gain in gains.items()
+        if gain.own in ("spread", "outlier")
+    ]
+    vague = [label for label, gain in gains.items() if gain.own == "vague"]
+    wide = [label for label, gain in gains.items() if is_wide(gain.gain, plan.metric)]
+    most = f"{plan.metric.most:g} {plan.metric.points}" if plan.metric.most is not None else ""
+    return joined_note(
+        f"by their own paired t, with more spread over seeds than {plan.task.examples} tell: "
+        f"{', '.join(beyond)}"
+        if beyond
+        else "",
+        f"by their own paired t, whose seeds tell more than {plan.task.examples}: "
+        f"{', '.join(vague)}"
+        if vague
+        else "",
+        f"-: the interval of {', '.join(wide)} is wider than {most}, so it says nothing"
+        if wide
+        else "",
     )
 
 
@@ -321,7 +353,6 @@ def placement_effects(arrays: Arrays) -> tuple[Summary, ...]:
                     "effects against pre, averaged over the other's placements; "
                     "x: the effect beyond their sum",
                     told=lambda label: " x " not in label,
-                    fewest=stats.FEWEST_SEEDS,
                     margin=False,
                 )
                 found += [block] if block is not None else []

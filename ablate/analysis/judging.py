@@ -127,12 +127,10 @@ def verdict_of(
     given: bool,
     neutral: bool = False,
     words: tuple[str, str] | None = None,
-    fewest: int | None = None,
 ) -> str | None:
-    """Return the verdict on a gain; None without an interval or with fewer than `fewest` seeds.
+    """Return the verdict on a gain; None without an interval or with fewer than FEWEST_SEEDS seeds.
     `neutral`: has the metric no better direction? `words`: in place of "helps" and "hurts"."""
-    fewest = stats.FEWEST_SEEDS if fewest is None else fewest
-    if not given or gain.low is None or gain.high is None or gain.n < fewest:
+    if not given or gain.low is None or gain.high is None or gain.n < stats.FEWEST_SEEDS:
         return None
     # Equal gains in all seeds have no spread: accuracies are counts, so that this is rounding.
     if not gain.sd:

@@ -16,6 +16,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +34,6 @@ from ablate.analysis.stats.estimate import (
     variance,
 )
 from ablate.analysis.stats.gains import (
-    FEWEST_SEEDS,
     POWER,
     ColumnGains,
     Method,
@@ -46,7 +46,6 @@ from ablate.analysis.stats.gains import (
 from ablate.analysis.stats.spread import Flips, of_contrasts
 
 Levels = NDArray[np.int_]
-FEWEST_BY_IMAGES = 2  # seeds at which effects of a design have verdicts, judged by images
 
 
 def level_effect(levels: Levels, factor: int, level: int = 1) -> Floats:
@@ -100,11 +99,6 @@ class DesignEffects:
     by_images: bool
     noisy: tuple[int, ...] = ()
 
-    @property
-    def fewest(self) -> int:
-        """Seeds without which they have no verdicts."""
-        return FEWEST_BY_IMAGES if self.by_images else FEWEST_SEEDS
-
 
 def design_effects(
     y: Floats,
@@ -131,18 +125,30 @@ def design_effects(
     if right is not None and method.spread == "images" and not shaky:
         judged = of_contrasts(cells, weights, right[:, list(seeds)])
     if judged is None:
-        own: Reason = "instability" if shaky else ""
+        why: Reason = "instability" if shaky else ""
         v, df = variance(values, rounding(cells)), np.full(len(values), n - 1.0)
-        return DesignEffects(_gains(values, v, df, own, method), seeds, by_images=False)
-    gains = _gains(values, judged.v, judged.df, "", method)
+        reasons = [_Own(why)] * len(values)
+        return DesignEffects(_gains(values, v, df, reasons, method), seeds, by_images=False)
+    reasons = [
+        _Own("vague" if vague else "spread", None if vague else math.sqrt(ratio)) if own else _Own()
+        for own, vague, ratio in zip(judged.own, judged.vague, judged.ratios, strict=True)
+    ]
+    gains = _gains(values, judged.v, judged.df, reasons, method)
     noisy = tuple(int(cell) for cell in np.flatnonzero(judged.noisy))
     return DesignEffects(gains, seeds, by_images=True, noisy=noisy)
 
 
+class _Own(NamedTuple):
+    """Why a contrast is judged by its own spread, and that spread over what would be in line."""
+
+    why: Reason = ""
+    ratio: float | None = None
+
+
 def _gains(
-    values: Floats, v: Floats, df: Floats, own: Reason, method: Method
+    values: Floats, v: Floats, df: Floats, own: Sequence[_Own], method: Method
 ) -> tuple[RowGain, ...]:
-    """Contrasts by seed (K, n), whose variances (K,) have these degrees of freedom."""
+    """Judge contrasts by seed (K, n), whose variances (K,) have these degrees of freedom."""
     n = values.shape[1]
     half = method.critical(df) * np.sqrt(v / n)
     means, raw = mean(values), raw_p(mean(values), v, df, n)
@@ -152,7 +158,8 @@ def _gains(
         known = sd > 0
         return RowGain(
             gain=Estimate(middle, middle - float(half[k]), middle + float(half[k]), n, sd),
-            own=own,
+            own=own[k].why,
+            ratio=own[k].ratio,
             raw_p=float(raw[k]) if known else None,
             p=method.p(middle / sd * math.sqrt(n), float(df[k])) if known else None,
             sign_flip=sign_flip(values[k]) if known else None,

@@ -30,6 +30,7 @@ BASELINE = {True: 0.90, False: 0.95}  # by whether seeds are few
 BASELINE_AT_LOOKS = 0.85  # where a column is judged several times, each of which may miss it
 NOISY_CELL = {True: 0.90, False: 0.80}  # of a design: by whether it has many cells
 MANY_CELLS = 8
+OWN_EFFECT = 0.80  # of a design's effects: beyond it one is judged by its own spread over seeds
 
 LIKE_FLIPS, ALIKE = 2, 6  # the shift that rows share: a power of how unlike they flip
 
@@ -280,11 +281,18 @@ def _about(covariance: Floats, shares: Floats) -> Floats:
 
 
 class ContrastVariances(NamedTuple):
-    """The variances of one seed's contrasts of cells, and their df, each (K,); the cells (R,) whose
-    own excess is in the contrasts that weigh them."""
+    """The variances of one seed's contrasts of cells, and their df, each (K,).
+
+    `own`: contrasts judged by their own values over seeds, of which `vague` are those whose seeds
+    tell more than images and cells do; `ratios`: of that variance to the one by images. `noisy`:
+    the cells (R,) whose own excess is in the contrasts that weigh them.
+    """
 
     v: Floats
     df: Floats
+    own: Bools
+    vague: Bools
+    ratios: Floats
     noisy: Bools
 
 
@@ -296,8 +304,12 @@ def of_contrasts(y: Floats, weights: Floats, right: NDArray[np.bool_]) -> Contra
     A contrast's variance is that of its own flips, plus its part of the shift of whole runs. Cells
     share that shift as rows do, or more: what gives the larger variance holds, for a contrast adds
     up what alike cells share. A cell whose squares about the fit are beyond F tells nothing of the
-    shift, and puts its own excess into each contrast by its weight. Simulated: docs/statistics.md,
-    "Effects of a design".
+    shift, and puts its own excess into each contrast by its weight.
+
+    What a seed does to one change in all cells that have it is in no cell's squares and in no
+    flips. So a contrast whose own variance over seeds lies beyond F is judged by its own values:
+    the paired t. So is one with fewer than n - 1 degrees of freedom; its variance is at least that
+    of its flips. Simulated: docs/statistics.md, "Effects of a design".
     """
     images = ImageFlips.of(right)
     if images.few.any():
@@ -310,7 +322,27 @@ def of_contrasts(y: Floats, weights: Floats, right: NDArray[np.bool_]) -> Contra
     )
     larger = more.v > less.v
     v, df = (np.where(larger, *pair) for pair in ((more.v, less.v), (more.df, less.df)))
-    return ContrastVariances(v, df, less.noisy | more.noisy)
+    n = y.shape[-1]
+    alone = np.maximum(variance(total(weights[:, :, None] * y, 1), rounding(y)), gain)
+    beyond = alone > _f_limit(n - 1, df, OWN_EFFECT) * v
+    vague = (df < n - 1) & ~beyond
+    own = beyond | vague
+    return ContrastVariances(
+        v=np.where(own, alone, v),
+        df=np.where(own, n - 1.0, df),
+        own=own,
+        vague=vague,
+        ratios=alone / v,
+        noisy=less.noisy | more.noisy,
+    )
+
+
+class _ByCells(NamedTuple):
+    """The variances of contrasts (K,) by images and cells, their df, and the noisy cells (R,)."""
+
+    v: Floats
+    df: Floats
+    noisy: Bools
 
 
 def _contrast_flips(weights: Floats, right: Bools) -> tuple[Floats, Floats]:
@@ -333,7 +365,7 @@ def _contrast_flips(weights: Floats, right: Bools) -> tuple[Floats, Floats]:
 
 def _of_contrasts(
     y: Floats, weights: Floats, images: ImageFlips, gain: Floats, squares: Floats, power: int
-) -> ContrastVariances:
+) -> _ByCells:
     """Judge with the shift shared by this power. `gain` (K,): the variances by the contrasts' own
     flips; `squares`: the sums of the squares of each image's."""
     n = y.shape[-1]
@@ -354,7 +386,7 @@ def _of_contrasts(
     v = gain + shift.u2 * of_shift + total(second * excess)
     noise = squares / 2 + np.square(of_shift) * shift.error / 2
     noise = noise + total(np.square(second) * excess_noise)
-    return ContrastVariances(v, np.square(v) / noise, noisy)
+    return _ByCells(v, np.square(v) / noise, noisy)
 
 
 def _few_by_seeds(found: Variances, few: Bools, y: Floats) -> Variances:
