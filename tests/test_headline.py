@@ -79,9 +79,9 @@ def test_one_column_is_told_row_by_row(words, sentence):
             "RMS is the same within 2 points.",
         ),
         (
-            {"a": ("hurts", -2), "b": ("hurts", -1), "c": ("less than 1", 0), "d": (TELL, 9)},
+            {"a": ("hurts", -2), "b": ("hurts", -1), "c": ("same within 1", 0), "d": (TELL, 9)},
             "of four changes to base none is shown to help; a and b hurt; "
-            "c differs by less than 1 point; d is undecided.",
+            "c is the same within 1 point; d is undecided.",
         ),
         (
             {"a": ("hurts", -2), "b": ("same within 1", 0)},

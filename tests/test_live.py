@@ -95,7 +95,7 @@ def test_what_looks_decided_is_told_in_a_line_and_in_a_cell():
     standing = {
         "dpn": {"S": (5, "helps"), "B": (8, "goes on")},
         "post": {"S": (5, "hurts"), "B": (8, word)},
-        "pre": {"S": (5, "less than 1"), "B": (5, "hurts")},
+        "pre": {"S": (5, "can't tell (a gain of the margin was unlikely)"), "B": (5, "hurts")},
     }
     assert standing_line(standing) == (
         "decided: 5 of 6; post@B: no verdict, at 8 seeds; dpn@S: helps, at 5 seeds; "

@@ -262,6 +262,31 @@ def test_one_result_after_the_other_gives_what_all_at_once_give(planned, tmp_pat
     assert sorted({json.dumps(e) for e in again}) == sorted({json.dumps(e) for e in events})
 
 
+def test_a_row_unlikely_to_gain_the_margin_stops_and_its_word_is_that_of_its_interval(
+    planned, tmp_path
+):
+    words = set()
+    for seed in range(6):
+        plan = planned()
+        results = Planted(plan, values({"plain": 0, "DPN": 0.2, "asleep": 0}, seed=seed))
+        found, said = grown(plan, results, tmp_path / str(seed))
+        table = tabulate(found, results.results, words=True)
+        for entry in table.entries:
+            [*notes] = table.on(entry.row, entry.column)
+            if not any("was unlikely" in note for note in notes):
+                continue
+            assert f"Stopped at {entry.n} seeds: a gain of 2 was unlikely (one-sided 90 %)" in str(
+                notes
+            )
+            inside = entry.gain.low > -2 and entry.gain.high < 2
+            assert entry.verdict == ("same within 2" if inside else "can't tell")
+            words.add(entry.verdict)
+            course = courses_of(found, results.results, None, None, None)[entry.column]
+            assert (course.rows[entry.row].unlikely, course.rows[entry.row].seeds) == (2, entry.n)
+        assert not any("less than" in line for line in said)
+    assert words == {"same within 2", "can't tell"}
+
+
 def test_a_diverged_variant_stops_and_a_diverged_baseline_ends_its_column(planned, tmp_path):
     plan = planned()
     y = values({"plain": 0, "DPN": 1.5, "asleep": 1.5}, seed=4)

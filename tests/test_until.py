@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy import stats as scipy_stats
-from simulation import EFFECT, resampled
+from simulation import EFFECT, resampled, stopped
 
 from ablate.analysis import stats
 from ablate.analysis.stats import Decision, Sequential
@@ -105,7 +105,7 @@ def test_one_variant_is_a_paired_t():
 def test_equal_gains_in_all_seeds_are_not_told():
     y = np.array([[0.1, 0.2, 0.3, 0.4, 0.5]] * 2)
     y[1] += 0.3
-    for margin, decision in ((None, Decision.UNDECIDED), (0.5, Decision.LESS)):
+    for margin, decision in ((None, Decision.UNDECIDED), (0.5, Decision.FUTILE)):
         method = Sequential(LOOKS, margin, "paired")
         _, state = stats.take_look(y, 0, stats.before_looks(2), method)
         assert state.decided[1] == decision
@@ -122,6 +122,18 @@ def test_an_unstable_baseline_ends_the_column_and_what_was_told_stands():
 
 
 # --- What a course errs -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tables", "variants"),
+    [(400, 9), *(pytest.param(2_000, k, marks=pytest.mark.slow) for k in (3, 9))],
+)
+def test_rows_that_gain_the_margin_stop_often_and_are_seldom_denied_it(tables, variants):
+    """So that a row stops is no verdict; the words come from the interval over all looks."""
+    found = stopped(np.random.default_rng(8), variants, 1.5, LOOKS, tables)
+    assert found.stops > 0.25
+    assert found.denied <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / tables)
+
 
 SCENARIOS = {
     "equal spreads": {},

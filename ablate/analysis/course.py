@@ -37,30 +37,44 @@ from ablate.store.looks import InterimLook, PastLooks
 GOES_ON = "goes on"
 STOPPED = "no verdict (a run diverged, collapsed or missed the threshold)"  # or the baseline's did
 
+UNLIKELY = " (a gain of the margin was unlikely)"  # after the verdict of a row that it stopped
+
 Cells = Mapping[tuple[str, str], Scores]  # (row, column) -> its scores
 
 
 @dataclass(frozen=True)
 class RowCourse:
-    """What the last look at a row, at `seeds` of them, found and decided. `word`: its verdict, or
-    GOES_ON, or STOPPED."""
+    """What the last look at a row, at `seeds` of them, found and decided. `word`: its verdict, with
+    UNLIKELY where that is all that stopped it, or GOES_ON, or STOPPED. `unlikely`: the margin,
+    where a gain of it was unlikely, and the row got no more seeds for that."""
 
     seeds: int
     word: str
     gain: stats.RowGain
+    unlikely: float | None = None
 
     def note(self, told: bool) -> str:
         """Of a table: at which look it was decided. Without `told` verdicts are withheld, and so is
         that it was."""
         if self.word == GOES_ON:
             return f"Undecided at the look at {self.seeds} seeds: more seeds are given out."
-        what = "Stopped" if self.word == STOPPED else "Decided" if told else "Judged"
         own = "; the row is judged by its own spread" if self.gain.own else ""
+        if self.unlikely is not None:
+            return f"Stopped {self.stop}{own}."
+        what = "Stopped" if self.word == STOPPED else "Decided" if told else "Judged"
         return f"{what} at the look at {self.seeds} seeds{own}."
 
     @property
+    def stop(self) -> str:
+        """Say why the row got no more seeds, of one that stopped for futility."""
+        return (
+            f"at {self.seeds} seeds: a gain of {self.unlikely:g} was unlikely "
+            f"(one-sided {100 * stats.FUTILITY:g} %)"
+        )
+
+    @property
     def verdict(self) -> str | None:
-        return None if self.word in (GOES_ON, STOPPED) else self.word
+        return None if self.word in (GOES_ON, STOPPED) else self.word.removesuffix(UNLIKELY)
 
 
 @dataclass(frozen=True)
@@ -177,12 +191,16 @@ def _follow_rows(of: _Evidence) -> ColumnCourse:
                 method = replace(method, spread="paired")
         shaky = np.asarray(of.unstable[:, :n].any(-1))
         fit, after = stats.take_look(y[:, :n], look, state, method, shaky, images)
-        words = _words(plan, of.rows, state, after, last=n == plan.design.at[-1])
-        gains = _gains(y[:, :n], fit)
-        courses |= {
-            row: RowCourse(n, word, gains[of.rows.index(row)]) for row, word in words.items()
+        gains = dict(zip(of.rows, _gains(y[:, :n], fit), strict=True))
+        decisions = dict(zip(of.rows, map(stats.Decision, after.decided.tolist()), strict=True))
+        last = n == plan.design.at[-1]
+        looked = {
+            row: _course(plan, n, gains[row], decisions[row], bool(going), last)
+            for row, before, going in zip(of.rows, state.active, after.active, strict=True)
+            if before
         }
-        told.append((n, words))
+        courses |= looked
+        told.append((n, {row: course.word for row, course in looked.items()}))
         judged = ~np.isnan(fit.sd)
         if judged.any():
             each = fit.sd[judged] / math.sqrt(2)
@@ -198,7 +216,7 @@ def _follow_rows(of: _Evidence) -> ColumnCourse:
 
 def _follow_changes(of: _Evidence, changes: Changes) -> ColumnCourse:
     """Follow the changes of a column. Every cell tells of every change, so all cells have the seeds
-    of a look, until each change is told, or stopped as less than the margin."""
+    of a look, until each change is told, or a gain of the margin is unlikely."""
     import numpy as np
 
     plan = of.plan
@@ -218,8 +236,9 @@ def _follow_changes(of: _Evidence, changes: Changes) -> ColumnCourse:
         for place, gain in judged.gains.items():
             if look == 0 or courses[place].word == GOES_ON:
                 last = n == plan.design.at[-1]
-                word = STOPPED if shaky.any() else _change_word(plan, gain, last)
-                courses[place] = RowCourse(n, word, gain)
+                decision = stats.Decision.UNSTABLE if shaky.any() else _decided(plan, gain)
+                going = decision == stats.Decision.UNDECIDED
+                courses[place] = _course(plan, n, gain, decision, going, last)
         now = {with_part(*place): row for place, row in courses.items() if row.seeds == n}
         told.append((n, {what: row.word for what, row in now.items()}))
     left = plan.design.at[len(told) :]
@@ -228,16 +247,32 @@ def _follow_changes(of: _Evidence, changes: Changes) -> ColumnCourse:
     return ColumnCourse(of.label, {}, none, tuple(told), following, lacking, courses)
 
 
-def _change_word(plan: Plan, gain: stats.RowGain, last: bool) -> str:
-    """What a look says of a change."""
+def _decided(plan: Plan, gain: stats.RowGain) -> stats.Decision:
+    """Decide on a change by its interval at a look."""
     found, margin = gain.gain, plan.analysis.margin
-    better, worse = stats.NEUTRAL if plan.metric.neutral else stats.BETTER
     if found.low is not None and found.high is not None and found.sd:
         if found.low > 0 or found.high < 0:
-            return better if found.low > 0 else worse
+            return stats.Decision.BETTER if found.low > 0 else stats.Decision.WORSE
         if margin is not None and stats.is_futile(found, gain.df or 1.0, margin):
-            return f"less than {margin:g}"
-    return stats.CANT_TELL if last else GOES_ON
+            return stats.Decision.FUTILE
+    return stats.Decision.UNDECIDED
+
+
+def _course(
+    plan: Plan, n: int, gain: stats.RowGain, decision: stats.Decision, going: bool, last: bool
+) -> RowCourse:
+    """Say what a look at n seeds decided on a row or a change. `going`: is it undecided, with a
+    baseline that is stable; `last`: there is no later look."""
+    margin = plan.analysis.margin
+    if decision == stats.Decision.FUTILE and margin is not None:
+        word = stats.stopped_word(gain.gain, margin)
+        return RowCourse(n, word + UNLIKELY * (word == stats.CANT_TELL), gain, margin)
+    better, worse = stats.NEUTRAL if plan.metric.neutral else stats.BETTER
+    words = {stats.Decision.BETTER: better, stats.Decision.WORSE: worse}
+    undecided = STOPPED if not going else stats.CANT_TELL if last else GOES_ON
+    if decision == stats.Decision.UNSTABLE:
+        undecided = STOPPED
+    return RowCourse(n, words.get(decision, undecided), gain)
 
 
 def _images(of: _Evidence) -> tuple[stats.ImagesAt | None, str]:
@@ -266,31 +301,6 @@ def _arrays(plan: Plan, block: Sequence[Scores]) -> tuple[stats.Floats, stats.Bo
             y[row, place[seed]] = plan.metric.sign * value
         unstable[row, [place[seed] for seed in (*found.unstable, *found.main.never)]] = True
     return y, unstable
-
-
-def _words(
-    plan: Plan, rows: Sequence[str], before: stats.LookState, after: stats.LookState, last: bool
-) -> dict[str, str]:
-    """What a look says of the rows that it was at."""
-    better, worse = stats.NEUTRAL if plan.metric.neutral else stats.BETTER
-    said = {
-        stats.Decision.BETTER: better,
-        stats.Decision.WORSE: worse,
-        stats.Decision.LESS: f"less than {plan.analysis.margin:g}" if plan.analysis.margin else "",
-        stats.Decision.UNSTABLE: STOPPED,
-    }
-    words = {}
-    for index, row in enumerate(rows):
-        if not before.active[index]:
-            continue
-        decision = stats.Decision(int(after.decided[index]))
-        if decision == stats.Decision.UNDECIDED and not after.active[index]:
-            words[row] = STOPPED  # by the baseline
-        elif decision == stats.Decision.UNDECIDED:
-            words[row] = stats.CANT_TELL if last else GOES_ON
-        else:
-            words[row] = said[decision]
-    return words
 
 
 def _gains(y: stats.Floats, fit: stats.LookFit) -> list[stats.RowGain]:

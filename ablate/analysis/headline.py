@@ -23,12 +23,11 @@ PREDICATES = {
     "lower": ("is lower", "are lower"),
     "same within": ("is the same within {}", "are the same within {}"),
     "no worse than": ("is less than {} worse, if at all", "are less than {} worse, if at all"),
-    "less than": ("differs by less than {}", "differ by less than {}"),
     "can't tell": ("is undecided", "are undecided"),
     "unstable": ("is unstable", "are unstable"),
 }
-BOUNDED = ("less than", "same within", "no worse than")  # by the margin
-HELPS_NOT = ("hurts", "less than", "same within", "did nothing")
+BOUNDED = ("same within", "no worse than")  # by the margin
+HELPS_NOT = ("hurts", "same within", "did nothing")
 TOLD = ("helps", "hurts", "higher", "lower")
 NUMBERS = (
     *("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),

@@ -88,7 +88,7 @@ class Selection:
     ] = None
     margin: Annotated[
         float | None,
-        option("POINTS", "With --until: stop rows that surely gain less.", parser=number),
+        option("POINTS", "With --until: stop rows unlikely to gain as much.", parser=number),
     ] = None
     store: StoreDir = RUNS
     beside: list[str] = field(default_factory=list, init=False)  # see ablate.planning.logger

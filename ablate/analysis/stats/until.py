@@ -1,8 +1,9 @@
 """Seeds where they are needed: one look of a group-sequential comparison of a column's rows.
 
-At a look every row that goes on has all seeds so far. It is told from the baseline, or stopped as
-gaining less than the margin, or given the seeds of the next look. A look judges the rows that go on
-as a table would, by all of their seeds; nothing but the decisions is kept from look to look.
+At a look every row that goes on has all seeds so far. It is told from the baseline, or stopped
+since a gain of the margin is unlikely, or given the seeds of the next look. A look judges the rows
+that go on as a table would, by all of their seeds; nothing but the decisions is kept from look to
+look.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, stdtrit
 
 from ablate.analysis.stats.estimate import Bools, Estimate, Floats
-from ablate.analysis.stats.gains import Method, fit
+from ablate.analysis.stats.gains import CANT_TELL, Method, fit
 from ablate.analysis.stats.spread import ImageFlips
 
-FUTILE = 0.90  # of Student's t: how sure "less than the margin" is at one look
+FUTILITY = 0.90  # of Student's t: how unlikely a gain of the margin is when a row stops for it
 
 # What images tell at a look: of these tables (T,), of these rows, the baseline first, by n seeds.
 ImagesAt = Callable[[NDArray[np.int_], list[int], int], ImageFlips]
@@ -34,7 +35,7 @@ class Decision(IntEnum):
     WORSE = -1
     UNDECIDED = 0
     BETTER = 1
-    LESS = 2  # it gains, or loses, less than the margin
+    FUTILE = 2  # a gain, or a loss, of the margin is unlikely: a stop, and no verdict
     UNSTABLE = 3  # it has a diverged or a collapsed run
 
 
@@ -122,8 +123,8 @@ def take_look(
     decided = np.where(told, np.where(found.gain > 0, Decision.BETTER, Decision.WORSE), decided)
     if method.margin is not None:
         error = found.sd / math.sqrt(n)
-        less = np.abs(found.gain) + stdtrit(found.df, FUTILE) * error < method.margin
-        decided = np.where(active & ~told & less, Decision.LESS, decided)
+        futile = np.abs(found.gain) + stdtrit(found.df, FUTILITY) * error < method.margin
+        decided = np.where(active & ~told & futile, Decision.FUTILE, decided)
     return found, LookState(active & (decided == Decision.UNDECIDED), decided)
 
 
@@ -149,9 +150,18 @@ def _judged(y: Floats, active: Bools, method: Method, images: ImagesAt | None) -
 
 
 def is_futile(gain: Estimate, df: float, margin: float) -> bool:
-    """Does a gain that is not told stop as less than the margin?"""
+    """Decide whether a row stops whose gain is not told from 0: a gain of the margin is unlikely,
+    by a one-sided interval of this look alone. For some row of nine that does gain the margin it is
+    in half of all tables, so it is no verdict."""
     error = (gain.sd or 0.0) / math.sqrt(gain.n)
-    return abs(gain.mean) + float(stdtrit(df, FUTILE)) * error < margin
+    return abs(gain.mean) + float(stdtrit(df, FUTILITY)) * error < margin
+
+
+def stopped_word(gain: Estimate, margin: float) -> str:
+    """Return the verdict of a row that stops for futility, by its simultaneous interval."""
+    if gain.low is not None and gain.high is not None and -margin < gain.low <= gain.high < margin:
+        return f"same within {margin:g}"
+    return CANT_TELL
 
 
 TABLES = 2_000  # simulated: the mean number of runs is known to 1 %
