@@ -11,10 +11,13 @@ import pytest
 from scipy import stats as oracle
 from simulation import (
     DRAWS,
+    PAIRS,
     classified,
     family,
     family_wise_error,
     judged,
+    judged_pairs,
+    pairs_of_rows,
     populations,
     resampled,
     simulate,
@@ -141,6 +144,15 @@ def test_averages_and_changes_of_columns(weights, n):
         off = np.abs(found.gain - (truth - truth[:, :1]))
         wrong += ((off > found.half) & (found.sd > 0))[:, 1:].any(-1).sum()
     assert wrong / TABLES <= 0.065
+
+
+@pytest.mark.parametrize("n", SEEDS)
+@pytest.mark.parametrize("names", PAIRS, ids=" over ".join)
+def test_one_variant_errs_no_more_than_its_paired_t(names, n):
+    made = pairs_of_rows(np.random.default_rng(97), names, n, TABLES)
+    images, paired = (judged_pairs(made, spread) for spread in ("images", "paired"))
+    assert images.error <= min(paired.error, 0.055)
+    assert images.power <= paired.power
 
 
 # --- Drawn tables --------------------------------------------------------------------------------
