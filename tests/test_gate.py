@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import os
+import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from conftest import Shell
 from rich.text import Text
 
 from ablate.audit.bundle import Bundle
+from ablate.planning.settings import file_name, output_name
 from ablate.report.live import drawing_in_place
 from ablate.report.text import Gate, console, gate
 
@@ -184,3 +187,55 @@ def test_a_window_that_is_made_narrower(monkeypatch):
         assert lines[:4] == ["one", "two", "*" * 25, ""]
     lines = [line.rstrip() for line in shown(25, out.getvalue()).display]
     assert lines[:3] == ["one", "two", ""]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "expected"),
+    [
+        ("utf-8", "1 ± 2 ¹² … Größe"),
+        ("latin-1", "1 ± 2 [12] ... Größe"),
+        ("ascii", r"1 +- 2 [12] ... Gr\xf6\xdfe"),
+    ],
+)
+def test_what_a_stream_lacks_is_spelled(monkeypatch, encoding, expected):
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
+    monkeypatch.setattr(sys, "stdout", out)
+    with gate():
+        print("1 ± 2 ¹² … Größe")
+        console(width=80).print(Text("1 ± 2 ¹² … Größe"))
+    out.flush()
+    assert out.buffer.getvalue().decode(encoding) == f"{expected}\n{expected}\n"
+
+
+@pytest.mark.parametrize("command", [("table",), ("table", "--format", "rich"), ("status",)])
+def test_commands_at_an_ascii_terminal(gauge, command):
+    """A sweep's name has letters that ASCII lacks, and so has the frame of a table."""
+    gauge(*SWEEP[:-1], "Größe", "trainer.level=0,9", code=1)
+    done = gauge.process(*command, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0")
+    assert r"Gr\xf6\xdfe" in done.out
+    assert done.out.isascii()
+
+
+def test_files_for_readers_keep_the_letters_of_a_name():
+    assert output_name("Größe +x=1") == "Größe +x=1"
+    for name in ("a/b", "..", "x" * 300, "ß" * 150):
+        assert output_name(name) == file_name(name) != name
+
+
+def test_commands_in_advice_can_be_pasted(gauge):
+    """The folder has a space."""
+    gauge(*SWEEP, "trainer.level=0,1")
+    told = gauge("export", "g", "my bundle").out
+    command = shlex.split(re.search("`(.*)`", told)[1])
+    assert command == ["ablate", "table", "--from", "my bundle"]
+    gauge(*command[1:])
+
+
+def test_a_home_that_cannot_be_written_to_is_no_matter_of_figures(gauge):
+    gauge(*SWEEP, "trainer.level=0,1")
+    home = gauge.folder / "home"
+    home.touch()  # a file: no folder can be made in it, not even by root
+    done = gauge.process(
+        "plot", "g", "forest", HOME=str(home), XDG_CONFIG_HOME="", XDG_CACHE_HOME=""
+    )
+    assert (done.out, done.err) == ("g-forest.svg\n", "drawing forest of g\n")

@@ -1,6 +1,9 @@
 """Tables in LaTeX: they compile in a paper of one column and of two, and no box is too full."""
 
 import re
+import shutil
+import subprocess
+import unicodedata
 
 import numpy as np
 import pytest
@@ -56,13 +59,84 @@ def test_every_table_compiles_and_no_box_is_too_full(tmp_path, paper):
     if "IEEE" in paper and not has("IEEEtran.cls"):
         pytest.skip("needs IEEEtran: Debian's texlive-publishers")
     body = "\n\\clearpage\n".join(parts())
-    head = rf"\documentclass{paper}\usepackage{{booktabs,threeparttable}}"
+    packages = sorted(set(re.findall(r"^% (\\usepackage.*)$", body, re.M)))
+    assert len(packages) == 2  # T1 for the letters of one table
+    head = rf"\documentclass{paper}{''.join(packages)}"
     log = compiled(tmp_path, rf"{head}\begin{{document}}{body}\end{{document}}")
     assert re.findall(r"Overfull \\hbox.*\n.*", log) == []
     assert (tmp_path / "document.pdf").stat().st_size > 10_000
     labels = re.findall(r"\\newlabel\{([^}]+)\}", (tmp_path / "document.aux").read_text())
     assert "tab:a" in labels
     assert "tab:a-2" in labels
+
+
+BLOCKS = {
+    "Latin-1 Supplement": range(0xA0, 0x100),
+    "Latin Extended-A": range(0x100, 0x180),
+    "Latin Extended-B": range(0x180, 0x250),
+    "Latin Extended Additional": range(0x1E00, 0x1F00),
+    "Greek and Coptic": range(0x370, 0x400),
+    "superscripts and subscripts": range(0x2070, 0x20A0),
+}
+NO_SIGN = "\u031b\u0309\u0311"  # horn, hook above, inverted breve
+LEFT_OUT = "ĦĸŦŧ" + "ẚẜẝẞẟỺỻỼỽỾỿ" + "ₔ" + "϶"  # which don't decompose, by block
+ALIKE = dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΧο", "ABEZHIKMNOPTXo", strict=True))  # TeX sets Latin letters
+ALIKE |= {"Δ": "∆", "Đ": "Ð", "ħ": "h", "ʼ": "’", "ƒ": ""}  # what the fonts call their glyphs
+
+
+def letters(block: str) -> list[str]:
+    """The characters that Unicode assigns in a block."""
+    return [c for c in map(chr, BLOCKS[block]) if unicodedata.category(c)[0] != "C"]
+
+
+def base(text: str) -> str:
+    """The letters of a text without accents and spaces, with dots on i and j."""
+    parts = unicodedata.normalize("NFKD", text.replace("ı", "i").replace("ȷ", "j"))
+    return "".join(c for c in parts if not unicodedata.combining(c) and not c.isspace())
+
+
+@pytest.mark.parametrize("block", [name for name in BLOCKS if name != "Latin Extended-B"])
+def test_letters_are_set_as_themselves(block):
+    """All that pdflatex's encodings have a sign for; modern Greek, but neither old nor Coptic."""
+    for character in letters(block):
+        no_sign = any(mark in unicodedata.normalize("NFD", character) for mark in NO_SIGN)
+        old = block.startswith("Greek") and not "Ά" <= character <= "ώ"
+        if not (no_sign or old or character in LEFT_OUT):
+            assert "U+" not in escape(character), character
+
+
+def test_a_pdf_has_the_letters(tmp_path):
+    if shutil.which("pdftotext") is None:
+        pytest.skip("needs pdftotext: Debian's poppler-utils")
+    shown = {c: escape(c) for name in BLOCKS for c in letters(name) if base(c)}
+    shown = {c: text for c, text in shown.items() if "U+" not in text}
+    assert len(shown) > 600
+    body = "\n\n".join(f"x{ord(c):04X}z {text}" for c, text in shown.items())
+    head = r"\documentclass{article}\usepackage{cmap}\usepackage[T1]{fontenc}"
+    compiled(tmp_path, rf"{head}\begin{{document}}{body}\end{{document}}")
+    command = ["pdftotext", "-raw", "document.pdf", "-"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    parts = re.split("x([0-9A-F]{4})z", done.stdout)
+    read = {chr(int(code, 16)): text for code, text in zip(parts[1::2], parts[2::2], strict=True)}
+    assert read.keys() == shown.keys()
+    for character, text in read.items():
+        for letter in base(character):
+            assert ALIKE.get(letter, letter) in base(text), (character, text)
+
+
+def test_the_head_names_the_encoding_that_letters_need():
+    """T1 where a letter needs it, and only there."""
+    booktabs, encoding = r"% \usepackage{booktabs,threeparttable}", r"% \usepackage[T1]{fontenc}"
+    without = render(long(), "latex", floated=LatexFloat(caption="größer, Łódź 10⁻³"))
+    assert without.splitlines()[0] == booktabs
+    assert encoding not in without
+    needed = render(long(), "latex", floated=LatexFloat(caption="Đà, ąę"))
+    assert needed.splitlines()[:2] == [booktabs, encoding]
+
+
+def test_accents_that_are_characters_of_their_own():
+    assert escape("m\u0304") == r"\={m}"
+    assert "U+" not in escape("i\u0307 m\u0304 n\u0308")
 
 
 def test_no_text_is_wider_than_it_is_taken_for(tmp_path):

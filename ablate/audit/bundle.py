@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import json
 import os
+import shlex
 import shutil
 import sqlite3
 import tempfile
@@ -132,9 +133,8 @@ class Bundle(Store):
         own = (self.environment, self.plan_path(""), self.events, self.looks, self.own, self.packed)
         for path in own:
             if (path.name in listed or path.exists()) and listed.get(path.name) != sha256_of(path):
-                raise Failure(
-                    f"{path}: was changed after the export; see `ablate verify {self.root}`"
-                )
+                verify = shlex.join(["ablate", "verify", str(self.root)])
+                raise Failure(f"{path}: was changed after the export; see `{verify}`")
         return self.read_unsealed()
 
     def read_manifest(self) -> dict[str, str]:

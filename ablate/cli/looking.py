@@ -261,7 +261,7 @@ def plot(
     from ablate.analysis.own import with_own
     from ablate.analysis.reading import read
     from ablate.analysis.tabulate import tabulate
-    from ablate.planning.settings import file_name
+    from ablate.planning.settings import output_name
     from ablate.report.plot import FORMATS, KINDS, draw
     from ablate.report.plot.form import Form, read_size
 
@@ -294,7 +294,7 @@ def plot(
     drawn = draw(plan, table, kind, store.rundir, ending, form)
     if drawn.caption:
         begin(f"for its caption: {drawn.caption}")
-    out = out or Path(f"{file_name(plan.name)}-{kind}.{ending}")
+    out = out or Path(f"{output_name(plan.name)}-{kind}.{ending}")
     if write_out(out, drawn.content):
         print(out)
 

@@ -64,7 +64,7 @@ def _what(error: Any, context: typer.Context) -> str:
         what = _part(error.message)  # which may end in a question
         word = next(iter(re.findall(r"'(.+)'", what)), "")
         if "=" in word and context.info_name == "ablate":
-            return f"{word}: a command comes first, such as `ablate sweep {word}`"
+            return f"{word}: a command comes first, such as `ablate sweep {shlex.quote(word)}`"
         if word in VERBS and context.info_name == "ablate":
             return f"{what.partition('.')[0]}. {VERBS[word]}"
         return f"{what}{'' if what.endswith('?') else '.'} The commands are {', '.join(commands)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ def report(
 ) -> None:
     """Write a sweep as one HTML file: verdicts, gains, figures, every run and its provenance."""
     from ablate.analysis.reading import read
-    from ablate.planning.settings import file_name
+    from ablate.planning.settings import output_name
     from ablate.report.page import FIGURES, render_page
     from ablate.report.plot import figures
     from ablate.store.record import histories, load_records
@@ -28,7 +29,7 @@ def report(
     with selection.opened(read=True) as (store, ledger, plan):
         begin(f"reading the runs of {plan.name}")
         runs = load_records(plan, store, histories(plan, ledger), probes=True)
-    path = out or Path(f"{file_name(plan.name)}.html")
+    path = out or Path(f"{output_name(plan.name)}.html")
     reading = read(
         plan,
         store,
@@ -86,7 +87,8 @@ def export(
         begin(f"checking the runs of {plan.name}")
         events = histories(plan, ledger)
     write_bundle(plan, store, events, folder, anonymous, with_diff, lean)
-    print(f"wrote {folder}; `ablate table --from {folder}` makes its table again")
+    again = shlex.join(["ablate", "table", "--from", str(folder)])
+    print(f"wrote {folder}; `{again}` makes its table again")
 
 
 def _export_weights(folder: Path, run: str, names: str, file: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import sys
 import urllib.parse
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -285,6 +286,17 @@ def check_sweep_name(name: str) -> None:
     that a terminal obeys instead of showing them."""
     if not (name.strip() and name.isprintable()):
         raise UserError(f"--as: expected a name, got {name!r}")
+
+
+def output_name(name: str) -> str:
+    """A sweep's name as the file name of what is written for readers: as `file_name`, but letters
+    stay as they are where the file system takes them."""
+    letters = "".join(c if c.isalnum() else urllib.parse.quote(c, safe="+=@, ") for c in name)
+    try:
+        whole = len(letters.encode(sys.getfilesystemencoding())) <= 200 and letters.strip(".")
+    except UnicodeEncodeError:
+        whole = ""
+    return letters if whole else file_name(name)
 
 
 def file_name(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,7 +50,8 @@ def find(name: str) -> Path:
             if place.is_file() and (place == path or path.name == name):
                 return place
         known = files.get(path.stem)
-        hint = f"; `ablate sweep {path.stem}` is {known}" if known is not None else ""
+        command = shlex.join(["ablate", "sweep", path.stem])
+        hint = f"; `{command}` is {known}" if known is not None else ""
         raise UserError(f"{name}: no such sweep file{hint}")
     if name not in files:
         if (written := Path(f"{name}.yaml")).is_file():
@@ -72,4 +74,5 @@ def hidden_notes(name: str) -> Iterator[str]:
     """A note where this folder has another sweep file of the name, which `./sweeps` hides."""
     inner, outer = Path("sweeps", f"{name}.yaml"), Path(f"{name}.yaml")
     if inner.is_file() and _is_sweep(outer) and inner.read_bytes() != outer.read_bytes():
-        yield f"{name} is {inner}; the other file of this name is `ablate sweep ./{outer}`"
+        command = shlex.join(["ablate", "sweep", f"./{outer}"])
+        yield f"{name} is {inner}; the other file of this name is `{command}`"

@@ -102,7 +102,7 @@ class Gate:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        self._stream.write(_lines(text))
+        self._stream.write(encodable(_lines(text), self._stream.encoding))
         return len(text)
 
     def writelines(self, lines: Iterator[str]) -> None:
@@ -127,7 +127,8 @@ def console(**options: Any) -> Console:
     class Gated(Console):
         def render(self, *args: Any, **options: Any) -> Iterator[Any]:
             for segment in super().render(*args, **options):
-                yield segment if segment.control else segment._replace(text=_lines(segment.text))
+                text = encodable(_lines(segment.text), self.encoding)
+                yield segment if segment.control else segment._replace(text=text)
 
     return Gated(**{"file": _ungated(sys.stdout), **options})
 
@@ -142,6 +143,35 @@ def _ungated(stream: TextIO) -> TextIO:
 
 def _lines(text: str) -> str:
     return re.sub(r"[^\n\t]+", lambda part: printable(part[0]), text)
+
+
+# --- Streams without our signs --------------------------------------------------------------------
+
+SPELLINGS = {
+    **{"±": "+-", "−": "-", "–": "-", "—": "--", "×": "x", "·": "*", "…": "...", "→": "->"},
+    **{"←": "<-", "≤": "<=", "≥": ">=", "≈": "~", "∞": "inf", "µ": "u", "’": "'", "─": "-"},
+    **{"“": '"', "”": '"'},
+    **dict(zip(BARS, ASCII_BARS, strict=True)),
+}
+MARKS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")  # of notes
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    """Spell what the encoding of a stream lacks: a mark of a note as [1], our signs as ASCII has
+    them, letters of names as Python writes them: \\xf6."""
+    encoding = encoding or "utf-8"
+    with contextlib.suppress(UnicodeEncodeError):
+        text.encode(encoding)
+        return text
+    text = re.sub("[⁰¹²³⁴⁵⁶⁷⁸⁹]+", lambda mark: f"[{mark[0].translate(MARKS)}]", text)
+    return "".join(_spelled(character, encoding) for character in text)
+
+
+def _spelled(character: str, encoding: str) -> str:
+    with contextlib.suppress(UnicodeEncodeError):
+        character.encode(encoding)
+        return character
+    return SPELLINGS.get(character) or character.encode("ascii", "backslashreplace").decode()
 
 
 def begin(text: str) -> None:

@@ -135,7 +135,7 @@ def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
         raise Failure(
             f"{path}: lacks {len(lost):,} runs that the ledger has for {plan.name!r} "
             f"({', '.join(lost[:SHOWN])}{more}), so nothing is removed: {WRITES_AGAIN}, "
-            f"`ablate gc {plan.name!r}` forgets that sweep"
+            f"`{shlex.join(['ablate', 'gc', plan.name])}` forgets that sweep"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -122,7 +123,8 @@ def _of_column(
     if mixed is not None and mixed_pairs is not None:
         better = better or mixed_pairs.share < mixed.share
     if beyond and better:
-        text += f"; `ablate table {plan.name} analysis.spread=paired` judges each row by itself"
+        command = shlex.join(["ablate", "table", plan.name, "analysis.spread=paired"])
+        text += f"; `{command}` judges each row by itself"
     numbers = {
         **{"sweep": plan.name, "column": column.label, "judged_by": judged_by},
         **{"variants": k, "seeds": n, "rows": len(rows), "row_seeds": [least, most]},

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -225,8 +226,8 @@ def data(store: Store, specs: Sequence[Spec], ask: Ask) -> Findings:
             yield Finding(
                 "warning",
                 "data",
-                f"data={name} is not downloaded yet; run `ablate data prepare {name}` with "
-                f"network, or give data.path=FOLDER",
+                f"data={name} is not downloaded yet; run `ablate data prepare "
+                f"{shlex.quote(name)}` with network, or give data.path=FOLDER",
             )
         else:
             images = sum(found["examples"].values())

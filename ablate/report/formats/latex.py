@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from ablate.report.formats import latex_letters
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
 from ablate.shared.errors import UserError, unknown
 
@@ -89,7 +90,7 @@ class LatexFloat:
 def latex(sheet: PrintedTable, floated: LatexFloat) -> str:
     """Set one float for each grid, or for each part of one that is too wide, with its notes; common
     lines stand under the last. A float is as wide as a column where it fits into one."""
-    lines = ["% \\usepackage{booktabs,threeparttable}"]
+    lines: list[str] = []
     parts = [
         (grid, part, number)
         for grid in sheet.grids
@@ -112,7 +113,10 @@ def latex(sheet: PrintedTable, floated: LatexFloat) -> str:
             rf"\end{{table{star}}}",
             "",
         ]
-    return "\n".join(lines)
+    packages = ["% \\usepackage{booktabs,threeparttable}"]
+    if any(command in line for line in lines for command in latex_letters.T1_COMMANDS):
+        packages.append("% \\usepackage[T1]{fontenc}")
+    return "\n".join([*packages, *lines])
 
 
 def _plain(grid: Grid) -> Grid:
@@ -245,9 +249,22 @@ def escape(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    characters = (SPECIAL.get(character, character) for character in text)
-    set_as = (text if len(text) > 1 or is_set(text) else _numbered(text) for text in characters)
-    return "".join(set_as).replace("--", "-{}-")  # else one dash
+    return "".join(map(_set_as, _with_marks(text))).replace("--", "-{}-")  # else one dash
+
+
+def _with_marks(text: str) -> list[str]:
+    """Split a text into characters, each with the combining marks behind it."""
+    return re.findall(r".[\u0300-\u036f]*", unicodedata.normalize("NFC", text), re.DOTALL)
+
+
+def _set_as(character: str) -> str:
+    """Spell a character, which may have combining marks behind it."""
+    if character in SPECIAL:
+        return SPECIAL[character]
+    if len(character) == 1 and is_set(character):
+        return character
+    spelling = latex_letters.spelled(character, SPECIAL)
+    return "".join(map(_numbered, character)) if spelling is None else spelling
 
 
 def _numbered(character: str) -> str:
@@ -303,7 +320,10 @@ def _size(character: str) -> float:
         return size
     if unicodedata.name(character, "").startswith("GREEK"):
         return _GREEK
-    return _LETTER if is_set(character) else _NUMBERED
+    if unicodedata.combining(character):
+        return 0.0
+    known = is_set(character) or latex_letters.spelled(character, SPECIAL) is not None
+    return _LETTER if known else _NUMBERED
 
 
 def _marks_width(cell: GridCell) -> float:

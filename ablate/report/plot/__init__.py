@@ -6,9 +6,14 @@ same runs give the same bytes.
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import os
+import shutil
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ablate.analysis.table import Table
@@ -18,6 +23,27 @@ from ablate.shared.errors import unknown
 
 if TYPE_CHECKING:
     from ablate.report.plot.style import Drawing
+
+
+def _find_folder_for_matplotlib() -> None:
+    """Give matplotlib a temporary folder where it can't write to its own, before it is loaded: it
+    would do the same, and say so at length before whatever a command prints."""
+    bases = (("XDG_CONFIG_HOME", ".config"), ("XDG_CACHE_HOME", ".cache"))
+    folders = [Path(os.environ.get(name) or Path("~", home)) for name, home in bases]
+    if "MPLCONFIGDIR" in os.environ or all(map(_is_writable, folders)):
+        return
+    folder = os.environ["MPLCONFIGDIR"] = tempfile.mkdtemp(prefix="ablate-matplotlib-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether a folder can be made in this one, which may not exist yet."""
+    folder = Path(os.path.expanduser(folder), "matplotlib")
+    there = next(part for part in (folder, *folder.parents) if part.exists())
+    return there.is_dir() and os.access(there, os.W_OK)
+
+
+_find_folder_for_matplotlib()
 
 __all__ = ["FORMATS", "KINDS", "Form", "Nothing", "draw", "figure", "figures"]
 
