@@ -21,12 +21,18 @@ from ablate.report.live import (
     view,
     workers_table,
 )
+from ablate.report.status import show_grid
 from ablate.shared.notes import Notes
 from ablate.shared.rundir import RunDir
 from ablate.store.progress import SweepProgress, Worker
 
 LOSSES = (8.0, 2.0, 1.0)
 LONG = "a placement with a long name: post/post, [branch]"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 def line(step: int, loss: float, top1: float) -> bytes:
@@ -151,11 +157,18 @@ def test_the_line_with_the_bar_fits(width):
 
 @pytest.mark.parametrize(("term", "kind"), [("dumb", PlainView), ("xterm", RichView)])
 def test_a_terminal_that_moves_no_cursor_has_plain_lines(monkeypatch, term, kind):
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(sys, "stdout", Terminal())
     with view() as chosen:
         assert isinstance(chosen, kind)
+
+
+def test_a_grid_that_fits_without_its_gaps_is_not_cut(monkeypatch):
+    sent = Terminal()
+    monkeypatch.setattr(sys, "stdout", sent)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "50")
+    header = ("variant", "parameters", "multiply-adds", "a step")
+    show_grid(header, [("Dual PatchNorm", "32,722", "151 k", "1.1x")])
+    assert "…" not in sent.getvalue()
+    assert len(sent.getvalue().splitlines()[-2]) <= 50

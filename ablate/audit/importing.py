@@ -390,7 +390,7 @@ def _check_numbers(
         numbered = "" if plan.design.blocks else " (without --seed runs have the sheet's order)"
         raise UserError(
             f"{'; '.join(changed[:SHOWN])}{more}{numbered}: nothing was imported; `ablate gc "
-            f"{plan.name}` forgets the old numbers, --as NAME keeps both"
+            f"{shlex.quote(plan.name)}` forgets the old numbers, --as NAME keeps both"
         )
 
 

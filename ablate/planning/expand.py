@@ -5,6 +5,7 @@ Seeds are state: those that a sweep was driven with stay, until `--replace` give
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,7 +80,7 @@ def check_crossed(
             every = ",".join(dict.fromkeys(map(show, [*had, *word.values])))
             raise UserError(
                 f"{word.text}: {name} has {word.key}={','.join(lacking)}, too; "
-                f"`{word.key}={every}` extends it, --as NAME makes another sweep"
+                f"`{shlex.quote(f'{word.key}={every}')}` extends it, --as NAME makes another sweep"
             )
 
 

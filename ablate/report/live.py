@@ -314,7 +314,7 @@ def _bar_line(before: str, done: float, total: int, behind: str, width: int) -> 
 # --- Drawing in place -----------------------------------------------------------------------------
 
 
-class Drawing(Live):
+class LiveDrawing(Live):
     """Draws in place on a window that may be made narrower. Nearly every terminal then breaks the
     lines that stand there, so the old drawing takes more rows than it had lines, which rich does
     not know: these rows are erased, too."""
@@ -344,10 +344,10 @@ def draws_in_place() -> bool:
 
 
 @contextmanager
-def drawing_in_place(transient: bool) -> Iterator[Drawing]:
+def drawing_in_place(transient: bool) -> Iterator[LiveDrawing]:
     """Draw in place on the terminal that standard output is. Whatever is printed meanwhile passes
     the gate and scrolls above the drawing. `transient`: erase the drawing at the end."""
-    drawing = Drawing(
+    drawing = LiveDrawing(
         console=console(force_terminal=True),
         auto_refresh=False,
         transient=transient,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 import shlex
+import shutil
+import sys
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -24,7 +27,9 @@ ALIKE = 1.05  # the largest of a column over its smallest: up to here rows hardl
 
 def show_head(plan: Plan) -> None:
     """Print name and title at once: `show_plan` waits until every model was built."""
-    print(f"sweep: {plan.name}\n{plan.title}\n", flush=True)
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    title = textwrap.fill(plan.title, width) if width else plan.title
+    print(f"sweep: {plan.name}\n{title}", flush=True)  # a table begins with an empty line
 
 
 def show_plan(

@@ -13,6 +13,7 @@ import json
 import os
 import shlex
 import shutil
+import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -67,7 +68,7 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
             *_section("result", results, withheld or _none(folder.result, ended)),
             *_section("curves", curves, withheld or elsewhere or _none(folder.metrics, ended)),
             *_section("provenance", provenance, elsewhere or unsealed),
-            *_section(f"configuration{planned}", yaml_lines(tree)),
+            *_section(f"configuration{planned}", yaml_lines(tree, _yaml_width())),
         ]
     )
 
@@ -160,13 +161,25 @@ def _curves(metrics: Sequence[Mapping[str, Any]], task: TaskChoice) -> list[str]
     return _columns(rows)
 
 
-def yaml_lines(tree: Mapping[str, Any] | None) -> list[str]:
+YAML_WIDTH = 96
+YAML_MORE = 26  # characters that a line has before and behind what yaml counts
+
+
+def _yaml_width() -> int:
+    """Return what fits the terminal; the usual width elsewhere."""
+    if not sys.stdout.isatty():
+        return YAML_WIDTH
+    return min(YAML_WIDTH, shutil.get_terminal_size().columns - YAML_MORE)
+
+
+def yaml_lines(tree: Mapping[str, Any] | None, width: int = YAML_WIDTH) -> list[str]:
+    """Write a tree as lines of yaml of about `width` characters."""
     import yaml
 
     if tree is None:
         return []
     text = yaml.safe_dump(
-        dict(tree), default_flow_style=None, sort_keys=False, width=96, allow_unicode=True
+        dict(tree), default_flow_style=None, sort_keys=False, width=width, allow_unicode=True
     )
     return str(text).splitlines()
 

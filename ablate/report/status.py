@@ -164,7 +164,11 @@ def show_grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print texts in aligned columns: the first to the left, the others to the right."""
     terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says; a file has no width to fit
     screen = console(force_terminal=terminal, width=None if terminal else 200)
-    screen.print(grid(header, rows))
+    table = grid(header, rows)
+    whole = screen.options.update(max_width=1_000)
+    if screen.measure(table, options=whole).maximum > screen.width:
+        table.padding = 0  # before a heading or a cell is cut
+    screen.print(table)
 
 
 def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
