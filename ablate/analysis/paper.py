@@ -19,7 +19,7 @@ from ablate.analysis.scores import on_set
 from ablate.planning.cell import Cell, WidePlace, caveats, spec_parents, wide_places
 from ablate.planning.plan import Plan
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.idle import without_idle
+from ablate.shared.idle import LENGTHS, without_idle
 from ablate.shared.spec import also_of
 
 if TYPE_CHECKING:  # numpy and scipy
@@ -428,6 +428,7 @@ class Recipes:
         words = " ".join(f"{key}={value}" for key, value in RECIPES[regime].items())
         if expected is None:
             return f"{words} has no {arch}"
+        in_epochs = {keys[-1] for keys in LENGTHS}  # None: the recipe says that length otherwise
         specs = [without_idle(tree) for tree in cell.specs or (cell.spec,)]
         chosen = {key for choice in cell.chosen for key in choice.params}
         left_out = MACHINES | (SEARCHED.get(regime, set()) & chosen)
@@ -436,6 +437,7 @@ class Recipes:
             for section, settings in expected.items()
             for key, value in settings.items()
             if f"{section}.{key}" not in left_out
+            and not (value is None and f"{section}.{key}" in in_epochs)
             and any(spec[section].get(key) != value for spec in specs)
         ]
         return f"{names(differing, 4)} not as in {words}" if differing else ""
