@@ -254,6 +254,27 @@ def test_a_wrong_yaml_is_refused_in_a_line(toy, changes, line):
     assert "\n" not in str(error.value)
 
 
+def test_a_plan_of_nothing_names_a_mistake_in_its_trainer_first(toy):
+    words = ("trainer=toy", "seeds=2")
+    with pytest.raises(UserError, match=r"^nothing to sweep: "):
+        ids(*words)
+    declare(toy, command=COMMAND + " {lrr}")
+    with pytest.raises(UserError, match=r"trainer.command: \{lrr\}: .*did you mean 'lr'"):
+        ids(*words)
+
+
+def test_patterns_of_code_leave_the_store_out(toy, shell):
+    """Else each run changes the next one's code."""
+    declare(toy, code=["**/*"])
+    words = ("trainer=toy", "trainer.lr=0.1,0.2", "seeds=1")
+    before = ids(*words)
+    (toy / "runs" / "runs" / "a").mkdir(parents=True)
+    (toy / "runs" / "runs" / "a" / "log.txt").write_text("1")
+    assert ids(*words) == before
+    (toy / "new.py").write_text("1")
+    assert ids(*words) != before
+
+
 def test_settings_are_single_arguments(toy, shell):
     (toy / "train.py").write_text(
         "import json, sys\n*words, folder = sys.argv[1:]\n"

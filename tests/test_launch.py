@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -385,3 +386,21 @@ def test_an_unknown_launcher_is_told_with_the_choices(tmp_path):
     told = "launcher: expected one of local, inline, slurm, got 'ray'"
     with pytest.raises(UserError, match=told):
         launchers.make({"name": "ray"}, tmp_path)
+
+
+def test_a_server_within_too_little_memory_ends_with_one_line():
+    line = 'ulimit -v 600000; exec "$0" -P -m ablate.running.launchers.server'
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        done = subprocess.run(
+            ["bash", "-c", line, sys.executable],
+            stdin=theirs.fileno(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    [said] = done.stderr.splitlines()
+    assert "memory limit of this shell (0.6 GB)" in said
+    assert "`ulimit -v unlimited`" in said

@@ -15,6 +15,8 @@ from ablate.running.board import (
     failures_alike,
 )
 from ablate.running.launchers import Slot
+from ablate.shared.notes import Notes
+from ablate.shared.rundir import RANK, RANK_KILLED
 from ablate.store.events import RunState
 
 FEW = "abcdef"
@@ -99,13 +101,25 @@ def test_places_are_apart():
     assert health.stopped == "3 runs in a row failed at once on gpu:0, all alike (!)"
 
 
+@pytest.mark.parametrize(
+    ("exit", "more", "stops"), [(RANK_KILLED, True, False), (RANK, True, True)]
+)
+def test_ranks_that_were_killed_end_no_sweep_whose_runs_have_attempts_left(exit, more, stops):
+    runs = {f"{v}1": planned(v, 1) for v in "abc"}
+    states = dict.fromkeys(runs, RunState())
+    health = PlaceHealth(print, SimpleNamespace(runs=runs, states=states, active={}))
+    for run in runs.values():
+        health.judge(failed(run, "cpu"), exit, died=True, more=more)
+    assert (health.stopped is not None) is stops
+
+
 def planned(variant, seed):
     return SimpleNamespace(id=f"{variant}{seed}", cell=SimpleNamespace(row=variant, column=""))
 
 
 def failed(run, place):
     """A worker that left no result, and an error."""
-    notes = SimpleNamespace(notes=lambda folder: {"error": "!"})
+    notes = SimpleNamespace(notes=lambda folder: Notes(error="!"))
     folder = SimpleNamespace(has_result=lambda: False)
     return ActiveRun(run, folder, Slot(place, place, "cuda"), notes, child=True)
 

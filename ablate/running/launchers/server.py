@@ -19,6 +19,7 @@ import gc
 import importlib
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -42,7 +43,16 @@ def serve(tied: bool) -> None:
     if tied:  # children inherit it: Slurm signals every process of a job, and the pilot listens
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     line = socket.socket(fileno=0)
-    worker = importlib.import_module("ablate.training.worker")
+    try:
+        worker = importlib.import_module("ablate.training.worker")
+    except (MemoryError, ImportError, OSError) as error:
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit == resource.RLIM_INFINITY:
+            raise
+        sys.exit(
+            f"ablate: workers can't load torch within the memory limit of this shell "
+            f"({limit / 1e9:.1f} GB): {type(error).__name__}; raise it, as by `ulimit -v unlimited`"
+        )
     worker.preload()
     gc.collect()
     gc.freeze()  # or every child's collector touches, and so copies, all of this process's pages

@@ -29,7 +29,7 @@ from ablate.shared.source import imported
 from ablate.shared.system import signal_words
 from ablate.shared.trainer import data_hashes
 from ablate.training.attempt import WARNING, Attempt, TrainingStopped
-from ablate.training.own.curves import Curves
+from ablate.training.own.curves import ProgramCurves
 from ablate.training.own.handle import Handle
 from ablate.training.own.outcome import fail, read_output, read_predictions, read_result
 from ablate.training.own.processes import TAG, Processes, machine
@@ -89,7 +89,7 @@ class Command:
         _set_aside(program, folder, len(self.attempt.before))
         self.rundir.say(f"$ {shlex.join(words)}")
         begin = self.rundir.log.stat().st_size
-        curves = Curves(program, folder, self.handle)
+        curves = ProgramCurves(program, folder, self.handle)
         code = self._watch(words, program, curves)
         if self.stopping():
             self._interrupt(program, folder)
@@ -133,7 +133,7 @@ class Command:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def _watch(self, words: list[str], program: Program, curves: Curves) -> int:
+    def _watch(self, words: list[str], program: Program, curves: ProgramCurves) -> int:
         """Run the program; return its exit code once none of its processes lives. Asked to stop,
         send it SIGTERM, and end it by SIGKILL where that does not."""
         began = time.monotonic()

@@ -19,7 +19,7 @@ PART = 1 << 16  # bytes that are read and logged before the program is looked at
 LONGEST = 1 << 20  # bytes of a line
 
 
-class Curves:
+class ProgramCurves:
     """The table of one attempt: its new lines are logged as it grows, all of them once it shrank,
     as then the program writes them again."""
 
