@@ -506,8 +506,8 @@ def test_what_a_trainer_starts_ends_with_its_worker(tmp_path):
 def test_what_a_trainer_starts_ends_with_a_worker_whose_driver_is_gone():
     words = [sys.executable, "-c", "import time; time.sleep(1000)"]
     script = (
-        "import os, subprocess, sys; from ablate.training.own.work import _end_children; "
-        f"os.setsid(); print(subprocess.Popen({words}).pid); _end_children()"
+        "import os, subprocess; from ablate.training.own.processes import end_processes; "
+        f"print(subprocess.Popen({words}).pid); end_processes('a tag', os.getpid())"
     )
     done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=True)
     end(done.stdout.decode())
