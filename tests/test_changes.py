@@ -320,7 +320,7 @@ def test_an_effect_says_where_one_code_version_trained_a_level(tmp_path):
     assert shares["wd"] == change["wd"]
     assert pairs["dpn x rms"] == ""
     assert all(pairs[pair] == f"wd: {change['wd']}" for pair in ("dpn x wd", "rms x wd"))
-    assert "| wd (with it code d2 alone, without it code d1 alone) |" in text
+    assert "| wd (confounded with the code version) |" in text
     (some,) = [cell for cell in plan.cells if cell.row == "dpn"]
     results[some.ids[0]]["digest"] = "d2"
     assert codes()[0] == {"dpn": "", "rms": "", "wd": "with it code d2 alone"}

@@ -28,6 +28,13 @@ def test_the_page_has_the_tables_of_the_bundles():
     assert written() == PAGE.read_text(), "python tests/study_page.py writes them"
 
 
+def test_the_notes_of_the_tool_come_with_its_tables():
+    shown = {
+        (match[2], match[3].split()[0]) for match in BLOCK.finditer(PAGE.read_text()) if match[3]
+    }
+    assert shown == {(block, part) for block in ("table", "notes") for part in PARTS}
+
+
 def numbers(text: str) -> set[float]:
     return {float(number) for number in DECIMAL.findall(text)}
 

@@ -267,8 +267,9 @@ def _changes(table: Table, block: Summary, ci: str) -> Grid:
 
 
 def _effect_name(line: SummaryLine) -> str:
-    """Name a row or an effect, with the code version that alone trained a level of it."""
-    return f"{line.label} ({line.code})" if line.code else line.label
+    """Name a row or an effect, and say where it can't be separated from a change of the code: the
+    versions are in a footnote, and in CSV and JSON."""
+    return f"{line.label} (confounded with the code version)" if line.code else line.label
 
 
 # Parts that the long table has: words are counted at the end of a line.
