@@ -193,7 +193,7 @@ def test_verify_makes_all_of_it_again(out, shell):
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in before.items()}
     assert listed.items() == hashes.items() - {("manifest.json", hashes["manifest.json"])}
     done = shell("verify", "out")
-    assert "verified: 6 runs, 81 numbers of the bundle out, nothing wrong" in done.out
+    assert "verified: 6 runs, 88 numbers of the bundle out, nothing wrong" in done.out
     assert contents(out) == before
     (out / "table.csv").write_text("")
     done = shell("verify", "out", code=1)

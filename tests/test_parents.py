@@ -119,7 +119,7 @@ def test_where_a_parent_s_data_lies_is_no_part_of_a_sweep_s_name(planned, here):
         (("parent.seed=1",), "parent.seed: no such key"),
         (
             ("from.train.steps=3", "model.depth=1", "from.model.depth=2"),
-            "none: model.depth is 1, but from.model.depth is 2: a run has the model",
+            "model.depth is 1, but from.model.depth is 2: a run has the model",
         ),
     ],
 )

@@ -62,8 +62,8 @@ def results(plan, store):
 
 
 @pytest.fixture(scope="module")
-def table(plan, results):
-    return tabulate(plan, results)
+def table(plan, results, store):
+    return tabulate(plan, results, predictions=store.predictions)
 
 
 @pytest.fixture(scope="module")

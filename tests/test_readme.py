@@ -67,7 +67,7 @@ def environment(sources):
 
 def rows(text: str) -> set[str]:
     """Labels of a Markdown table's rows with two finished runs."""
-    return set(re.findall(r"^\| (.+?) \| [\d.]+ \[.* \| 2 \| ", text, re.M))
+    return set(re.findall(r"^\| (.+?) \| [\d.]+ \[.* \| 2 \|", text, re.M))
 
 
 def test_how_to_use_norms_of_ones_own(shell):

@@ -54,6 +54,9 @@ class Root(nn.Module):
     def forward(self, x):
         return x / (x.square().mean(-1, keepdim=True) + self.eps).sqrt()
 
+class Same(Root):
+    """Another name of it."""
+
 class Wider(Root):
     def forward(self, x):
         return torch.cat([x, x[..., :1]], -1)  # wider
@@ -289,18 +292,18 @@ def test_the_plan_names_rows_and_parameters(folder, shell):
         "  - end: {optim.min_lr: 1e-5}\n"
         "  - none: {norm: identity}\n"
         "  - pass: {norm: 'mine:Pass', optim.lr_mult.head: 1}\n"
-        "  - branch: {block.post: branch}\n"
+        "  - same: {norm: 'mine:Same'}\n"
     )
     said = shell("plan", "mine", "launcher=inline").out
     warnings = [each for each in said.splitlines() if each.startswith("warning: ")]
     assert warnings == [
-        "warning: branch: after 4 steps at the full rate every weight is that of base, bit for "
-        "bit: block.post=branch changes nothing, or nothing so early",
+        "warning: same: after 4 steps at the full rate every weight is that of base, bit for "
+        "bit: norm=mine:Same changes nothing, or nothing so early",
         "warning: pass: no gradient reaches blocks.*.attn.pre.weight, blocks.*.mlp.pre.weight in "
         "4 steps",
     ]
     rows = re.findall(r"^ (\S.*?) {2,}.* (\d+\.\dx) ", said, re.M)
-    assert [row for row, _ in rows] == ["base", "eps", "end", "none", "pass", "branch"]
+    assert [row for row, _ in rows] == ["base", "eps", "end", "none", "pass", "same"]
     assert rows[0][1] == "1.0x"
     tree = json.loads(shell("plan", "mine", "launcher=inline", "--format", "json").out)
     assert [f"warning: {text}" for text in tree["warnings"]] == warnings
@@ -380,8 +383,8 @@ def test_rows_that_can_not_be_tried_are_named_and_tried_again(asked, monkeypatch
 def test_what_starts_from_runs_is_judged_by_what_it_shares_with_them(asked):
     """A key of the model is the parent's, too; the rate of a parent moves its child later."""
     parent = ("from.data=digits", "from.train.epochs=1")
-    [line], _ = asked("block.post=residual,branch", *parent)
-    assert line.startswith("branch: after 4 steps")
+    [line], _ = asked("norm=mine:Root,mine:Same", *parent)
+    assert line.startswith("mine:Same: after 4 steps")
     assert asked("from.optim.lr=0.001,0.002", *parent)[0] == []
     assert asked("seeds=2", "eval.every=1,2")[0] == []
 

@@ -224,7 +224,7 @@ def test_what_timm_refuses_is_told_in_one_line(tmp_path, oracle):
     oracle("timm")
     for words, said in {
         "test_vt": r"model: timm has no model 'test_vt' \(did you mean 'test_vit'\?\)",
-        "test_convnext model.drop_path=1": r"model\.drop_path: .* test_convnext: .*_path_rate'\?",
+        "test_convnext model.drop_path=1": r"model\.drop_path: .*_path_rate'\?\).* test_convnext: ",
         "test_convnext model.act_layer=none": r"model: timm:test_convnext with act_layer=none",
         "test_convnext": r"model: timm:\w+ can't be shown the 8x8x1 images of data=digits: Runt",
     }.items():

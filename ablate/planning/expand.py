@@ -27,10 +27,10 @@ from ablate.planning.declaration import (
 )
 from ablate.planning.design import DESIGNS, spelled
 from ablate.planning.plan import Plan
-from ablate.planning.settings import SettingsLayer, Word, check_sweep_name, once, show, value_at
+from ablate.planning.settings import Word, check_sweep_name, show, value_at
 from ablate.planning.sweep_file import file_hashes, from_file, load
 from ablate.planning.sweep_paths import find, hidden_notes, sweep_files
-from ablate.planning.words import CommandLine, Options, apart, from_words, read_line, sweeps_nothing
+from ablate.planning.words import CommandLine, Options, apart, from_words, read_line
 from ablate.shared import spec
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.trainer import check_seeds
@@ -162,8 +162,6 @@ def plan(
     if not name.isprintable():
         raise UserError(f"{name!r} can't be a sweep's name; call it by another with --as")
     if line.file is None:
-        if sweeps_nothing(line):  # a mistake in what the words name is told before that
-            composer.run(composer.tree([SettingsLayer("", once(line.settings))]))
         sweep, by_default = from_words(line, name, composer.groups), True
     else:
         place, content = load(find(line.file))

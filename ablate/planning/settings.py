@@ -231,12 +231,12 @@ def no_key_in_vain(
     tree: Mapping[str, Any], height: Mapping[str, int], typed: Collection[str]
 ) -> None:
     """Raise UserError for a key that the optimiser doesn't read, unless the optimiser was given
-    over it; and for a typed one that says more of what is off, unless that was given over it. The
-    base of a file may say such a key for some of its rows."""
+    over it; and for a typed one that says more of what is off, unless that was given with or over
+    it. The base of a file may say such a key for some of its rows."""
     if not isinstance(tree.get("optim"), Mapping):
         return
     for key, switches in switched_off(tree).items():
-        if key in typed and height[key] >= max(height.get(switch, 0) for switch in switches):
+        if key in typed and height[key] > max(height.get(switch, 0) for switch in switches):
             raise UserError(
                 f"{key}: {show(value_at(tree, key))} has no effect without "
                 f"{' or '.join(switches)}; leave it out"

@@ -152,7 +152,8 @@ def read_line(
             raise UserError(f"seed: give a count, such as seeds=3, or a list: seeds=[{given}]")
         if (own := key.partition(".")[0]) in ("seeds", "baseline") and key != own:
             raise UserError(f"{key}: {own} has no keys; give {own}=VALUE")
-        if key not in (*OWN, *groups) and (meant := near(key, OWN, 0.75)):
+        whole = "." not in key and key not in (*OWN, *groups)
+        if whole and (meant := near(key, OWN, 0.75)):
             raise UserError(f"{key}: is no key; did you mean {meant}=VALUE?")
 
     def about(word: Word) -> str:
@@ -184,12 +185,6 @@ def alike(one: Sequence[str], other: Sequence[str], store: Path) -> bool:
         return True
     groups = Composer(store).groups
     return read_line(one, groups).name == read_line(other, groups).name
-
-
-def sweeps_nothing(line: CommandLine) -> bool:
-    """Do the words name a setting, and neither a change nor several values?"""
-    varied = line.options.change or any(word.swept for word in line.settings)
-    return bool(line.settings) and not varied
 
 
 def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]]) -> Sweep:

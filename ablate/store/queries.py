@@ -174,13 +174,14 @@ class Queries:
 
     def imported_sheets(self, sweep: str) -> set[tuple[str, str]]:
         """(path, sha256) of every sheet from which this store imported runs of the sweep itself;
-        `merge` brings no such event."""
+        `merge` brings no such event, and one that was damaged vouches for no sheet."""
         query = "SELECT kind, detail FROM event WHERE run = ? ORDER BY number"
         found: set[tuple[str, str]] = set()
         for kind, text in self.rows((str, str), query, (PLAN_OF + sweep,)):
-            match detail_of(kind, text):
-                case {"sheet": [str(file), str(sha256)]}:
-                    found.add((file, sha256))
+            with contextlib.suppress(sqlite3.DatabaseError):
+                match detail_of(kind, text):
+                    case {"sheet": [str(file), str(sha256)]}:
+                        found.add((file, sha256))
         return found
 
     def _held(self, number: int, event: Event, seal: str) -> bool:

@@ -34,7 +34,6 @@ from ablate.training.attempt import Attempt, Stop, TrainingStopped, code_digest,
 from ablate.training.own.command import Command
 from ablate.training.own.handle import Ended, Handle
 from ablate.training.own.processes import end_processes, tag_of
-from ablate.training.ranks import renew_threads
 
 
 class Code(importlib.abc.MetaPathFinder):
@@ -264,7 +263,9 @@ def _leave_to_parent(rundir: RunDir) -> None:
     """Leave, in a process that the trainer forked, what is its parent's: the run, which must not
     be held when the parent is killed, and the threads of torch's pool, see `renew_threads`."""
     rundir.lock.release()
-    if "torch" in sys.modules:
+    if "torch" in sys.modules:  # a trainer may do without
+        from ablate.training.ranks import renew_threads
+
         renew_threads()
 
 
