@@ -73,7 +73,9 @@ class Screen:
         deadline = time.monotonic() + seconds
         while not seen(self.lines()) or self._is_sending():
             assert time.monotonic() < deadline, "\n".join(["waited in vain", *self.lines()])
-            assert self._read(1), "\n".join(["ended", *self.lines()])
+            if not self._read(1):
+                assert seen(self.lines()), "\n".join(["ended", *self.lines()])
+                break
         return self.lines()
 
     def _is_sending(self) -> bool:
