@@ -946,7 +946,7 @@ def test_the_command_of_a_stranger_is_printed_and_not_started(toy, shell, tmp_pa
     assert "the same bits" in stranger(*rerun, "--trust").out
 
 
-SLOW = "python train.py --lr 0.1 --act gelu --seed {seed} --steps 8 --pause 0.1 --out {folder}"
+SLOW = "python train.py --lr 0.1 --act gelu --seed {seed} --steps 8 --pause 0.25 --out {folder}"
 
 
 @pytest.mark.faults

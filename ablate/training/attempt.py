@@ -10,7 +10,7 @@ import platform
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -134,22 +134,40 @@ class Attempt:
 class Stop:
     """The signals that ask a worker to stop. Called, it says whether one has come."""
 
-    def __init__(self, rundir: RunDir, heard: Sequence[int]) -> None:
-        """`heard`: the signals that came so far."""
-        self._rundir, self._heard = rundir, heard
+    def __init__(self, rundir: RunDir, heard: Sequence[int], numbers: Collection[int]) -> None:
+        """`heard`: the signals that came so far; `numbers`: those that ask to stop."""
+        self._rundir, self._heard, self._numbers = rundir, heard, numbers
         self._handler = signal.getsignal(signal.SIGTERM)
+        self._arrived: set[int] = set()  # whoever handled them
 
     def __call__(self) -> bool:
         return bool(self._heard)
 
     def was_asked(self) -> bool:
         """Was the worker asked to stop, also where its signal went to somebody else's handler?"""
-        return bool(self._heard) or self._rundir.asked_to_stop()
+        return bool(self._heard or self._arrived) or self._rundir.asked_to_stop()
 
     def was_handled_elsewhere(self) -> bool:
         """Was the worker asked to stop by a signal that a handler of the user's own code took?"""
         replaced = signal.getsignal(signal.SIGTERM) is not self._handler
         return self.was_asked() and (replaced or not self._heard)
+
+    @contextmanager
+    def noting_arrivals(self) -> Iterator[None]:
+        """Note which signals arrive in here, also those that the user's own handlers take: an
+        engine that preempts a job signals all of its processes, before anybody has asked this
+        worker to stop. Python writes the number of every signal that it handles to its wakeup file.
+        """
+        read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            with suppress(BlockingIOError):
+                self._arrived |= {*os.read(read, 1 << 16)} & {*self._numbers}
+            os.close(read)
+            os.close(write)
 
 
 Train = Callable[[RunDir, Attempt, dict[str, Any], Stop], None]
@@ -232,9 +250,11 @@ def stop_signals(rundir: RunDir) -> Iterator[Stop]:
     on_pilot = signal.getsignal(WARNING) is signal.SIG_IGN  # as its server has it
     try:
         with noted(signal.SIGTERM, signal.SIGINT) as heard:
+            numbers = {signal.SIGTERM, signal.SIGINT}
             if on_pilot:
                 signal.signal(WARNING, lambda number, _: heard.append(number))
-            yield Stop(rundir, heard)
+                numbers.add(WARNING)
+            yield Stop(rundir, heard, numbers)
     finally:
         if on_pilot:
             signal.signal(WARNING, signal.SIG_IGN)

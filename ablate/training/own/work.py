@@ -14,6 +14,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -193,7 +194,8 @@ def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: 
             rundir.lock.note(phase="train")
             Command(run, rundir, handle, attempt, options, stopping).train()
         else:
-            _call(run, rundir, handle, code, options)
+            with stopping.noting_arrivals():
+                _call(run, rundir, handle, code, options)
             if handle.knows_of_stop or stopping.was_handled_elsewhere():
                 rundir.say("stopped: it had not trained to its end, so it starts again")
                 raise TrainingStopped
@@ -261,8 +263,10 @@ def _call(
 
 def _leave_to_parent(rundir: RunDir) -> None:
     """Leave, in a process that the trainer forked, what is its parent's: the run, which must not
-    be held when the parent is killed, and the threads of torch's pool, see `renew_threads`."""
+    be held when the parent is killed; the file of signals that arrive there; and the threads of
+    torch's pool, see `renew_threads`."""
     rundir.lock.release()
+    signal.set_wakeup_fd(-1)
     if "torch" in sys.modules:  # a trainer may do without
         from ablate.training.ranks import renew_threads
 
