@@ -236,7 +236,7 @@ def no_key_in_vain(
     if not isinstance(tree.get("optim"), Mapping):
         return
     for key, switches in switched_off(tree).items():
-        if key in typed and height[key] > max(height.get(switch, 0) for switch in switches):
+        if key in typed and height[key] > max(height.get(switch, -1) for switch in switches):
             raise UserError(
                 f"{key}: {show(value_at(tree, key))} has no effect without "
                 f"{' or '.join(switches)}; leave it out"
