@@ -18,7 +18,7 @@ test: $(STAMP)
 	$(PYTEST) -m "not slow and not faults and not cluster and not tour" $(SPREAD)
 
 # Sweeps and commands that are killed, files that are damaged, disks that are full, devices that are
-# lost: four minutes.
+# lost: ten to twenty minutes.
 faults: $(STAMP)
 	$(PYTEST) -m "faults and not slow" $(SPREAD)
 
