@@ -370,6 +370,18 @@ def ask(monkeypatch, capfd):
 
 
 @pytest.fixture
+def run(ask, here):
+    """`run(words)`: what `ablate WORDS` prints in an empty folder; `code`: how it ends."""
+
+    def run(*words, code=0):
+        ended, text = ask(*map(str, words))
+        assert ended == code, text
+        return text
+
+    return run
+
+
+@pytest.fixture
 def data_folder():
     """`data_folder("cifar10")`: the folder of a real dataset, or a skip that says what lacks."""
 

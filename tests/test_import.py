@@ -53,18 +53,6 @@ def write(path, some):
 
 
 @pytest.fixture
-def run(ask, here):
-    """`run(words)`: what a command prints; `code`: how it ends."""
-
-    def run(*words, code=0):
-        ended, text = ask(*map(str, words))
-        assert ended == code, text
-        return text
-
-    return run
-
-
-@pytest.fixture
 def bring(run, here):
     """`bring(lines)`: what an import of a sheet with these lines prints."""
 

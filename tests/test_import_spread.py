@@ -15,18 +15,6 @@ FLIPPED = {"base": 0.0, "copy": 0.01, "lr": 0.05, "far": 0.12, "farther": 0.2}
 OF = ("--row", "m", "--seed", "seed", "--metric", "acc:more:%")
 
 
-@pytest.fixture
-def run(ask, here):
-    """`run(words)`: what a command prints; `code`: how it ends."""
-
-    def run(*words, code=0):
-        ended, text = ask(*map(str, words))
-        assert ended == code, text
-        return text
-
-    return run
-
-
 def table(run, name):
     text = run("table", name, "--format", "json")
     [column] = json.loads(text[text.index("{") :])["columns"]

@@ -15,18 +15,6 @@ OF = ("--row", "m", "--seed", "seed", "--metric", "acc:more:%")
 ROWS = ("base", "ln", "wd", "lr", "far")
 
 
-@pytest.fixture
-def run(ask, here):
-    """`run(words)`: what a command prints; `code`: how it ends."""
-
-    def run(*words, code=0):
-        ended, text = ask(*map(str, words))
-        assert ended == code, text
-        return text
-
-    return run
-
-
 def values(rows, seeds):
     rng = np.random.default_rng(5)
     drawn = {row: 90 + place + rng.normal(0, 0.4, 9) for place, row in enumerate(ROWS)}

@@ -25,18 +25,6 @@ ROWS += [("x", 0, "91.1"), ("x", 1, "91.5"), ("x", 2, "91.0")]
 BIGGEST = 2**63 - 1
 
 
-@pytest.fixture
-def run(ask, here):
-    """`run(words)`: what a command prints; `code`: how it ends."""
-
-    def run(*words, code=0):
-        ended, text = ask(*map(str, words))
-        assert ended == code, text
-        return text
-
-    return run
-
-
 def write_csv(rows, file="sheet.csv", header="m,seed,acc"):
     lines = [header, *(",".join(map(str, row)) for row in rows)]
     Path(file).write_text("\n".join(lines) + "\n")

@@ -13,18 +13,6 @@ from ablate.store.store import Store
 OF = ("--row", "m", "--seed", "seed", "--metric", "acc:more")
 
 
-@pytest.fixture
-def run(ask, here):
-    """`run(words)`: what a command prints; `code`: how it ends."""
-
-    def run(*words, code=0):
-        ended, text = ask(*map(str, words))
-        assert ended == code, text
-        return text
-
-    return run
-
-
 def write_sheet(seeds):
     lines = ["m,seed,acc"]
     for place, row in enumerate(("base", "x", "y")):
