@@ -622,7 +622,10 @@ FUNCTION = """
 def main(settings, run):
     leave("daemon")
     run.log(1, train_loss=1)
-    time.sleep(0 if settings["how"] == "ends" else 600)
+    while settings["how"] != "ends":  # until it is killed; the next attempt is asked to stop
+        time.sleep(0.05)
+        if run.should_stop():
+            return
     run.result(loss=1)
 """
 
