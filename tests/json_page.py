@@ -22,7 +22,6 @@ from ablate.analysis import across, paper, stats, table
 from ablate.audit import merge
 from ablate.cli.printing import JSON_VERSION
 from ablate.planning import cell
-from ablate.report import pair
 from ablate.shared import metrics
 from ablate.store.events import Status
 from ablate.store.progress import BLOCKED
@@ -30,14 +29,14 @@ from ablate.store.progress import BLOCKED
 OF_STATS = [import_module(f"{stats.__name__}.{name}") for name in stats.MODULES]
 SCOPE = {
     name: value
-    for module in (metrics, *OF_STATS, cell, paper, across, pair, merge, table)
+    for module in (metrics, *OF_STATS, cell, paper, across, merge, table)
     for name, value in vars(module).items()
 } | {"Callable": Callable}
 PLAIN = {str: "text", int: "whole", float: "number", bool: "yes/no"}
 # What the trees leave out, where it is empty or always: `ablate.report.formats.tidy.tree`.
 ABSENT = {"task", "groups", "on", "group", "lacking", "beside", "population"}
 WITHOUT = {
-    "Table": {"choice", "wide", "words", "notes", "whole", "first"},
+    "Table": {"choice", "wide", "words", "notes", "whole"},
     "TableColumn": {"arch", "wide"},
 }
 ONLY = {"Metric": ("name", "unit", "points", "scale", "sign", "neutral", "own")}

@@ -410,9 +410,6 @@ def test_a_sheet_of_other_metrics_seeds_or_of_a_trained_sweep_is_refused(run, br
         (["mine" if word == "paper2" else word for word in WORDS], "was trained here; give anothe"),
     ):
         assert told in run("import", "runs.csv", *words, code=2)
-    assert "--mixed shows them together" in run("table", "mine", "paper2", code=2)
-    said = run("table", "mine", "paper2", "--mixed")
-    assert "Mixed: the runs of paper2 were trained elsewhere, not verified, those of mine" in said
 
 
 # --- Without seeds ------------------------------------------------------------------------------

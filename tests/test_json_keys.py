@@ -16,8 +16,6 @@ from conftest import REPOSITORY
 from json_page import written
 from test_formats import sown
 from test_null_tables import sow
-from test_pair import A, B
-from test_pair import sown as one_of_two
 from test_table import tabulate
 from test_tune import declared, simulate
 from test_wide import grouped
@@ -31,7 +29,7 @@ from ablate.planning.cell import PlannedRun
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.plan import Plan
 from ablate.planning.search import Search
-from ablate.report import pair, trees, trials
+from ablate.report import trees, trials
 from ablate.report.formats import tidy
 from ablate.report.status import SweepView
 from ablate.shared.notes import Notes
@@ -210,9 +208,6 @@ def documents(said, folder: Path) -> typing.Iterator[tuple[str, Any]]:
         own_table(),
     ):
         yield "table", printed(tidy.tree(table))
-    (first, one), (second, other) = one_of_two("a", A), one_of_two("b", B)
-    made = pair.pair((one, other), (first, second))
-    yield "table A B", printed(pair.tree(made, list(map(tidy.tree, made.tables))))
     begun = Search(make_plan(["lr"], store=folder / "runs")[0]).grow({}.get, lambda _: [])
     searched, ended = simulate(begun)
     for state in (begun, searched):

@@ -188,7 +188,6 @@ class Table:
     wide: bool = False  # also without groups set wide, unless asked otherwise
     words: tuple[str, ...] = ()  # of `ablate table`, for this one; () where its name will do
     whole: Table | None = None  # of which this one is the part that is shown
-    first: int = 1  # number of a footnote
     repeats: str = "seeds"  # that n counts: "runs" of a sheet without seeds
 
     @property
@@ -213,7 +212,7 @@ class Table:
         """The footnotes on what the table has, in the order of the whole table: text -> number."""
         used = {n.text for some in self.shown.values() for n in some if n.kind in FOOTNOTES}
         every = dict.fromkeys(note.text for note in self.notes if note.kind in FOOTNOTES)
-        return {text: i for i, text in enumerate((t for t in every if t in used), self.first)}
+        return {text: i for i, text in enumerate((t for t in every if t in used), 1)}
 
     def texts(self, *kinds: NoteKind) -> tuple[str, ...]:
         """The sentences of these kinds, which are not marked, in order."""

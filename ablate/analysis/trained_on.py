@@ -54,18 +54,6 @@ def notes(plan: Plan) -> Iterator[str]:
     yield from _uneven(plan, design)
 
 
-def mixture(plans: Sequence[Plan]) -> str:
-    """ "the runs of paper2 were trained elsewhere, those of mine here" of plans of both kinds; ""
-    of others."""
-    names = {
-        trains: ", ".join(plan.name for plan in plans if plan.design.trains is trains)
-        for trains in (False, True)
-    }
-    if not all(names.values()):
-        return ""
-    return f"the runs of {names[False]} were {ELSEWHERE}, those of {names[True]} trained here"
-
-
 def _uneven(plan: Plan, design: Imported) -> Iterator[str]:
     """State which cells lack seeds that others of their column have, and which have one run."""
     lacking, alone = [], []

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,18 +33,15 @@ from ablate.cli.printing import (
     print_rendered,
     print_set,
     print_table,
-    read_table,
     write_out,
 )
-from ablate.cli.selection import Selection, planned, reading, store_at
+from ablate.cli.selection import Selection, reading, store_at
 from ablate.report.text import begin
 from ablate.shared.errors import NotThere, UserError, unknown
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
     from ablate.report.plot.form import Form
-    from ablate.store.ledger import Ledger
-    from ablate.store.store import Store
 
 
 MAX_PORT = 65535
@@ -172,13 +169,9 @@ def table(
         Path | None,
         option("DIR", "Recompute the table from a folder of `ablate export`.", "--from"),
     ] = None,
-    mixed: Annotated[
-        bool, flag("--mixed", "Show imported rows beside rows that were trained here.")
-    ] = False,
 ) -> None:
     """Show the gain of each variant over the baseline, with 95 % intervals and verdicts.
 
-    `ablate table A B` shows two sweeps side by side, or one below the other.
     `ablate table paper:T1L` shows a published table, read by the same code; `ablate list paper`
     lists the published tables.
     """
@@ -207,15 +200,9 @@ def table(
             begin(f"recomputing {plan.name} from {bundle}")
         print_table(plan, exported, view, exported.recompute(plan, events))
     else:
-        with reading(selection.store) as (store, ledger):
-            two = paired(store, ledger, selection, view)
-            plans = [planned(store, ledger, one, read=True) for one in two or [selection]]
-        if two:
-            print_pair(plans, store, view, mixed)
-            return
-        [plan] = plans
-        if len(plan.cells) * len(plan.seeds) >= MANY:
-            begin(f"reading the runs of {plan.name}")
+        with selection.opened(read=True) as (store, _, plan):
+            if len(plan.cells) * len(plan.seeds) >= MANY:
+                begin(f"reading the runs of {plan.name}")
         print_table(plan, store, view)
 
 
@@ -330,61 +317,3 @@ def trials(selection: Selection, format: TrialsFormat = None) -> None:
             print_json(report.tree(plan, tried))
         case _:
             print_set(format, functools.partial(set_sheet, report.sheet(plan, tried)))
-
-
-# --- Two sweeps: `ablate table A B` ---------------------------------------------------------------
-
-
-def paired(store: Store, ledger: Ledger, selection: Selection, view: TableView) -> list[Selection]:
-    """A selection for each of two sweeps that the words name, `analysis.KEY=VALUE` in both; [] for
-    other words. Raises UserError for an option that is of one sweep alone."""
-    from ablate.planning.words import analysis_apart
-    from ablate.store.find import sweeps
-
-    words, analysis = analysis_apart(selection.words)
-    if len(words) != 2:
-        return []
-    known = sweeps(store, ledger)
-    if any("=" in word and word not in known for word in words):
-        return []
-    if selection.has_options:
-        raise UserError(
-            f"table {' '.join(words)}: two sweeps are shown as they were driven: names alone"
-        )
-    for name in ("transpose", "wide", "against"):
-        if getattr(view, name):
-            raise UserError(
-                f"--{name}: is of the table of one sweep; leave {words[1]} or --{name} out"
-            )
-    both = [word for word in selection.words if word not in words] if analysis else []
-    return [replace(selection, words=[word, *both]) for word in words]
-
-
-def print_pair(plans: Sequence[Plan], store: Store, view: TableView, mixed: bool) -> None:
-    """Print two sweeps side by side, one below the other where they share no row, of the first what
-    `view` shows. `mixed`: one may have been imported."""
-    from ablate.analysis.table import Note
-    from ablate.analysis.trained_on import mixture
-    from ablate.report.formats import PAIRED, render_pair
-    from ablate.report.formats.tidy import tree
-    from ablate.report.pair import pair
-    from ablate.report.pair import tree as of_pair
-
-    one, other = plans
-    if (mixing := mixture(plans)) and not mixed:
-        raise UserError(f"table {one.name} {other.name}: {mixing}; --mixed shows them together")
-    (first, parts), (second, _) = (read_table(plan, store, view) for plan in plans)
-    if mixing:
-        mark = Note("caption", f"Mixed: {mixing}.")
-        first, second = (replace(table, notes=(mark, *table.notes)) for table in (first, second))
-    matched = pair((view.of(first, one), second), (one, other))
-    if view.format == "json":
-        print_json(of_pair(matched, [tree(table) for table in matched.tables]))
-    elif matched.rows or view.format == "csv":
-        shown = PAIRED if view.show is None else parts
-        draw = functools.partial(render_pair, matched, show=shown, floated=view.floated)
-        print_set(view.format, draw)
-    else:
-        for place, table in enumerate(matched.tables):
-            print(end="\n" * place)
-            print_rendered(table, view, parts)

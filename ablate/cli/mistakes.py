@@ -33,7 +33,8 @@ VERBS = {  # commands of other tools: what is here
     "init": "`ablate new sweep NAME` writes a sweep file",
     **dict.fromkeys(
         ("compare", "diff"),
-        "`ablate table A B` sets two sweeps side by side, `ablate show RUN --against RUN` two runs",
+        "`ablate show RUN --against RUN` compares two runs; declare rows of two sweeps as a third "
+        "sweep, which shares their runs",
     ),
     "delete": "`ablate run RUN --delete` removes a run, `ablate gc NAME` a sweep",
 }

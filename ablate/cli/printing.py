@@ -144,13 +144,13 @@ def print_table(
     plan: Plan, store: Store, view: TableView, recomputed: Results | None = None
 ) -> Table:
     """Print the table of a sweep, and return it. `recomputed`: the results of a bundle."""
-    table, parts = read_table(plan, store, view, recomputed)
+    table, parts = _read_table(plan, store, view, recomputed)
     table = view.of(table, plan)
     print_rendered(table, view, parts)
     return table
 
 
-def read_table(
+def _read_table(
     plan: Plan, store: Store, view: TableView, recomputed: Results | None = None
 ) -> tuple[Table, tuple[str, ...]]:
     """The table of a sweep, which is a look, and the parts that `--show` asks for."""

@@ -70,7 +70,7 @@ def choose(
         places &= _having(table, plan, where)
     if not places:
         raise UserError("--rows, --columns and --where: no cell of the table is in all of these")
-    part = part_of(table, places, sort)
+    part = _part_of(table, places, sort)
     first = next(note for note in part.notes if note.kind == "caption")
     more = Note("caption", " ".join([first.text, *part_words(table, part, sort)]))
     notes = (more if note is first else note for note in part.notes)
@@ -101,7 +101,7 @@ def _having(table: Table, plan: Plan | None, where: Sequence[str]) -> Places:
     declared = dict.fromkeys(key for part in (*columns.values(), *rows.values()) for key in part)
     if not declared:
         raise UserError(f"--where {where[0]}: no row and no column of {plan.name} sets a key")
-    own = own_labels(table)
+    own = _own_labels(table)
 
     def value(row: str, column: str, key: str) -> Any:
         set_by = {**columns[own[column]], **rows[row]}
@@ -127,7 +127,7 @@ def _default(cell: Cell, key: str) -> Any:
     return value.get("name") if isinstance(value, Mapping) else value
 
 
-def own_labels(table: Table) -> dict[str, str]:
+def _own_labels(table: Table) -> dict[str, str]:
     """By label of a column: the label that it has in the plan. One on another test set is of the
     runs of the column before it."""
     found, own = {}, ""
@@ -137,7 +137,7 @@ def own_labels(table: Table) -> dict[str, str]:
     return found
 
 
-def part_of(table: Table, places: Places, sort: str | None = None) -> Table:
+def _part_of(table: Table, places: Places, sort: str | None = None) -> Table:
     """The table of these places and of the baseline."""
     across = {column for _, column in places}
     of = [column for column in table.columns if column.label in across]

@@ -17,17 +17,15 @@ from ablate.analysis.table import Table
 from ablate.report.formats import grid, latex, tidy
 from ablate.report.formats.grid import WIDTH, PrintedTable, TableFormat, split
 from ablate.report.formats.latex import LatexFloat as LatexFloat
-from ablate.report.formats.layout import UNFINISHED, beside, sheet
+from ablate.report.formats.layout import UNFINISHED, sheet
 from ablate.report.formats.parts import DEFAULT as DEFAULT
 from ablate.report.formats.parts import SHOW as SHOW
 from ablate.report.formats.parts import check_show as check_show
 from ablate.report.formats.tidy import CSV_FIELDS as CSV_FIELDS
-from ablate.report.pair import SweepPair
 from ablate.shared import parts
 from ablate.shared.errors import printable, unknown
 
 FLOAT = LatexFloat()
-PAIRED = ("gain", "ci", "n", "verdict")  # of two sweeps side by side
 
 TEX = "latex"
 SET = {
@@ -67,24 +65,6 @@ def render(
         raise unknown("--format", format, FORMATS)
     made = sheet(table, show, transpose, min(width, SET[format].width), wide)
     return set_sheet(made, format, width, floated, table.complete)
-
-
-def render_pair(
-    pair: SweepPair,
-    format: str,
-    *,
-    show: Sequence[str] = PAIRED,
-    width: int = WIDTH,
-    floated: LatexFloat = FLOAT,
-) -> Any:
-    """Set two sweeps side by side; see `render`. `csv` has the facts of both tables, `json` their
-    trees."""
-    if format == "csv":
-        return tidy.csv(*pair.tables)
-    if format not in FORMATS or format == "json":
-        raise unknown("--format", format, FORMATS)
-    complete = all(table.complete for table in pair.tables)
-    return set_sheet(beside(pair, show), format, width, floated, complete)
 
 
 def set_sheet(

@@ -1,5 +1,5 @@
 """Lays out a table as grids: columns of `--show`, rows, columns of the sweep and blocks below; as
-wide as papers do; or beside another table."""
+wide as papers do."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from ablate.report.formats.parts import (
     paper_apart,
     parts_of,
 )
-from ablate.report.pair import SweepPair, caption, notes
 from ablate.shared.errors import UserError
 
 SIDE_BY_SIDE = 3  # columns of a sweep at most
@@ -72,13 +71,11 @@ def sheet(
 def _long(table: Table, parts: Sequence[ShownPart], transpose: bool, width: int) -> list[Grid]:
     if transpose:
         return [_transposed(table, parts)]
-    rows, sides = _rows_of(table, 1), [(table, column, parts) for column in table.columns]
-    grids = [_grid(side[1].heading, [side], rows) for side in sides]
+    grids = [_grid(table, column, parts) for column in table.columns]
     if len(grids) > 1 and len(table.rows) <= FEW_ROWS:
         grids = [_stacked(table, parts)]
     if 1 < len(table.columns) <= SIDE_BY_SIDE:
-        names = [column.heading for column in table.columns]
-        beside = _grid("", sides, _rows_of(table, len(sides)), names)
+        beside = _side_by_side(table, parts)
         grids = [beside] if sum(beside.widths) <= width else grids
     return grids
 
@@ -127,46 +124,38 @@ def _row_name(table: Table, row: str) -> GridCell:
     return GridCell(row, table.marks(row, None))
 
 
-Side = tuple[Table, TableColumn, Sequence[ShownPart]]  # a column, and what is shown of it
-Named = tuple[
-    GridCell, str | None, Sequence[str]
-]  # a line's name, its family, its row in each side
-
-
-def _rows_of(table: Table, sides: int) -> list[Named]:
-    return [(_row_name(table, row.label), row.family, [row.label] * sides) for row in table.rows]
-
-
-def _lines(sides: Sequence[Side], rows: Sequence[Named]) -> Iterator[GridLine]:
-    """Make one line for each row that is in any of the sides, under the name of its family."""
-    by_row = [{entry.row: entry for entry in column.entries} for _, column, _ in sides]
+def _lines(
+    table: Table, columns: Sequence[TableColumn], parts: Sequence[ShownPart]
+) -> Iterator[GridLine]:
+    """Make one line for each row that is in any of the columns, under the name of its family."""
+    by_row = [{entry.row: entry for entry in column.entries} for column in columns]
     above = None
-    for name, family, labels in rows:
-        entries = [found.get(label) for found, label in zip(by_row, labels, strict=True)]
+    for row in table.rows:
+        entries = [found.get(row.label) for found in by_row]
         if not any(entries):
             continue
-        if family != above:
-            shown = sum(len(parts) for *_, parts in sides)
-            yield GridLine.headed(GridCell(family or OTHERS), 1 + shown)
-            above = family
-        each = zip(sides, entries, strict=True)
-        cells = [c for (table, _, parts), entry in each for c in cells_of(table, entry, parts)]
+        if row.family != above:
+            shown = len(columns) * len(parts)
+            yield GridLine.headed(GridCell(row.family or OTHERS), 1 + shown)
+            above = row.family
+        cells = [cell for entry in entries for cell in cells_of(table, entry, parts)]
         grey = all(entry.diverged for entry in entries if entry)
-        yield GridLine((name, *cells), grey=grey)
+        yield GridLine((_row_name(table, row.label), *cells), grey=grey)
 
 
-def _grid(
-    title: str, sides: Sequence[Side], rows: Sequence[Named], names: Sequence[str] = ()
-) -> Grid:
-    """Sides beside each other, each under its name of `names`, if there are any."""
-    headings = [cell for side in sides for cell in headings_of(*side)]
-    spans = [(name, len(side[2])) for name, side in zip(names, sides, strict=bool(names))]
-    return Grid(
-        title,
-        (GridCell("variant"), *headings),
-        tuple(_lines(sides, rows)),
-        spans=(("", 1), *spans) if spans else (),
-    )
+def _grid(table: Table, column: TableColumn, parts: Sequence[ShownPart]) -> Grid:
+    """One column of the sweep."""
+    headings = headings_of(table, column, parts)
+    lines = _lines(table, [column], parts)
+    return Grid(column.heading, (GridCell("variant"), *headings), tuple(lines))
+
+
+def _side_by_side(table: Table, parts: Sequence[ShownPart]) -> Grid:
+    """All columns of the sweep beside each other, each under its heading."""
+    headings = [cell for column in table.columns for cell in headings_of(table, column, parts)]
+    spans = [(column.heading, len(parts)) for column in table.columns]
+    lines = _lines(table, table.columns, parts)
+    return Grid("", (GridCell("variant"), *headings), tuple(lines), spans=(("", 1), *spans))
 
 
 def _stacked(table: Table, parts: Sequence[ShownPart]) -> Grid:
@@ -175,7 +164,7 @@ def _stacked(table: Table, parts: Sequence[ShownPart]) -> Grid:
     for column in table.columns:
         name = GridCell(column.heading, table.marks(None, column.label))
         lines.append(GridLine.headed(name, 1 + len(parts)))
-        lines += _lines([(table, column, parts)], _rows_of(table, 1))
+        lines += _lines(table, [column], parts)
     headings = [GridCell(part.heading, number=part.number) for part in parts]
     return Grid("", (GridCell("variant"), *headings), tuple(lines))
 
@@ -384,49 +373,3 @@ def _wide_lines(
         last = "" if place else counted
         right = (dataclasses.replace(cell, number=True) for cell in cells)
         yield GridLine((label, *right, GridCell(last)), grey=grey)
-
-
-def beside(pair: SweepPair, show: Sequence[str]) -> PrintedTable:
-    """Lay out the gains of both, `show` of each. The footnotes of the second go on with the numbers
-    of the first."""
-    first, second = (explained(table, list(parts_of(table, show))) for table in pair.tables)
-    tables = first, dataclasses.replace(second, first=1 + len(first.footnotes))
-    parts = [list(parts_of(table, show)) for table in tables]
-    grids = tuple(_pair_grid(pair, tables, parts, place) for place in range(len(pair.columns)))
-    headlines = ((table.sweep, headline(table.whole or table)) for table in tables)
-    return PrintedTable(
-        title=" and ".join(_sweep_name(table) for table in tables),
-        grids=grids,
-        notes=tuple(notes(pair)),
-        caption=(
-            *caption(pair),
-            *dict.fromkeys(line for t in tables for line in cut_words(t, show)),
-        ),
-        footnotes=tuple(text for table in tables for text in table.footnotes),
-        headline=" ".join(f"{name}: {text}" for name, text in headlines if text),
-        trained_on=" ".join(
-            f"{t.sweep}: {t.trained_on[:1].lower()}{t.trained_on[1:]}" for t in tables
-        ),
-    )
-
-
-def _sweep_name(table: Table) -> str:
-    return table.sweep + ("" if table.complete else UNFINISHED)
-
-
-def _pair_grid(
-    pair: SweepPair, tables: Sequence[Table], parts: Sequence[Sequence[ShownPart]], place: int
-) -> Grid:
-    labels = pair.columns[place]
-    columns = [
-        next(column for column in table.columns if column.label == label)
-        for table, label in zip(tables, labels, strict=True)
-    ]
-    title = dict.fromkeys(column.heading for column in columns if column.heading)
-    rows = []
-    for shared in pair.rows:
-        named = zip(tables, shared.labels, strict=True)
-        marks = tuple(mark for table, label in named for mark in table.marks(label, None))
-        rows.append((GridCell(shared.labels[0], marks), None, shared.labels))
-    sides = list(zip(tables, columns, parts, strict=True))
-    return _grid(" beside ".join(title), sides, rows, [_sweep_name(table) for table in tables])

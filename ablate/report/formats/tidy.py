@@ -39,7 +39,6 @@ def tree(table: Table) -> dict[str, Any]:
     del whole["whole"]
     del whole["choice"]  # which the task names
     del whole["wide"], whole["words"]  # how it is set, and asked for, is no fact
-    del whole["first"]
     whole["notes"] = table.texts(*WARNINGS)
     whole["caption"] = table.texts("caption", "detail")
     whole["footnotes"] = [*table.footnotes]
@@ -75,18 +74,17 @@ def json(table: Table) -> str:
     return to_json(tree(table)).decode()
 
 
-def csv(*tables: Table) -> str:
+def csv(table: Table) -> str:
     """Write tidy CSV: `quantity` names the content of `value` (a number) or `text` (words).
 
     An empty row means of the column, an empty row and column of the table; `seed` is given for
     the quantities METRIC.run and chosen.*, which are of one run. What a table has no number for
     has no line.
     """
-    facts = ((table.sweep, *fact) for table in tables for fact in _facts(table))
     lines: list[Sequence[object]] = [CSV_FIELDS]
-    for *place, value in facts:
+    for *place, value in _facts(table):
         text = isinstance(value, str)
-        lines.append((*place, "" if text else value, value if text else ""))
+        lines.append((table.sweep, *place, "" if text else value, value if text else ""))
     return csv_text(lines)
 
 
