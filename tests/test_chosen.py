@@ -11,7 +11,6 @@ from test_formats import sown, text_of
 from test_table import SPEC, tabulate
 from test_wide import grouped
 
-from ablate.analysis.published import read_published
 from ablate.planning.cell import Column
 from ablate.report.chosen import choose
 from ablate.report.formats import render
@@ -163,14 +162,6 @@ def test_a_column_is_named_by_its_label_or_its_heading_and_aliases_name_rows():
     }
 
 
-def test_a_published_table_has_labels_and_no_keys():
-    table = read_published("T1L")
-    part = choose(table, rows="dpn", columns="B/16,S/16")
-    assert shown(part) == {(row, column) for row in ("base", "dpn") for column in ("S/16", "B/16")}
-    with pytest.raises(UserError, match="a published table has no keys"):
-        choose(table, where=["stem=dpn"])
-
-
 def test_of_a_store_and_of_a_bundle(ask, golden_store):
     assert ask("export", "fixture", "out")[0] == 0
     for where in ((), ("--from", "out")):
@@ -180,5 +171,3 @@ def test_of_a_store_and_of_a_bundle(ask, golden_store):
     code, text = ask("table", "--columns", "mu/4")
     assert (code, text.count("\n")) == (2, 1)
     assert "--columns: fixture has one column, without a name" in text
-    code, text = ask("table", "paper:T1L", "--sort", "gain", "--columns", "S/16", "--format", "csv")
-    assert {line.split(",")[1] for line in text.splitlines()[1:]} == {"", "S/16"}

@@ -316,7 +316,7 @@ def test_words_beside_a_sweep_are_its_own_or_refused(driven):
         (("table", "seeds=3"), f"seeds=3: {shown}"),
         (("table", "tiny", "--each"), f"options: {shown}"),
         (("table", "tiny", "another"), "another: expected KEY=VALUE; a sweep's NAME comes first"),
-        (("table", "paper:T1L", "seeds=3"), "paper:T1L: takes --format, --show"),
+        (("table", "paper:T1L"), "sweep: expected one driven in runs: tiny, got 'paper:T1L'"),
         (("table", *ROWS[:2], *tiny), "--as tiny: "),
         (("table", *ROWS, "seeds=3", *tiny), "seeds=3: tiny was driven with 2 seed"),
     ):

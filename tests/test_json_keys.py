@@ -21,7 +21,6 @@ from test_tune import declared, simulate
 from test_wide import grouped
 
 from ablate.analysis import across, paper, stats
-from ablate.analysis.published import read_published
 from ablate.analysis.table import Table
 from ablate.cli.printing import JSON_VERSION
 from ablate.planning import cell
@@ -197,13 +196,11 @@ def documents(said, folder: Path) -> typing.Iterator[tuple[str, Any]]:
     yield "show --against", said("show", "pre#0", "--against", "post#0")
     for parts in ("gain,cost,population,epochs_to:0.9", "gain"):
         yield "table", said("table", "--show", parts)
-    yield "table", said("table", "paper:T1L")
     planted, results = sown()
     for table in (
         tabulate(planted, results, cost=True),
         tabulate(*sown(complete=False)),
         tabulate(*grouped()),
-        read_published("T3"),
         whole_table(),
         own_table(),
     ):

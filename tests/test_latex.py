@@ -7,12 +7,12 @@ import unicodedata
 
 import numpy as np
 import pytest
+from conftest import REPOSITORY
 from test_formats import AWKWARD, golden, sown, whole
 from test_table import finished, make_plan, tabulate
-from test_wide import grouped
+from test_wide import against_table_3, grouped, published
 from tex import compiled, has
 
-from ablate.analysis.published import SHOW, read_published
 from ablate.report.formats import LatexFloat, check_show, render
 from ablate.report.formats.grid import Grid, GridCell, GridLine
 from ablate.report.formats.latex import COLUMN, SPECIAL, TEXT, escape, fitted, lines_of, points
@@ -48,9 +48,11 @@ def parts():
         yield render(table, "latex", transpose=True)
         yield render(table, "latex", wide=True)
     yield render(tabulate(*grouped()), "latex", show=("accuracy", "gain"))
-    yield render(read_published("T1L"), "latex", show=("paper", "gain"))
+    _, compared = against_table_3(REPOSITORY)
+    for wide in (False, True):
+        yield render(compared, "latex", show=("paper", "gain"), wide=wide)
     for name in ("T2R", "T3"):
-        yield render(read_published(name), "latex", show=SHOW)
+        yield render(published(name), "latex", wide=True)
     yield escape(" ".join(SPECIAL))
 
 
@@ -225,18 +227,21 @@ def test_an_unfinished_table_says_so_under_any_caption():
     assert "UNFINISHED: 1 of 42 runs missing" in short
 
 
-def test_wrong_labels_and_notes(shell):
+def test_wrong_labels_and_notes(ask, golden_store):
     with pytest.raises(UserError, match="--notes: expected one of full, short, none, got 'ful' "):
         LatexFloat(notes="ful")
     for label in ("", "a b", "tab:{x}", "50%", r"\x"):
         with pytest.raises(UserError, match="--label: expected letters, digits and"):
             LatexFloat(label)
-    words = ("table", "paper:T1L", "--label", "tab:t")
-    assert r"\label{tab:t}" in shell(*words, "--format", "latex", "--notes", "none").out
-    said = "--label: is of LaTeX; add --format latex, or leave --label out"
-    assert said in shell(*words, code=2).err
-    said = shell("table", "--format", "md", "--notes", "short", code=2).err
-    assert "--notes: is of LaTeX" in said
+    words = ("table", "--label", "tab:t")
+    code, text = ask(*words, "--format", "latex", "--notes", "none")
+    assert (code, r"\label{tab:t}" in text) == (0, True)
+    code, text = ask(*words)
+    assert code == 2
+    assert "--label: is of LaTeX; add --format latex, or leave --label out" in text
+    code, text = ask("table", "--format", "md", "--notes", "short")
+    assert code == 2
+    assert "--notes: is of LaTeX" in text
 
 
 # --- Intervals as plus-minus --------------------------------------------------------------------

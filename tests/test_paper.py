@@ -1,5 +1,6 @@
-"""The published tables: through our own code, beside a sweep of ours, and what a sweep can tell."""
+"""The published tables: as they are read, beside a sweep of ours, and what a sweep can tell."""
 
+import csv
 import dataclasses
 import re
 from collections import Counter
@@ -10,8 +11,6 @@ from conftest import REPOSITORY, records
 from test_table import finished, make_plan, tabulate
 
 from ablate.analysis import paper, stats
-from ablate.analysis.published import SHOW, read_published
-from ablate.analysis.table import WARNINGS
 from ablate.planning.cell import Column
 from ablate.planning.expand import plan as make_real
 from ablate.report.formats import render
@@ -26,91 +25,32 @@ GAINS = {
 }
 
 
-# --- Through our own code -----------------------------------------------------------------------
+# --- As they are read ---------------------------------------------------------------------------
 
 
 def test_the_published_gains_come_out():
-    table = read_published("T1L")
-    gains = {e.column: e.gain for e in table.entries if e.row == "dpn"}
-    assert {column: gains[column].mean for column in GAINS} == pytest.approx(GAINS)
+    table = paper.tables()["T1L"]
+    gains = {column: table.gain("dpn", column, "base") for column in table.columns}
+    assert {column: gains[column] for column in GAINS} == pytest.approx(GAINS)
     assert len(gains) == 10
-    tuned = [gain.mean for column, gain in gains.items() if "384" in column]
+    tuned = [gain for column, gain in gains.items() if "384" in column]
     assert tuned == pytest.approx([1.0, 0.6])
+    assert {table.gain("base", column, "base") for column in table.columns} == {None}
+    assert paper.tables()["T6"].gain("pre", "B/32", "dpn") == -2.6  # printed as a gain
+    assert paper.tables()["T6"].gain("pre", "B/32", "post") is None
 
 
-def test_what_is_printed_behind_plus_minus_is_read_as_a_standard_error():
-    table = read_published("T1L")
-    entry = next(e for e in table.entries if (e.row, e.column) == ("dpn", "S/16"))
-    assert entry.gain.high - entry.gain.mean == pytest.approx(1.13, abs=0.005)
-    assert entry.gain == stats.welch_of_means(79.7, 0.20, 78.6, 0.32, 3)
-    assert entry.verdict == "can't tell"
-    assert entry.against.published.printed == "79.7 ± 0.20"
-    half = entry.accuracy.high - entry.accuracy.mean
-    assert half == pytest.approx(4.302653 * 0.20)  # Student's t of three trainings
+def test_every_number_of_a_table_is_in_one_cell():
+    with open(paper.FILE, newline="") as file:
+        metrics = (*paper.VALUES, *paper.GAINS)
+        printed = Counter(n["table"] for n in csv.DictReader(file) if n["metric"] in metrics)
+    assert {"T1L", "T1R", "T2L", "T6", "README-1", "README-2", "F10"} <= set(printed)
+    assert {name: len(table.cells) for name, table in paper.tables().items()} == printed
 
 
-def test_both_readings_of_plus_minus_are_said():
-    table = read_published("T1L")
-    said = {e.column: e.against.said for e in table.entries if e.row == "dpn"}
-    read = {e.column: e.gain for e in table.entries if e.row == "dpn"}
-    assert all(gain.low > 0 for gain in said.values())
-    assert [column for column, gain in read.items() if gain.low <= 0] == ["S/16"]
-    # Half-widths of 95 % intervals of three: so many of Student's t with 2 df standard errors.
-    half = said["S/16"].high - said["S/16"].mean
-    assert half == pytest.approx((read["S/16"].high - read["S/16"].mean) / 4.302653)
-    assert (
-        "With +- as 95 % intervals all 10 gains clear 0, as standard errors 9 of 10 (not S/16, "
-        "+1.10 +- 1.13)." in table.texts(*WARNINGS)
-    )
-    facts = records(render(table, "csv"))
-    low = {f["column"]: f["value"] for f in facts if f["quantity"] == "paper.gain.low"}
-    assert float(low["S/16"]) == said["S/16"].low
-
-
-@pytest.mark.parametrize(
-    ("name", "n"),  # T1R: few-shot draws of one training
-    [("T1R", 1), ("T2R", 3), ("T3", 3), ("T4", 3), ("T5", 10), ("T7", 1)],
-)
-def test_a_printed_mean_is_of_so_many_trainings(name, n):
-    table, told = read_published(name), name in ("T2R", "T4", "T5")  # +- printed
-    assert {entry.n for entry in table.entries} == {n}
-    assert {entry.gain.low is not None for entry in table.entries if entry.gain} == {told}
-    assert any(entry.verdict for entry in table.entries) == told
-
-
-def test_what_rounding_leaves_open_of_a_mean_gain_is_said():
-    notes = " ".join(read_published("T1L").texts(*WARNINGS))
-    mean = "AugReg 93k steps bs4096: mean gain +1.30 over S/32, Ti/16, B/32, S/16, B/16, "
-    assert f"{mean}from +1.20 to +1.40 by rounding" in notes
-    assert "if architectures were a sample]. The text says 1.4." in notes
-    notes = " ".join(read_published("T1R").texts(*WARNINGS))
-    assert "mean gain +1.74" in notes
-    assert "The text rounds it to 1.7." in notes
-    assert "+0.77" in " ".join(read_published("T2L").texts(*WARNINGS))
-    gains = read_published("T6").texts(*WARNINGS)[0]  # printed as such: half a digit each
-    assert "pre, AugReg 93k steps bs4096: mean gain -0.64" in gains
-    assert "from -0.69 to -0.59 by rounding" in gains
-
-
-def test_every_published_table_is_set_in_every_format():
-    assert {"T1L", "T1R", "T2L", "T6", "README-1", "README-2", "F10"} <= set(paper.tables())
-    for name in paper.tables():
-        table = read_published(name)
-        assert table.entries, name
-        for format in ("md", "latex", "html", "csv", "json"):
-            assert render(table, format, show=SHOW)
-    facts = records(render(read_published("T6"), "csv"))
-    gains = {(f["row"], f["column"]): f["value"] for f in facts if f["quantity"] == "gain"}
-    assert gains["pre", "B/32"] == "-2.6"
-
-
-def test_the_command_prints_one_and_lists_them(shell):
-    out = shell("table", "paper:T1L").out
-    both = "+1.90 [+1.82, +1.98] | **+1.90 [+1.58, +2.22]**"
-    assert f"| dpn | 74.0 ± 0.09 | {both} | 3 | helps |" in out
-    assert "The text says 1.4." in out
-    assert "T1L" in shell("list", "paper").out
-    assert "expected one of T1L" in shell("table", "paper:T9", code=2).err
+def test_the_command_lists_them(shell):
+    out = shell("list", "paper").out
+    assert re.search(r"^  T1L +top1 of base, dpn: S/32, Ti/16", out, re.M)
 
 
 # --- Beside a sweep -----------------------------------------------------------------------------

@@ -3,6 +3,7 @@ columns, counts at a line's end, averages over groups; and how columns map to pu
 
 import csv
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,7 @@ from test_table import SPEC, finished, make_plan, tabulate
 
 from ablate.analysis import paper, stats
 from ablate.analysis.headline import wins
-from ablate.analysis.published import SHOW, read_published
-from ablate.analysis.table import WARNINGS
+from ablate.analysis.table import Note
 from ablate.planning.cell import Column, ColumnGroup, TuningWinner, wide_places
 from ablate.planning.expand import plan as make_real
 from ablate.planning.plan import Plan
@@ -55,19 +55,44 @@ def grids(text):
     return [[row for row in grid if "---" not in row[0]] for grid in found if grid]
 
 
-# --- Published ----------------------------------------------------------------------------------
+# --- The layout of the papers -------------------------------------------------------------------
+
+
+def published(name, **settings):
+    """A sweep whose runs, one a cell, have the values of a published table as their results, and
+    the remarks of that table as its footnotes."""
+    printed = [row for row in PRINTED if row["table"] == name]
+    headings = [heading for group in LAID_OUT[name].values() for heading in group]
+    archs = dict.fromkeys(row["arch"] for row in printed)
+    columns = {f"{heading}, {arch}": arch for arch in archs for heading in headings}
+    plan = make_plan(["base", "dpn"], tuple(columns), seeds=1, **settings)
+    groups = [ColumnGroup(g, {h: h for h in of}) for g, of in LAID_OUT[name].items() if g]
+    plan = replace(
+        plan,
+        columns=tuple(Column(label, {"model.arch": arch}) for label, arch in columns.items()),
+        groups=tuple(groups),
+    )
+    results, remarks = {}, []
+    for row in ("base", "dpn"):
+        cells = [cell for cell in plan.cells if cell.row == row]
+        theirs = [number for number in printed if number["variant"] == row]
+        for cell, number in zip(cells, theirs, strict=True):
+            results[cell.ids[0]] = finished(float(number["value"]) / 100)
+            if number["note"]:
+                remarks.append(Note("footnote", number["note"], (row, cell.column)))
+    table = tabulate(plan, results)
+    return replace(table, notes=(*table.notes, *remarks))
 
 
 @pytest.mark.parametrize("name", LAID_OUT)
-def test_a_published_table_is_laid_out_as_in_the_paper(name):
+def test_a_sweep_is_laid_out_as_the_paper_prints_it(name):
     printed = [row for row in PRINTED if row["table"] == name]
-    made = grids(render(read_published(name), "md", show=SHOW))
-    assert len(made) == len(LAID_OUT[name])
+    made = grids(render(published(name), "md", wide=True))
+    made = made[: len(LAID_OUT[name])]  # averages stand below
     archs = [*dict.fromkeys(row["arch"] for row in printed)]
     values: dict = {}
     for row in printed:
-        value = row["value"] + (f" ± {row['pm']}" if row["pm"] else "")
-        values.setdefault((row["arch"], row["variant"]), []).append((row["value"], value))
+        values.setdefault((row["arch"], row["variant"]), []).append(float(row["value"]))
     for grid, headings in zip(made, LAID_OUT[name].values(), strict=True):
         assert grid[0] == ["variant", *headings, "against base"]
         lines = iter(grid[1:])
@@ -76,8 +101,8 @@ def test_a_published_table_is_laid_out_as_in_the_paper(name):
             cells = {}
             for variant in ("base", "dpn"):
                 of, values[arch, variant] = np.split(values[arch, variant], [len(headings)])
-                cells[variant] = of[:, 0].astype(float)
-                assert next(lines)[:-1] == [variant, *of[:, 1]]
+                cells[variant] = of
+                assert next(lines)[:-1] == [variant, *(f"{value:.2f}" for value in of)]
             gains = cells["dpn"] - cells["base"]
             assert next(lines)[:-1] == ["gain", *(f"{gain:+.2f}" for gain in gains)]
         assert next(lines, None) is None
@@ -85,64 +110,49 @@ def test_a_published_table_is_laid_out_as_in_the_paper(name):
 
 
 def test_the_counts_are_those_of_the_papers_text():
-    def counts(name, **how):
-        made = grids(render(read_published(name), "md", **how))
-        return [grid[place][-1] for grid in made for place in (3, 7)]  # B/32, B/16
-
-    assert counts("T3", show=SHOW) == [
+    text = render(published("T3"), "md")
+    counts = [grid[place][-1] for grid in grids(text)[:3] for place in (3, 7)]  # B/32, B/16
+    assert counts == [
         *("above in 7 of 7", "above in 6 of 7"),  # "Sun397 is the only Natural drop
         *("above in 3 of 4", "above in 1 of 4"),  # "improves 1 of 4"
         *("above in 5 of 8", "above in 5 of 8"),
     ]
-    assert counts("T2R") == ["helps in 3 of 4", "helps in 3 of 4"]
-
-
-def test_of_groups_the_mean_gain_of_each_is_said_and_the_regime_once():
-    table = read_published("T3")
-    assert len(table.texts(*WARNINGS)) == 6
-    assert table.texts(*WARNINGS)[4] == (  # -0.7, -0.1, 2.3, -1.4
-        "dpn, B/16, Specialized: mean gain +0.03 over 4 datasets, from -0.07 to +0.13 by rounding "
-        "[-2.53, +2.58 if datasets were a sample]."
-    )
-    text = render(table, "md")
-    assert text.count("VTAB-1k finetune from imagenet1k 2500 steps bs512, each a dataset") == 1
     assert "by however little" in text
-    regime = "Columns: JFT {220k, 1.1M} steps then full finetune at {224, 384}, jft4b->imagenet1k."
-    assert regime in render(read_published("T2R"), "md")
-    assert "by however little" not in render(read_published("T2R"), "md")
 
 
 def test_a_footnote_stands_where_it_is_of_all_below():
-    text = render(read_published("T3"), "md", show=SHOW)
-    assert "| variant¹ | Caltech101 | CIFAR-100 |" in text
-    assert "| variant | Clevr-Count³ | Clevr-Dist³ | DMLab³ | dSpr-Loc⁴ |" in text
-    assert "| base | 87.1 | 53.7 |" in text
-    assert "| *L/16*¹ |  |" in render(read_published("T2R"), "md")
+    text = render(published("T3"), "md")
+    assert re.search(r"\| variant([\d⁰¹²³⁴-⁹]+) \| Caltech101 \| CIFAR-100 \|", text)
+    heads = r"\| variant \| Clevr-Count(\S+) \| Clevr-Dist(\S+) \| DMLab(\S+) \| dSpr-Loc(\S+) \|"
+    marks = re.search(heads, text).groups()
+    assert len({*marks[:3]}) == 1
+    assert marks[3] != marks[0]
+    assert "| base | 87.10 | 53.70 |" in text
+    assert re.search(r"\| \*L/16\*[⁰¹²³⁴-⁹]+ \|  \|", render(published("T2R"), "md", wide=True))
 
 
-def test_the_long_table_is_asked_for_and_each_says_where_the_other_is(shell):
+def test_the_long_table_is_asked_for_and_each_says_where_the_other_is(ask, golden_store):
     def table(*words, code=0):
-        done = shell("table", "paper:T5", *words, code=code)
-        return done.err if code else done.out
+        ended, text = ask("table", *words)
+        assert ended == code, text
+        return text
 
-    assert "`ablate table paper:T5 --no-wide` shows n" in table()
-    long = table("--no-wide")
-    assert "| dpn | 28.0 ± 0.21 | +0.70 [+0.48, +0.92] | **+0.70 [+0.20, +1.20]** | 10 |" in long
-    assert "--no-wide" not in long
-    assert "| *S/16+* |" in shell("table", "paper:T1L", "--wide").out
+    assert "`ablate table fixture --no-wide` shows n" in table("--wide")
+    for words in ((), ("--no-wide",)):  # without groups
+        assert "--no-wide" not in table(*words)
     told = table("--wide", "--transpose", code=2)
     assert told == "ablate: --wide: its columns are not variants; leave --transpose out\n"
-    assert "add gain, or --no-wide" in table("--show", "n", code=2)
-    assert "| printed | 27.3 ± 0.09 |" in table("--transpose")
+    assert "add gain, or --no-wide" in table("--wide", "--show", "n", code=2)
 
 
 def test_eighty_columns_hold_every_number():
-    text = text_of(read_published("T3"), "rich", show=SHOW, width=80)
+    table = published("T3")
+    text = text_of(table, "rich", width=80)
     assert max(map(len, text.splitlines()[:100])) <= 80
-    values = [row["value"] for row in PRINTED if row["table"] == "T3"]
+    values = [f"{float(row['value']):.2f}" for row in PRINTED if row["table"] == "T3"]
     assert not Counter(values) - Counter(text.split())
     assert text.count("above in") == 6
-    wider = text_of(read_published("T3"), "rich", show=SHOW, width=120).splitlines()
+    wider = text_of(table, "rich", width=120).splitlines()
     assert max(map(len, wider[:50])) <= 120
     assert all(wider.count(group) == 1 for group in LAID_OUT["T3"])  # in one piece
 
@@ -381,27 +391,34 @@ def planted(ours, table, **mapped):
     )
 
 
-def test_38_columns_map_themselves_by_their_data(tmp_path):
+def against_table_3(store):
+    """(the published figures, the table) of a sweep of 38 columns on its data."""
     ours = " ".join(THEIRS.values()).split()
-    published = [heading for group in LAID_OUT["T3"].values() for heading in group]
     columns = {f"{d}, {a}": (a, f"vtab_{d}") for a in ("B/32", "B/16") for d in ours}
     plan = planted(columns, "T3")
-    found = paper.beside(plan, tmp_path)
-    assert len(found) == 2 * 38
-    for data, theirs in zip(ours, published, strict=True):
-        assert found["dpn", f"{data}, B/32"].column == theirs
-        assert found["dpn", f"{data}, B/16"].column == f"{theirs} (B/16)"
-    assert {beside.differs[:12] for beside in found.values()} == {"ours 800/200"}
+    found = paper.beside(plan, store)
     results = {
         run: finished(0.6 + (0.01 + 0.0001 * seed) * (cell.row == "dpn"))
         for cell in plan.cells
         for seed, run in cell.ids.items()
     }
-    text = render(tabulate(plan, results, paper=found), "md", show=("gain", "paper"), wide=True)
+    return found, tabulate(plan, results, paper=found)
+
+
+def test_38_columns_map_themselves_by_their_data(tmp_path):
+    ours = " ".join(THEIRS.values()).split()
+    headings = [heading for group in LAID_OUT["T3"].values() for heading in group]
+    found, table = against_table_3(tmp_path)
+    assert len(found) == 2 * 38
+    for data, theirs in zip(ours, headings, strict=True):
+        assert found["dpn", f"{data}, B/32"].column == theirs
+        assert found["dpn", f"{data}, B/16"].column == f"{theirs} (B/16)"
+    assert {beside.differs[:12] for beside in found.values()} == {"ours 800/200"}
+    text = render(table, "md", show=("gain", "paper"), wide=True)
     grid = grids(text)[0]
     assert grid[5][:3] == ["DPN T3", "Caltech101: 87.7, +0.6", "CIFAR-100: 58.1, +4.4"]
     assert (grid[6][0], grid[6][1]) == ("direction", "same")
-    assert grid[6][published.index("Retinopathy") + 1] == "opposite"
+    assert grid[6][headings.index("Retinopathy") + 1] == "opposite"
     assert (grid[7][0], {*grid[7][1:-1]}) == ("in our interval", {"no"})
 
 

@@ -71,32 +71,16 @@ class PaperTable:
         """Do its columns differ in their data?"""
         return len({dataset for _, dataset, _ in self.columns.values()}) > 1
 
-    def group(self, label: str) -> str:
-        """Return "Natural" of the dataset vtab-natural/DTD; "" without such a name."""
-        return self.columns[label][1].rpartition("/")[0].rpartition("-")[2].capitalize()
-
-    @property
-    def baseline(self) -> str:
-        return self.over or self.rows[0]
-
-    @property
-    def rounding(self) -> float:
-        """How far the gain that was rounded, or taken from rounded values, may be from the true
-        one, of as many digits as the table prints."""
-        digits = max(len(cell.value.partition(".")[2]) for cell in self.cells.values())
-        return 10.0**-digits / (2 if self.over else 1)
-
-    def gain(self, row: str, column: str, baseline: str | None = None) -> float | None:
+    def gain(self, row: str, column: str, baseline: str) -> float | None:
         """Over `baseline`, as printed or from the printed values."""
-        base = baseline or self.baseline
-        if row == base:
+        if row == baseline:
             return None
         cell = self.cells.get((row, column))
-        if cell is None or (self.over and base != self.over):
+        if cell is None or (self.over and baseline != self.over):
             return None
         if self.over:
             return float(cell.value)
-        other = self.cells.get((base, column))
+        other = self.cells.get((baseline, column))
         return round(float(cell.value) - float(other.value), 6) if other else None
 
     def figure(
@@ -117,18 +101,13 @@ class PaperTable:
 
 
 @functools.cache
-def printed_numbers() -> tuple[Printed, ...]:
-    with open(FILE, newline="", encoding="utf-8") as file:
-        return tuple(Printed(**row) for row in csv.DictReader(file))
-
-
-@functools.cache
 def tables() -> dict[str, PaperTable]:
     """Every published table that has values or gains of variants, by its name."""
     found: dict[str, list[Printed]] = {}
-    for number in printed_numbers():
-        if number.metric in (*VALUES, *GAINS):
-            found.setdefault(number.table, []).append(number)
+    with open(FILE, newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            if row["metric"] in (*VALUES, *GAINS):
+                found.setdefault(row["table"], []).append(Printed(**row))
     return {name: _table(name, numbers) for name, numbers in found.items()}
 
 
@@ -160,7 +139,7 @@ def _table(name: str, numbers: Sequence[Printed]) -> PaperTable:
     )
 
 
-def varying(regimes: Iterable[str]) -> list[tuple[str, list[str]]]:
+def _varying(regimes: Iterable[str]) -> list[tuple[str, list[str]]]:
     """(word, other words there) at every place of regimes of as many words; else [], and of one."""
     words = [regime.split() for regime in dict.fromkeys(regimes)]
     if len({len(each) for each in words}) != 1:
@@ -174,7 +153,7 @@ def _place(column: tuple[str, str, str], columns: Iterable[tuple[str, str, str]]
     datasets, regimes = ({each[i] for each in columns} for i in (1, 2))
     parts = [dataset.rpartition("/")[2]] if len(datasets) > 1 else []
     if len(regimes) > 1:
-        places = varying(sorted(regimes))
+        places = _varying(sorted(regimes))
         own = zip(regime.split(), places, strict=bool(places))
         parts += [word.strip(",") for word, (_, others) in own if others] or [regime]
     return WidePlace(arch, ", ".join(parts))

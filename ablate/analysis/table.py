@@ -71,7 +71,6 @@ class Against:
     # Does the published gain lie in our interval? With `agreement`, None: in one so wide
     # that this says nothing.
     inside: bool | None = None
-    said: stats.Estimate | None = None  # the published gain, its +- being 95 % intervals
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class Entry:
     others: Mapping[str, Other] = field(default_factory=dict)
     p_values: PValues = field(default_factory=PValues)
     parameters: int | None = None
-    multiply_adds: float | None = None  # of one image; of a published table a rounded one
+    multiply_adds: float | None = None  # of one image
     cost: Cost | None = None  # where asked for
     against: Against | None = None
     chosen: tuple[TuningWinner, ...] = ()  # what tuning chose, one a search
@@ -167,7 +166,7 @@ class Table:
 
     sweep: str
     title: str
-    trained_on: str  # a sentence: data, images, resolution, length, n; "" of a published table
+    trained_on: str  # a sentence: data, images, resolution, length, n
     data: str  # their names; "" of a user's own loop
     metric: str
     baseline: str
@@ -185,7 +184,6 @@ class Table:
     task: str = DEFAULT
     choice: TaskChoice = TASKS[DEFAULT]  # that task
     groups: tuple[str, ...] = ()  # of columns, in order
-    wide: bool = False  # also without groups set wide, unless asked otherwise
     words: tuple[str, ...] = ()  # of `ablate table`, for this one; () where its name will do
     whole: Table | None = None  # of which this one is the part that is shown
     repeats: str = "seeds"  # that n counts: "runs" of a sheet without seeds

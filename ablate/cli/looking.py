@@ -30,7 +30,6 @@ from ablate.cli.printing import (
     TableView,
     check_out,
     print_json,
-    print_rendered,
     print_set,
     print_table,
     write_out,
@@ -170,26 +169,9 @@ def table(
         option("DIR", "Recompute the table from a folder of `ablate export`.", "--from"),
     ] = None,
 ) -> None:
-    """Show the gain of each variant over the baseline, with 95 % intervals and verdicts.
-
-    `ablate table paper:T1L` shows a published table, read by the same code; `ablate list paper`
-    lists the published tables.
-    """
-    from ablate.analysis.published import SHOW, WHERE, read_published
-    from ablate.report.formats import check_show
-
+    """Show the gain of each variant over the baseline, with 95 % intervals and verdicts."""
     view.check()
-    first = selection.words[0] if selection.words else ""
-    if first.startswith(WHERE):
-        more = selection.words[1:] or selection.has_options
-        if more or view.against or view.strict or bundle:
-            raise UserError(
-                f"{first}: takes --format, --show, --rows, --columns, --sort, --transpose and "
-                f"--wide, and --label, --caption and --notes; leave other words out"
-            )
-        parts = check_show(view.show) if view.show is not None else SHOW
-        print_rendered(view.of(read_published(first.removeprefix(WHERE))), view, parts)
-    elif bundle is not None:
+    if bundle is not None:
         if selection.words or selection.has_options:
             raise UserError("--from: an export holds one sweep; leave its name and words out")
         from ablate.audit.bundle import Bundle

@@ -86,7 +86,7 @@ class TableView:
 
         return LatexFloat(self.label, self.caption, "full" if self.notes is None else self.notes)
 
-    def of(self, table: Table, plan: Plan | None = None) -> Table:
+    def of(self, table: Table, plan: Plan) -> Table:
         """The part of the table that is shown; see `report.chosen.choose`."""
         from ablate.report.chosen import choose
 
@@ -146,7 +146,7 @@ def print_table(
     """Print the table of a sweep, and return it. `recomputed`: the results of a bundle."""
     table, parts = _read_table(plan, store, view, recomputed)
     table = view.of(table, plan)
-    print_rendered(table, view, parts)
+    _print_rendered(table, view, parts)
     return table
 
 
@@ -196,7 +196,7 @@ def _read_table(
     return table, parts
 
 
-def print_rendered(table: Table, view: TableView, parts: tuple[str, ...]) -> None:
+def _print_rendered(table: Table, view: TableView, parts: tuple[str, ...]) -> None:
     """Print a table on standard output."""
     from ablate.report.formats import render
     from ablate.report.formats.tidy import tree

@@ -42,7 +42,7 @@ def read_labels(
 
 def choose(
     table: Table,
-    plan: Plan | None = None,
+    plan: Plan,
     *,
     rows: str | None = None,
     columns: str | None = None,
@@ -50,8 +50,8 @@ def choose(
     sort: str | None = None,
 ) -> Table:
     """The part of a table that is shown, always with the baseline. `plan`: that the table is of;
-    None of a published one, whose cells have no keys. `rows`, `columns`: labels; `where`: KEY=VALUE
-    that cells have, all of these; `sort`: one of SORTS, the best first.
+    `rows`, `columns`: labels; `where`: KEY=VALUE that cells have, all of these; `sort`: one of
+    SORTS, the best first.
 
     Raises UserError for a label, a key or a value that the table lacks.
     """
@@ -77,8 +77,8 @@ def choose(
     return dataclasses.replace(part, notes=tuple(notes))
 
 
-def _rows(table: Table, plan: Plan | None, text: str) -> tuple[str, ...]:
-    also = {alias: row.label for row in (plan.rows if plan else ()) for alias in row.aliases}
+def _rows(table: Table, plan: Plan, text: str) -> tuple[str, ...]:
+    also = {alias: row.label for row in plan.rows for alias in row.aliases}
     return read_labels("--rows", text, [row.label for row in table.rows], also)
 
 
@@ -90,11 +90,9 @@ def _columns(table: Table, text: str) -> tuple[str, ...]:
     return read_labels("--columns", text, labels, also)
 
 
-def _having(table: Table, plan: Plan | None, where: Sequence[str]) -> Places:
+def _having(table: Table, plan: Plan, where: Sequence[str]) -> Places:
     """The places whose cells have what is said: as rows and columns set it, else as it is by
     default."""
-    if plan is None:
-        raise UserError(f"--where {where[0]}: a published table has no keys; use --rows, --columns")
     cells = {(cell.row, cell.column): cell for cell in plan.cells}
     rows = {row.label: row.settings for row in plan.rows}
     columns = {column.label: column.settings for column in plan.columns}

@@ -114,7 +114,7 @@ KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
     "trainers": ("trainer=NAME", lambda: _files("trainer")),
     "launchers": ("launcher=NAME", lambda: _with_shared("launcher", LAUNCHERS, DRIVER)),
     "loggers": ("logger=[NAME, ...]", lambda: _with_shared("logger", LOGGERS, SHARED)),
-    "paper": ("ablate table paper:NAME", paper.listing),
+    "paper": ("paper: {table: NAME} in a sweep file", paper.listing),
     "metrics": ("analysis.metric=NAME", _metrics),
     "probes": ("probe=[NAME, ...]", lambda: _choices(choices.PROBES)),
     "plots": (

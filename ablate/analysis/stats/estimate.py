@@ -69,22 +69,6 @@ def mean_interval(x: Sequence[float] | Floats, alpha: float = 0.05) -> Estimate:
     return Estimate(middle, middle - half, middle + half, n, sd, n - 1.0)
 
 
-def welch_of_means(
-    mean: float, se: float, baseline: float, baseline_se: float, n: int, alpha: float = 0.05
-) -> Estimate:
-    """The gain of a published mean over another, each of n independent trainings (Welch 1947).
-
-    `se` are standard errors, s / sqrt(n): what the +- of the Dual PatchNorm tables fit. Values
-    rounded to 0.1 carry their rounding: se of 0 twice gives no interval.
-    """
-    gain, a, b = mean - baseline, se * se, baseline_se * baseline_se
-    if n < 2 or a + b == 0:
-        return Estimate(gain, None, None, n)
-    df = (n - 1) * (a + b) * (a + b) / (a * a + b * b)
-    half = float(stdtrit(df, 1 - alpha / 2)) * math.sqrt(a + b)
-    return Estimate(gain, gain - half, gain + half, n, math.sqrt(n * (a + b)))
-
-
 def seed_correlation(y: Floats, alpha: float = 0.05) -> Estimate | None:
     """The share of the seed blocks in the variance of y (R, n), none missing; R, n >= 2.
 

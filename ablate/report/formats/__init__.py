@@ -55,7 +55,7 @@ def render(
     """Set the table in one of FORMATS: a text, or for `rich` an object that a console prints.
 
     `show`: the parts to print, from `check_show`; `transpose`: variants become columns; `wide`:
-    lines are architectures x variants, None for the layout that the table says itself;
+    lines are architectures x variants, None for a table with groups;
     `floated`: LaTeX's. `csv` and `json` ignore all of this and hold everything.
     Raises UserError for another format.
     """

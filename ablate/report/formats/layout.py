@@ -35,14 +35,14 @@ WHERE = {"contrast": "columns", "group": "group"}  # heads a line's `column`
 def sheet(
     table: Table, show: Sequence[str], transpose: bool, width: int, wide: bool | None = None
 ) -> PrintedTable:
-    """Lay out the table: `wide`, by default as the table says, or columns side by side if they are
-    few and fit into `width` characters, else one below the other; `transpose`: one grid with the
-    variants as its columns."""
+    """Lay out the table: `wide`, by default where it has groups, or columns side by side if they
+    are few and fit into `width` characters, else one below the other; `transpose`: one grid with
+    the variants as its columns."""
     blocks = [_block(table, block, interval_form(show)) for block in table.blocks]
     by_change = any(block.kind == "change" for block in table.blocks)
     if tuple(show) == DEFAULT and by_change:
         show = [part for part in show if part not in ("gain", "verdict")]  # of cells nobody asks
-    if not transpose and (table.wide or table.groups if wide is None else wide):
+    if not transpose and (table.groups if wide is None else wide):
         if "gain" not in show:
             table = table.without("gain")
         grids = list(wide_grids(table, show))

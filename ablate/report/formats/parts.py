@@ -91,7 +91,7 @@ def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
             case "chosen":
                 yield from _chosen(table)
             case "paper":
-                yield from _paper(table, ci)
+                yield from _paper(table)
             case _:
                 yield _value(table, name, ci)
 
@@ -193,15 +193,8 @@ def _chosen(table: Table) -> Iterator[ShownPart]:
         yield ShownPart(key, of(key))
 
 
-def _paper(table: Table, ci: str) -> Iterator[ShownPart]:
-    def gain(entry: Entry) -> str:
-        theirs = entry.against.said if entry.against else None
-        shown = theirs or entry.row != table.baseline
-        return interval(theirs, table.of(), True) if shown else ""
-
+def _paper(table: Table) -> Iterator[ShownPart]:
     yield ShownPart(table.paper or "paper", _theirs(lambda a: a.published.said))
-    if ci and any(entry.against and entry.against.said for entry in table.entries):
-        yield ShownPart("gain, ± a 95 % CI", gain)
     if any(_beside(entry, table) for entry in table.entries):
         yield ShownPart("beside it", lambda entry: _beside(entry, table), number=False)
 

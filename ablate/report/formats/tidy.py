@@ -38,7 +38,7 @@ def tree(table: Table) -> dict[str, Any]:
     whole = dataclasses.asdict(dataclasses.replace(table, whole=None))
     del whole["whole"]
     del whole["choice"]  # which the task names
-    del whole["wide"], whole["words"]  # how it is set, and asked for, is no fact
+    del whole["words"]  # how it is asked for is no fact
     whole["notes"] = table.texts(*WARNINGS)
     whole["caption"] = table.texts("caption", "detail")
     whole["footnotes"] = [*table.footnotes]
@@ -252,9 +252,6 @@ def _against(against: Against | None) -> Facts:
     yield "paper", theirs.value
     yield "paper.pm", theirs.pm
     yield "paper.gain", theirs.gain
-    if against.said is not None:
-        yield "paper.gain.low", against.said.low
-        yield "paper.gain.high", against.said.high
     yield "paper.column", theirs.column
     yield "paper.row", theirs.row
     yield "paper.agreement", against.agreement
