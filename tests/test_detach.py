@@ -103,7 +103,8 @@ def test_a_drivers_job_asks_for_what_the_site_requires_and_for_no_gpu(tmp_path, 
     own = settings("slurm", **asked)
 
     def submit(end: str) -> str:
-        sbatch.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" > {tmp_path}/words\n{end}\n")
+        keeps = f"printf '%s\\n' \"$@\" >{tmp_path}/words\ncat >{tmp_path}/script"
+        sbatch.write_text(f"#!/bin/sh\n{keeps}\n{end}\n")
         sbatch.chmod(0o755)
         return slurm.submit_driver(["python", "a b"], log, own)
 
@@ -112,11 +113,21 @@ def test_a_drivers_job_asks_for_what_the_site_requires_and_for_no_gpu(tmp_path, 
     for option in ("account=me", "constraint=avx2", "mem=4G", "reservation=vit", "hold"):
         assert f"--{option}\n" in words
     assert not re.search("gpu|gres|exclusive", words)
-    assert words.endswith("module load x\nexec python 'a b'\n")
-    with pytest.raises(Failure, match=r"^--detach job: no account$"):
-        submit("echo 'sbatch: error'; echo 'no account' >&2; exit 1")
-    with pytest.raises(Failure, match=r"^--detach job: sbatch ended with 3$"):
-        submit("exit 3")
+    script = (tmp_path / "script").read_text().splitlines()
+    assert script[0] == "#!/bin/bash"
+    assert script[2:] == ["module load x", "exec python 'a b'"]
+    for end, why in (
+        ("echo 'sbatch: error: no account' >&2; exit 1", "no account"),
+        ("exit 3", "ended with 3"),
+    ):
+        with pytest.raises(Failure) as refused:
+            submit(end)
+        line = str(refused.value)
+        assert line.startswith(f"--detach job: sbatch: {why} (asked with ")
+        for value in ("launcher.account=me", "'launcher.sbatch=reservation=vit gres=nvme:1 "):
+            assert value in line
+        assert "launcher.gpus" not in line  # it has none
+        assert line.endswith("; change the setting that it refuses, or try again later")
     sbatch.unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Failure, match=r"sbatch: No such file .*; start ablate on a host that can "):

@@ -6,6 +6,7 @@ import errno
 import itertools
 import mmap
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from conftest import contents
 from launcher_contract import BesideContract, end, settings, until
 from test_ledger import small_plan
 
-from ablate.running.launchers import pilots, slurm
+from ablate.running.launchers import pilots, slurm, slurm_jobs
 from ablate.running.launchers.pilot import NodeCache
 from ablate.running.launchers.pilots import PilotLauncher
 from ablate.shared import decoded
@@ -135,12 +136,12 @@ class TestPilots(BesideContract):
     ],
 )
 def test_the_time_that_is_left_and_a_limit(told, left):
-    assert slurm.seconds(told) == left
+    assert slurm_jobs.seconds(told) == left
 
 
 def test_a_limit_without_time_to_train_is_refused():
     with pytest.raises(UserError, match=r"launcher.time: 1 is not more than launcher.grace_s=90"):
-        slurm._parameters(settings("slurm", time="1"), "name")
+        slurm.pilot_options(settings("slurm", time="1"))
 
 
 @pytest.fixture
@@ -207,17 +208,86 @@ def test_groups_that_no_node_can_have_are_refused(given, why, tmp_path):
         process_engine.launcher(settings("slurm", **given), tmp_path)
 
 
-def test_settings_become_sbatchs_own():
-    submitit = pytest.importorskip("submitit.slurm.slurm")
+def test_settings_become_sbatchs_own(tmp_path):
     own = {"sbatch": "reservation=vit --exclusive", "mem": "64G", "account": "me", "time": "1:0:0"}
-    parameters = slurm._parameters(settings("slurm", gpus=2, cpus=8, jobs=3, **own), "name")
-    text = submitit._make_sbatch_string("command", "folder", **parameters)
-    for line in (
-        *("job-name=name", "nodes=1", "ntasks-per-node=1", "cpus-per-task=16", "gpus-per-node=2"),
-        *("account=me", "mem=64G", "time=1:0:0", "reservation=vit", "exclusive", "requeue"),
-        *("signal=USR2@90",),
-    ):
-        assert f"\n#SBATCH --{line}\n" in text, line
+    given = settings("slurm", gpus=2, cpus=8, jobs=3, **own)
+    engine = slurm.Slurm(given, tmp_path, "token")
+    words = engine.batch(2, {"n2", "n1"}).words()
+    logs = tmp_path / "pilots" / "jobs"
+    assert words[:2] == ["sbatch", "--parsable"]
+    assert sorted(words[2:]) == sorted(
+        f"--{option}"
+        for option in (
+            *("job-name=ablate-token", "nodes=1", "ntasks-per-node=1", "cpus-per-task=16"),
+            *("gpus-per-node=2", "account=me", "mem=64G", "time=1:0:0", "reservation=vit"),
+            *("exclusive", "requeue", "signal=USR2@90", "exclude=n1,n2", "array=0-1"),
+            *(f"output={logs}/%A_%a_0_log.out", f"error={logs}/%A_%a_0_log.err"),
+            "open-mode=append",
+        )
+    )
+    one = engine.batch(1).words()
+    assert f"--error={logs}/%j_0_log.err" in one
+    assert not [word for word in one if word.startswith(("--array", "--exclude"))]
+    assert "time" not in slurm.pilot_options(settings("slurm", time=""))  # the partition's own
+
+
+def test_keys_of_sbatch_whose_quotes_do_not_match_are_refused():
+    line = r"^launcher.sbatch: comment='a: .* give keys as in [^\n]*$"
+    with pytest.raises(UserError, match=line):
+        slurm.pilot_options(settings("slurm", sbatch="comment='a"))
+
+
+SRUN = """#!/bin/sh
+[ "$1 $2 $4" = "--unbuffered --output --error" ] || exit 99
+shift 5
+exec "$@"
+"""
+
+
+def test_a_pilots_script_is_bash_and_shows_no_secret_in_its_command(tmp_path):
+    """The script is run as a node runs it: a pilot that does not see the store says so in one
+    line, and its exit code is the job's."""
+    setup = "[[ -n set ]] && export SEEN=secret\necho $SEEN >seen"
+    origin = {"command": ["ablate", "sweep", "secret"]}
+    given = {**settings("slurm", setup=setup), "origin": origin}
+    batch = slurm.Slurm(given, tmp_path / "a store", "token").batch(1)
+    assert "secret" not in batch.command
+    programs = {"srun": SRUN, "squeue": "#!/bin/sh\necho 1:00\n", "job": batch.script()}
+    for name, text in programs.items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    environment["SLURMD_NODENAME"] = "n1"
+    done = subprocess.run(
+        [tmp_path / "job"], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert done.returncode == 1, done.stderr
+    assert (tmp_path / "seen").read_text() == "secret\n"
+    line = f"ablate: {platform.node()} does not see the driver's store in {tmp_path}/a store"
+    assert done.stderr.startswith(line), done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+REFUSALS = [  # as Slurm 22.05 writes them
+    (
+        "sbatch: error: invalid partition specified: nowhere\n"
+        "sbatch: error: Batch job submission failed: Invalid partition name specified\n",
+        "invalid partition specified: nowhere; Batch job submission failed: Invalid partition name "
+        "specified",
+    ),
+    (
+        "sbatch: unrecognized option '--nonsense=2'\nTry \"sbatch --help\" for more information\n",
+        "unrecognized option '--nonsense=2'",
+    ),
+    ("sbatch: fatal: No configuration\n", "No configuration"),
+    ("a wrapper of the site: no account\n", "a wrapper of the site: no account"),
+    ("", ""),
+]
+
+
+@pytest.mark.parametrize(("output", "why"), REFUSALS)
+def test_what_sbatch_says_becomes_one_line(output, why):
+    assert slurm_jobs.refusal(output) == why
 
 
 def test_a_host_without_the_store_or_its_data_is_no_pilot(tmp_path):

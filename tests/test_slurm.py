@@ -346,12 +346,27 @@ def test_a_full_disk_is_waited_for(shell, sweep, calm):
 
 @pytest.mark.parametrize("where", ["here", "job"])
 def test_a_driver_that_is_left_behind(shell, sweep, calm, where):
-    done = shell.end(sweep("--detach", where, sleep=0))
+    setup = "launcher.setup='[[ -n bash ]] && touch by-$SLURM_JOB_NAME'"
+    done = shell.end(sweep("--detach", where, setup, sleep=0))
     assert done.code == 0, done.err
     assert " drives " in done.out
     log = shell.folder / "runs" / "driver.log"
     wait_for(lambda: log.exists() and "**s. Trained on" in log.read_text())
     assert check(shell, sweep(sleep=0), calm) == [1, 1, 1, 1]
+    ran = {path.name for path in shell.folder.glob("by-*")}
+    pilots = f"by-ablate-{token_of(shell.folder / 'runs')}"
+    assert ran == {pilots, *(["by-ablate-driver"] if where == "job" else [])}
+
+
+@pytest.mark.parametrize("where", [(), ("--detach", "job")])
+def test_what_sbatch_refuses_is_one_line_with_the_setting(shell, sweep, where):
+    done = shell.end(sweep("launcher.partition=nowhere", *where))
+    assert done.code == 1
+    [line] = done.err.splitlines()
+    place = " ".join(where) or "launcher=slurm"
+    assert line.startswith(f"ablate: {place}: sbatch: invalid partition specified: nowhere; ")
+    assert "(asked with launcher.partition=nowhere " in line
+    assert line.endswith("; change the setting that it refuses, or try again later")
 
 
 def test_a_node_that_does_not_see_the_store_is_not_used(shell, sweep, cluster):
@@ -360,6 +375,11 @@ def test_a_node_that_does_not_see_the_store_is_not_used(shell, sweep, cluster):
     assert done.code == 1
     assert "no node can be used: job " in done.err
     assert "ended before its pilot was seen" in done.out
+    log = Path(done.err.strip().rpartition(": see ")[2])
+    assert log.parent == shell.folder / "runs" / "pilots" / "jobs"
+    why = next(line for line in log.read_text().splitlines() if line.startswith("ablate: "))
+    assert " does not see the data " in why
+    assert "Traceback" not in log.read_text()
 
 
 @pytest.mark.skipif(

@@ -11,7 +11,6 @@ from typing import Any, Literal
 from ablate.shared.choices import Choice
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.schema import Param, check_keys, settings_of
-from ablate.shared.system import installing
 
 World = Literal["auto", 1, 2, 4, 8]  # devices of a run
 GPUS = {  # of launchers that group them
@@ -44,7 +43,7 @@ LAUNCHERS: dict[str, Choice] = {
     ),
     "slurm": Choice(
         "trains on the nodes of a Slurm cluster, in jobs that take run after run",
-        f"submitit: {installing('slurm')}",
+        "-",
         "ablate.running.launchers.slurm:slurm",
         {
             "jobs": Param(int, 1, "jobs at most at once", above=0),

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.running.launchers import slurm
+from ablate.running.launchers import slurm, slurm_jobs
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import make_folder
 from ablate.store.progress import driver_of
@@ -33,7 +33,7 @@ def leave(
     if where == "job" and settings["name"] != "slurm":
         raise UserError("--detach job: needs launcher=slurm")
     if settings["name"] == "slurm":
-        slurm.check()
+        slurm_jobs.check()
     make_folder(store.root)
     log = store.root.absolute() / "driver.log"
     command = [sys.executable, "-P", "-c", "from ablate.cli import main; main()", *words]

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 EXTRAS = {  # of pyproject.toml, but for `dev`: what needs it, and the packages
-    "slurm": ("launcher=slurm", "submitit>=1.5.4"),
     "timm": ("model=timm:NAME", "timm>=1.0"),
     "text": ("texts by byte-pair encoding", "tokenizers>=0.20"),
     "tensorboard": ("logger=tensorboard", "tensorboard>=2.18"),

@@ -1,0 +1,161 @@
+"""Jobs of a Slurm cluster: every call of sbatch, squeue, sacct, scontrol and scancel is here."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ablate.shared.errors import Failure, UserError
+
+PATIENCE_S = 20.0  # for an answer; a controller that is down gives none
+SITE = ("partition", "account", "qos", "constraint", "time", "mem")  # launcher.KEY: sbatch --KEY
+WHERE = "start ablate on a host that can ask for jobs, such as a login node"
+_ENDED = "COMPLETING"  # squeue still has it, and its processes are gone or going
+
+Option = str | int | Literal[True]  # True: an option without a value
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch job, or an array of `count` equal ones.
+
+    `place` names what asked for it in messages, as in "launcher=slurm". `options` are sbatch's, by
+    long name. The script runs `setup`, then `command`, whose exit code is the job's: lines of bash.
+    `given` are the launcher's settings behind the options, as `KEY=VALUE`: what a user can change
+    where sbatch refuses.
+    """
+
+    place: str
+    options: Mapping[str, Option]
+    setup: str
+    command: str
+    given: Sequence[str] = ()
+    count: int = 1
+
+    def script(self) -> str:
+        return "\n".join(["#!/bin/bash", *self.setup.splitlines(), self.command, ""])
+
+    def words(self) -> list[str]:
+        """Return the command that submits it. Options are words of the command, since SBATCH_
+        variables of the environment override those of a script: a job must have its name."""
+        options = dict(self.options)
+        if self.count > 1:
+            options["array"] = f"0-{self.count - 1}"
+        words = [f"--{k}" if v is True else f"--{k}={v}" for k, v in options.items()]
+        return ["sbatch", "--parsable", *words]
+
+    def submit(self) -> list[str]:
+        """Submit it and return the id of each job. Raises Failure where there is no sbatch, or
+        where it refuses."""
+        try:
+            done = subprocess.run(
+                self.words(), input=self.script(), capture_output=True, text=True, check=False
+            )
+        except OSError as error:
+            raise Failure(f"{self.place}: sbatch: {error.strerror}; {WHERE}") from error
+        if done.returncode != 0:
+            why = refusal(done.stderr) or f"ended with {done.returncode}"
+            asked = f" (asked with {' '.join(self.given)})" if self.given else ""
+            remedy = "change the setting that it refuses, or try again later"
+            raise Failure(f"{self.place}: sbatch: {why}{asked}; {remedy}")
+        job = done.stdout.strip().partition(";")[0]  # "7;cluster" where there are several clusters
+        return [f"{job}_{n}" for n in range(self.count)] if self.count > 1 else [job]
+
+
+def refusal(output: str) -> str:
+    """Return sbatch's reasons in one line, from what it wrote to standard error; "" for none.
+
+    Several errors are joined: the last is often general, and an earlier one has the value.
+    """
+    lines = output.strip().splitlines()
+    errors = [match[1] for line in lines if (match := re.search(r"(?:error|fatal): (.*)", line))]
+    own = [line.removeprefix("sbatch: ") for line in lines if line.startswith("sbatch: ")]
+    return "; ".join(errors or own or lines[-1:])
+
+
+def site_options(settings: Mapping[str, Any]) -> dict[str, Option]:
+    """Return sbatch's options for what a site wants of every job: the launcher's SITE keys, then
+    those of `launcher.sbatch`. Raises UserError where its quotes don't match."""
+    try:
+        words = [word.partition("=") for word in shlex.split(settings["sbatch"])]
+    except ValueError as error:
+        raise UserError(
+            f"launcher.sbatch: {settings['sbatch']}: {error}; give keys as in reservation=vit "
+            f"hint=compute_bound"
+        ) from error
+    options: dict[str, Option] = {key: settings[key] for key in SITE if settings[key]}
+    for key, equals, value in words:
+        options[key.removeprefix("--").replace("_", "-")] = value if equals else True
+    return options
+
+
+def given_settings(settings: Mapping[str, Any], *keys: str) -> list[str]:
+    """Return `launcher.KEY=VALUE` for SITE, `launcher.sbatch` and further keys, unless empty."""
+    names = [key for key in (*SITE, "sbatch", *keys) if settings[key]]
+    return [shlex.quote(f"launcher.{key}={settings[key]}") for key in names]
+
+
+def check() -> None:
+    """Raise Failure where this host can't ask for jobs."""
+    for program in ("sbatch", "squeue"):
+        if shutil.which(program) is None:
+            raise Failure(f"launcher=slurm: {program}: not found on PATH; {WHERE}")
+    if _output("squeue", "-h", "-n", "ablate-driver", "-o", "%i") is None:
+        raise Failure(f"launcher=slurm: the cluster gives no answer; {WHERE}")
+
+
+def states(name: str) -> dict[str, bool] | None:
+    """Map every job of this name that has not ended to: does it run? None: no answer now."""
+    output = _output("squeue", "-h", "-r", "-n", name, "-o", "%i %T")
+    if output is None:
+        return None
+    lines = [line.split() for line in output.splitlines()]
+    return {job: state == "RUNNING" for job, state in lines if state != _ENDED}
+
+
+def ended(job: str) -> str:
+    """Say how a job ended, in Slurm's words; "" where neither its accounts nor its controller
+    know."""
+    output = _output("sacct", "-n", "-X", "-P", "-j", job, "-o", "State")
+    if output and output.strip():
+        return output.splitlines()[-1].strip()
+    state = re.search(r"JobState=(\w+)", _output("scontrol", "-o", "show", "job", job) or "")
+    return state[1] if state else ""
+
+
+def time_left(job: str) -> float | None:
+    """Return the seconds until a job's limit; None for no limit, or no answer."""
+    return seconds((_output("squeue", "-h", "-j", job, "-o", "%L") or "").strip())
+
+
+def cancel(jobs: Collection[str]) -> None:
+    _output("scancel", *jobs)
+
+
+def seconds(limit: str) -> float | None:
+    """Parse sbatch's --time, or squeue's time left: minutes, MINUTES:SECONDS, H:MM:SS, D-HH and
+    longer. None for others: no limit, or no word of it."""
+    days, dash, rest = limit.rpartition("-")
+    parts = rest.split(":")
+    if not all(part.isdecimal() for part in (*parts, days or "0")) or len(parts) > 3:
+        return None
+    short = not dash and len(parts) < 3  # no hours
+    hours, minutes, secs = [*[0.0] * short, *map(float, parts), 0.0, 0.0][:3]
+    return ((float(days or 0) * 24 + hours) * 60 + minutes) * 60 + secs
+
+
+def _output(*words: str) -> str | None:
+    """Return what a command of Slurm prints; None where it fails, is not there, or takes longer
+    than PATIENCE_S."""
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
