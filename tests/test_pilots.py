@@ -212,7 +212,7 @@ def test_settings_become_sbatchs_own(tmp_path):
     own = {"sbatch": "reservation=vit --exclusive", "mem": "64G", "account": "me", "time": "1:0:0"}
     given = settings("slurm", gpus=2, cpus=8, jobs=3, **own)
     engine = slurm.Slurm(given, tmp_path, "token")
-    words = engine.batch(2, {"n2", "n1"}).words()
+    words = engine.job(2, {"n2", "n1"}).words()
     logs = tmp_path / "pilots" / "jobs"
     assert words[:2] == ["sbatch", "--parsable"]
     assert sorted(words[2:]) == sorted(
@@ -225,7 +225,7 @@ def test_settings_become_sbatchs_own(tmp_path):
             "open-mode=append",
         )
     )
-    one = engine.batch(1).words()
+    one = engine.job(1).words()
     assert f"--error={logs}/%j_0_log.err" in one
     assert not [word for word in one if word.startswith(("--array", "--exclude"))]
     assert "time" not in slurm.pilot_options(settings("slurm", time=""))  # the partition's own
@@ -250,9 +250,9 @@ def test_a_pilots_script_is_bash_and_shows_no_secret_in_its_command(tmp_path):
     setup = "[[ -n set ]] && export SEEN=secret\necho $SEEN >seen"
     origin = {"command": ["ablate", "sweep", "secret"]}
     given = {**settings("slurm", setup=setup), "origin": origin}
-    batch = slurm.Slurm(given, tmp_path / "a store", "token").batch(1)
-    assert "secret" not in batch.command
-    programs = {"srun": SRUN, "squeue": "#!/bin/sh\necho 1:00\n", "job": batch.script()}
+    job = slurm.Slurm(given, tmp_path / "a store", "token").job(1)
+    assert "secret" not in job.command
+    programs = {"srun": SRUN, "squeue": "#!/bin/sh\necho 1:00\n", "job": job.script()}
     for name, text in programs.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)

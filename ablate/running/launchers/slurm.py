@@ -15,8 +15,8 @@ from ablate.running.launchers import slurm_jobs
 from ablate.running.launchers.pilot import fly
 from ablate.running.launchers.pilots import PilotLauncher
 from ablate.running.launchers.slurm_jobs import (
-    Batch,
     Option,
+    SlurmJob,
     given_settings,
     seconds,
     site_options,
@@ -47,12 +47,12 @@ class Slurm:
             make_folder(self._folder)
         except OSError as error:
             raise Failure(f"launcher=slurm: {self._folder}: {error.strerror}") from error
-        return self.batch(count, without).submit()
+        return self.job(count, without).submit()
 
-    def batch(self, count: int, without: Collection[str] = ()) -> Batch:
+    def job(self, count: int, without: Collection[str] = ()) -> SlurmJob:
         """Return `count` jobs, on none of the hosts `without`, with one pilot on each node."""
-        job = "%A_%a" if count > 1 else "%j"
-        first, each = (f"{self._folder}/{job}_{node}_log" for node in ("0", "%t"))
+        job_id = "%A_%a" if count > 1 else "%j"
+        first, each = (f"{self._folder}/{job_id}_{node}_log" for node in ("0", "%t"))
         own: dict[str, Option] = {
             "job-name": self._name,
             "output": f"{first}.out",
@@ -62,7 +62,7 @@ class Slurm:
         if without:
             own["exclude"] = ",".join(sorted(without))
         logs = ("--output", f"{each}.out", "--error", f"{each}.err")
-        return Batch(
+        return SlurmJob(
             place="launcher=slurm",
             options={**own, **self._options},
             setup=self._settings["setup"],
@@ -132,7 +132,7 @@ def submit_driver(command: Sequence[str], log: Path, settings: Mapping[str, Any]
     setup = f"cd {shlex.quote(os.getcwd())}\n{settings['setup']}"
     # `exec`: the signal is for the driver itself.
     line = f"exec {shlex.join(command)}"
-    [job] = Batch("--detach job", options, setup, line, given_settings(settings)).submit()
+    [job] = SlurmJob("--detach job", options, setup, line, given_settings(settings)).submit()
     return job
 
 

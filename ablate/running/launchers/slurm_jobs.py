@@ -21,7 +21,7 @@ Option = str | int | Literal[True]  # True: an option without a value
 
 
 @dataclass(frozen=True)
-class Batch:
+class SlurmJob:
     """One batch job, or an array of `count` equal ones.
 
     `place` names what asked for it in messages, as in "launcher=slurm". `options` are sbatch's, by
