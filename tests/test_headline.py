@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 from test_formats import sown
-from test_table import finished, make_plan
+from test_table import PLANTED, finished, make_plan, plant
 
-from ablate.analysis.headline import brief, false_words, headline
+from ablate.analysis.headline import false_words, headline
 from ablate.analysis.tabulate import tabulate
 from ablate.report.formats import render
 
@@ -70,41 +70,6 @@ def test_one_column_is_told_row_by_row(words, sentence):
     assert headline(planted(words)) == f"On digits, against base, over 4 seeds: {sentence}"
 
 
-@pytest.mark.parametrize(
-    ("words", "sentence"),
-    [
-        (
-            {"DPN": ("hurts", -1.24), "RMS": ("same within 2", 0), "4x4": ("helps", 7.81)},
-            "of three changes to base one helps: 4x4, +7.8 points; DPN hurts, -1.2; "
-            "RMS is the same within 2 points.",
-        ),
-        (
-            {"a": ("hurts", -2), "b": ("hurts", -1), "c": ("same within 1", 0), "d": (TELL, 9)},
-            "of four changes to base none is shown to help; a and b hurt; "
-            "c is the same within 1 point; d is undecided.",
-        ),
-        (
-            {"a": ("hurts", -2), "b": ("same within 1", 0)},
-            "of two changes to base none helps; a hurts, -2.0; b is the same within 1 point.",
-        ),
-        (
-            {f"up {i}": ("helps", i) for i in range(1, 6)},
-            "of five changes to base all help: up 5, +5.0 points, up 4, +4.0, up 3, +3.0 "
-            "and two more.",
-        ),
-        (
-            {"a": ("helps", 0.04), "b": ("helps", 2)},
-            "of two changes to base both help: b, +2.0 points and a, +0.04.",
-        ),
-        ({"a": ("helps", 2)}, "a helps: +2.0 points."),
-        ({"a": ("unstable", -30)}, "a is unstable."),
-        ({"a": (None, 1)}, ""),
-    ],
-)
-def test_an_adviser_reads_one_rounded_sentence(words, sentence):
-    assert brief(planted(words)) == f"On digits, {sentence}" * bool(sentence)
-
-
 def test_columns_are_counted():
     words = {
         "up": {"S": ("helps", 2), "B": ("helps", 2), "L": (TELL, 0)},
@@ -119,16 +84,8 @@ def test_columns_are_counted():
         "of 12 comparisons 3 same within 0.5, 2 can't tell and 1 no verdict. "
         f"{false_words(of_three)}"
     )
-    assert brief(of_three).startswith(
-        "On digits, of four changes to base: up helps in 2 of 3 columns and later in 1 of 3; "
-    )
     assert "of 3 columns up to 0.15 are expected" in false_words(of_three)
     assert "analysis.family=table" in false_words(of_three)
-    worse = planted({"down": ("hurts", -1), "x": (TELL, 0)}, ("S", "B"))
-    assert brief(worse) == (
-        "On digits, of two changes to base none is shown to help in any column; down hurts in 2 of "
-        "2 columns; of 4 comparisons 2 can't tell."
-    )
     many = {f"r{i}": ("helps", i) for i in range(5)}
     of_two = planted(many, ("S", "B"))
     assert headline(of_two) == (
@@ -136,6 +93,14 @@ def test_columns_are_counted():
         f"of 2 and 2 more in some. {false_words(of_two)}"
     )
     assert "of 2 columns up to 0.1 are expected" in false_words(of_two)
+
+
+@pytest.mark.parametrize(("family", "expected"), [("column", True), ("table", False)])
+def test_false_verdicts_are_expected_of_families_of_columns_alone(family, expected):
+    plan = make_plan(list(PLANTED), ("S/4", "Ti/4", "B/4"), family=family)
+    sentence = headline(tabulate(plan, plant(plan, PLANTED), words=True))
+    assert ("of 3 columns up to 0.15 are expected to have one" in sentence) == expected
+    assert ("expected" in sentence) == expected
 
 
 def test_without_verdicts_there_is_no_sentence():

@@ -14,7 +14,7 @@ from test_kill import disturb
 
 from ablate.analysis import reading, seeding, stats
 from ablate.analysis.course import STOPPED, courses_of, look_events, standing, told_by
-from ablate.analysis.headline import headline, summary, wins
+from ablate.analysis.headline import headline, wins
 from ablate.analysis.judging import sequential_of
 from ablate.analysis.seeding import Seeding
 from ablate.analysis.table import WARNINGS
@@ -353,7 +353,6 @@ def test_what_looks_do_not_judge_has_no_place_for_a_verdict_and_is_not_counted(p
         "2 columns. "
     )
     assert "of 2 columns up to 0.1 are expected" in headline(table)
-    assert summary(table).startswith("4 comparisons: ")
     rows = {row: [e for e in table.entries if e.row == row] for row in ("DPN", "asleep")}
     assert wins(table, rows["DPN"]) == "helps in 2 of 2"
     assert wins(table, [e for e in rows["DPN"] if "mnist5k" in e.column]) == ""

@@ -1,18 +1,13 @@
-"""Writes the result of a table as one sentence, with its intervals or brief, and a sentence on each
-variant."""
+"""Writes the result of a table as one sentence, and gains and verdicts in a few words."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from ablate.analysis import stats
-from ablate.analysis.footnotes import seed_names
 from ablate.analysis.table import Entry, Table
 from ablate.analysis.trained_on import listed
-from ablate.shared.metrics import Metric
 
 NAMED = 3  # rows of a verdict; of more their number is said, and which is the foremost
 # A verdict's first words: of one row, of several. {} is the margin with its unit.
@@ -27,12 +22,7 @@ PREDICATES = {
     "unstable": ("is unstable", "are unstable"),
 }
 BOUNDED = ("same within", "no worse than")  # by the margin
-HELPS_NOT = ("hurts", "same within", "did nothing")
 TOLD = ("helps", "hurts", "higher", "lower")
-NUMBERS = (
-    *("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"),
-    *("eleven", "twelve"),
-)
 
 
 def headline(table: Table) -> str:
@@ -51,78 +41,6 @@ def headline(table: Table) -> str:
     over = f", over {seeds.pop()} {table.repeats}" if len(seeds) == 1 else ""
     on = f"On {table.data}, against" if table.data else "Against"
     return f"{on} {table.baseline}{over}: {'; '.join(clauses)}.{caution}"
-
-
-def brief(table: Table) -> str:
-    """ "On mnist5k, of four changes to plain one helps: 4x4 patches, +7.8 points; Dual PatchNorm
-    hurts, -1.2; RMSNorm is the same within 2 points." Rounded, without intervals; "" as
-    `headline`."""
-    found = _by_verdict(table)
-    if not found:
-        return ""
-    text = _brief(table, found)
-    return f"On {table.data}, {text}" if table.data else text[0].upper() + text[1:]
-
-
-def _brief(table: Table, found: list[tuple[str, list[Entry]]]) -> str:
-    contrasts = table.contrasts
-    rows = list(dict.fromkeys(entry.row for entry in contrasts))
-    changes = f"{_number(len(rows))} change{'s'[: len(rows) > 1]} to {table.baseline}"
-    better = "higher" if table.of().neutral else "helps"
-    if len(table.judged) > 1:
-        none = better == "helps" and found[0][0] != better
-        start = f" {_none(found)} in any column; " if none else ": "
-        return f"of {changes}{start}{'; '.join(_counted(table, found, contrasts))}."
-    if len(rows) == 1:
-        [(verdict, [only])] = found
-        gain = f": {_rounded(table.of(), only)} {table.of().points}" if verdict in TOLD else ""
-        return f"{only.row} {_predicate(table, verdict, False)}{gain.rstrip()}."
-    clauses = []
-    if found[0][0] == better:
-        entries = found.pop(0)[1]
-        count = len(entries)
-        several = "both" if len(rows) == 2 else "all"
-        number = several if count == len(rows) else _number(count)
-        first = f"{number} {PREDICATES[better][count > 1]}"
-        clauses.append(f"{first}: {listed(_largest(table, entries))}")
-    elif better == "helps":
-        clauses.append(_none(found))
-    for verdict, entries in found:
-        predicate = _predicate(table, verdict, len(entries) > 1)
-        if verdict in TOLD and len(entries) == 1:
-            clauses.append(f"{entries[0].row} {predicate}, {_rounded(table.of(), entries[0])}")
-        elif len(entries) > NAMED:
-            clauses.append(f"{_number(len(entries))} {predicate}")
-        else:
-            clauses.append(f"{listed([entry.row for entry in entries])} {predicate}")
-    return f"of {changes} {'; '.join(clauses)}."
-
-
-def _none(found: Sequence[tuple[str, list[Entry]]]) -> str:
-    """Say that no row has "helps": of others than these verdicts one may help all the same."""
-    known = all(verdict.startswith(HELPS_NOT) for verdict, _ in found)
-    return "none helps" if known else "none is shown to help"
-
-
-def _largest(table: Table, entries: Sequence[Entry]) -> list[str]:
-    """The rows that gain most, each with its gain, the unit with the first."""
-    ordered = sorted(entries, key=lambda entry: -entry.gain.mean if entry.gain else 0.0)
-    shown = [f"{entry.row}, {_rounded(table.of(), entry)}" for entry in ordered[:NAMED]]
-    shown[0] = f"{shown[0]} {table.of().points}".rstrip()
-    more = len(ordered) - NAMED
-    return shown + ([f"{_number(more)} more"] if more > 0 else [])
-
-
-def _rounded(metric: Metric, entry: Entry) -> str:
-    """A gain with a digit less than tables have, unless nothing would be left of it."""
-    mean = entry.gain.mean if entry.gain is not None else 0.0
-    coarse = dataclasses.replace(metric, decimals=max(min(1, metric.decimals), metric.decimals - 1))
-    text = coarse.text(mean, sign=True)
-    return text if float(text) else metric.text(mean, sign=True)
-
-
-def _number(count: int) -> str:
-    return NUMBERS[count] if count < len(NUMBERS) else f"{count:,}"
 
 
 def _by_verdict(table: Table) -> list[tuple[str, list[Entry]]]:
@@ -217,58 +135,8 @@ def wins(table: Table, entries: Sequence[Entry]) -> str:
 
 
 def _bracketed(table: Table, entry: Entry) -> str:
-    """ " (+1.20 points [+0.70, +1.70])"; "" where there is none."""
-    return f" ({_told(table, entry.gain, lacking='')})" if entry.gain else ""
-
-
-NO_VERDICT, LACKING = "no verdict", ", no interval"
-FEW = 3  # columns that have their numbers said beside the average's
-
-
-@dataclass(frozen=True)
-class Said:
-    """`kind`: the verdict where all columns agree, else "mixed"; "baseline" for the baseline."""
-
-    label: str
-    kind: str
-    sentence: str  # without the label
-
-
-def said(table: Table) -> list[Said]:
-    """Write a sentence for every variant, the baseline first."""
-    averages = {
-        line.label: line
-        for block in table.blocks
-        if block.kind == "average"
-        for line in block.lines
-    }
-    found = []
-    for row in table.rows:
-        entries = [entry for entry in table.entries if entry.row == row.label]
-        baseline = row.label == table.baseline
-        kinds = dict.fromkeys(entry.verdict or NO_VERDICT for entry in entries)
-        kind = "baseline" if baseline else next(iter(kinds)) if len(kinds) == 1 else "mixed"
-        clause = _level if baseline else _gain
-        average = averages.get(row.label)
-        if average and len(entries) > FEW:
-            clauses = _grouped(table, entries)
-        else:
-            clauses = [clause(table, entry) for entry in entries]
-        if average:
-            over = f"on average over {len(average.columns)} columns"
-            told = f"{over} ({_with_n(table, average.gain)})"
-            clauses.insert(0, f"{average.verdict or NO_VERDICT} {told}")
-        found.append(Said(row.label, kind, f"{'; '.join(clauses)}."))
-    return sorted(found, key=lambda one: one.kind != "baseline")
-
-
-def summary(table: Table) -> str:
-    """ "8 comparisons: 5 help, 3 can't tell." """
-    contrasts = table.contrasts
-    counts = Counter(entry.verdict or NO_VERDICT for entry in contrasts)
-    what = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
-    counted = f"{len(contrasts)} comparison{'s'[: len(contrasts) != 1]}: {what}."
-    return " ".join(filter(None, (counted, false_words(table))))
+    """Return " (+1.20 points [+0.70, +1.70])", or "" where there is no gain."""
+    return f" ({_gain_text(table, entry.gain)})" if entry.gain else ""
 
 
 def false_words(table: Table) -> str:
@@ -285,70 +153,18 @@ def false_words(table: Table) -> str:
     )
 
 
-def _level(table: Table, entry: Entry) -> str:
+def gain_label(table: Table, entry: Entry) -> str:
+    """Return "+1.20 points [+0.70, +1.70], n = 5: helps" for an entry with a gain."""
+    gain = entry.gain
+    assert gain is not None
+    interval = "" if table.of().interval(gain.low, gain.high) else ", no interval"
+    verdict = f": {entry.verdict}" if entry.verdict else ""
+    return f"{_gain_text(table, gain)}{interval}, n = {gain.n}{verdict}"
+
+
+def _gain_text(table: Table, gain: stats.Estimate) -> str:
+    """Return "+1.20 points [+0.70, +1.70]", or the mean alone where there is no interval."""
     metric = table.of()
-    what = f"the baseline{_on(table, entry)}"
-    if entry.accuracy is None:
-        return f"{what} ({'; '.join(_fates(entry))})"
-    value = metric.text(entry.accuracy.mean)
-    unit = f" {metric.unit}" if metric.unit else ""
-    interval = metric.interval(entry.accuracy.low, entry.accuracy.high)
-    told = f"{value}{unit}{f' {interval}' if interval else LACKING}, n = {entry.n}"
-    return f"{what} ({'; '.join([told, *_fates(entry)])})"
-
-
-def _gain(table: Table, entry: Entry) -> str:
-    verdict = f"{entry.verdict or NO_VERDICT}{_on(table, entry)}"
-    if entry.gain is None:
-        return f"{verdict} ({'; '.join(_fates(entry)) or 'no gain to compare'})"
-    return f"{verdict} ({'; '.join([_with_n(table, entry.gain), *_fates(entry)])})"
-
-
-def told_gain(table: Table, entry: Entry) -> str:
-    """ "+1.20 points [+0.70, +1.70], n = 5: helps", of an entry with a gain."""
-    assert entry.gain is not None
-    return _with_n(table, entry.gain) + (f": {entry.verdict}" if entry.verdict else "")
-
-
-def _grouped(table: Table, entries: Sequence[Entry]) -> list[str]:
-    """List the columns of each verdict, with the runs that have no plain result."""
-    columns: dict[str, list[str]] = {}
-    for entry in entries:
-        fates = f" ({'; '.join(_fates(entry))})" if _fates(entry) else ""
-        found = columns.setdefault(entry.verdict or NO_VERDICT, [])
-        found.append(_headings(table)[entry.column] + fates)
-    return [f"{verdict} on {', '.join(found)}" for verdict, found in columns.items()]
-
-
-def _with_n(table: Table, gain: stats.Estimate) -> str:
-    return f"{_told(table, gain)}, n = {gain.n}"
-
-
-def _told(table: Table, gain: stats.Estimate, lacking: str = LACKING) -> str:
-    """ "+1.20 points [+0.70, +1.70]"; `lacking` in place of an interval that it lacks."""
-    metric = table.of()
-    interval = metric.interval(gain.low, gain.high, sign=True)
     mean = f"{metric.text(gain.mean, sign=True)} {metric.points}"
-    return f"{mean} {interval}" if interval else mean + lacking
-
-
-def _on(table: Table, entry: Entry) -> str:
-    return f" on {_headings(table)[entry.column]}" if len(table.columns) > 1 else ""
-
-
-def _headings(table: Table) -> dict[str, str]:
-    return {column.label: column.heading for column in table.columns}
-
-
-def _fates(entry: Entry) -> list[str]:
-    """Count the runs that diverged, collapsed, never reached the threshold, or are missing."""
-    return [
-        f"{len(seeds)} of {entry.planned} runs {what}: {seed_names(seeds)}"
-        for seeds, what in (
-            (entry.diverged, "diverged"),
-            (entry.never, "never reached the threshold"),
-            (entry.collapsed, "collapsed"),
-            (entry.missing, "missing"),
-        )
-        if seeds
-    ]
+    interval = metric.interval(gain.low, gain.high, sign=True)
+    return f"{mean} {interval}" if interval else mean

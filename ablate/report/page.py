@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from ablate.analysis.headline import brief, said, summary, told_gain
+from ablate.analysis.headline import gain_label
 from ablate.analysis.table import Entry, Table
 from ablate.planning.cell import Cell, caveats
 from ablate.planning.plan import Plan
@@ -55,10 +55,7 @@ def render_page(
         title=table.heading,
         overview=_overview(plan, by_status),
         table=table,
-        summary=summary(table),
-        verdicts=said(table),
         sheet=_sheet(table),
-        brief=brief(table),
         forests=forests(plan, table),
         axis=f"{table.of().over(table.baseline)}, {table.of().points}",
         figures=figures,
@@ -414,7 +411,7 @@ def _line(table: Table, entry: Entry, scale: _Scale) -> ForestLine:
         cut = tuple(side for side, is_cut in beyond.items() if is_cut)
     return ForestLine(
         label=entry.row,
-        words=told_gain(table, entry),
+        words=gain_label(table, entry),
         kind=entry.verdict or "",
         mean=scale.place(gain.mean),
         interval=interval,
