@@ -149,7 +149,7 @@ def test_a_column_of_bare_numbers_is_headed_by_what_they_are():
     table = tabulate(replace(plan, columns=columns), results)
     text = render(table, "md")
     assert "*model.depth=1*" in text
-    assert "model.depth=2: each row's own spread" in text
+    assert "*model.depth=2*" in text
     assert [column.label for column in table.columns] == ["1", "2"]
     assert Column("true", {"train.compile": True}).heading == "train.compile=true"
 

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.stats
 from conftest import Shell, records
 from pages import blocks
 from simulation import family
 from test_table import every_text, finished, make_plan, tabulate
 
-from ablate.analysis import captions, stats
-from ablate.analysis.table import Entry, TableColumn
+from ablate.analysis import stats
+from ablate.analysis import tabulate as making
 from ablate.planning.design import Looks
 from ablate.planning.expand import plan as expanded
 from ablate.planning.plan import Plan
@@ -85,8 +86,13 @@ def test_a_table_judges_each_row_by_its_own_images():
     least, most = expected.spreads
     assert least < 0.8 * most
     assert table.columns[0].spreads == pytest.approx((least, most))
+    [column] = json.loads(render(table, "json"))["columns"]
+    assert column["spreads"] == pytest.approx([least, most])
+    assert (column["flips"], column["df"]) == (expected.flips, expected.df)
+    assert [e["likeness"] for e in column["entries"]] == [*expected.likeness]
     for text in every_text(table):
-        assert f"own spread, {least:.2f} to {most:.2f} points, from which images change" in text
+        assert "each row's own spread, from which images change between its seeds" in text
+        assert f"{least:.2f} to {most:.2f}" not in text
 
 
 def test_an_interval_is_computed_again_from_what_a_table_prints(here):
@@ -109,22 +115,43 @@ def test_an_interval_is_computed_again_from_what_a_table_prints(here):
     assert {one["gain"]["df"] for one in tree if one["gain"]} == degrees
 
 
-def test_each_look_says_how_many_gains_it_judged_and_by_what():
-    """Two rows are told at the look at 5 seeds; at 8 one row is left, which has its paired t."""
-    plan = make_plan(ROWS)
-    plan = replace(plan, seeds=tuple(range(12)), design=Looks((5, 8, 12)))
-    gains = [None, (5, 0.70, 12.0), (5, 0.74, 11.2), (8, 0.42, 7.0)]
-    entries = tuple(
-        Entry(row, "", 12, gain=gain and stats.Estimate(0, -1, 1, gain[0], gain[1], gain[2]))
-        for row, gain in zip(ROWS, gains, strict=True)
+def test_a_row_that_a_look_judges_alone_has_its_paired_t_and_says_so():
+    """Two rows are decided at 5 seeds by their images; at 8 one row is left."""
+    looks_at = (5, 8)
+    right = chancy(np.random.default_rng(3), [0.9, 0.5, 0.9, 0.6], 8, 300)
+    plan = make_plan(ROWS, seeds=8)
+    decided = (ROWS[1], ROWS[3])
+    cells = tuple(
+        replace(
+            cell, ids={s: run for s, run in cell.ids.items() if s < 5 or cell.row not in decided}
+        )
+        for cell in plan.cells
     )
-    column = TableColumn("", "", entries, 3, "images", (0.3, 0.3), 7.0, 4, (300,))
-    (note,) = captions.details(plan, [column])
-    first, second = note.text.split("; ")
-    for word in ("2 of 3 gains", "look of 5 seeds", "0.49 to 0.52 points", "images", "11 to 12 df"):
-        assert word in first
-    for word in ("1 of 3 gains", "look of 8 seeds", "0.30 points", "paired t", "7 df"):
-        assert word in second
+    plan = replace(plan, cells=cells, design=Looks(looks_at))
+    tables, results = {}, {}
+    for row, cell in zip(right, plan.cells, strict=True):
+        for seed, run in cell.ids.items():
+            tables[run] = np.rec.fromarrays([np.where(row[seed], 0, 3)], names="rank")
+            results[run] = finished(float(row[seed].mean()))
+    table = making.tabulate(
+        plan, results, words=True, predictions=lambda run, on, sha256: tables[run]
+    )
+    entries = {entry.row: entry for entry in table.entries}
+    for row in decided:
+        assert (entries[row].n, entries[row].verdict) == (5, "hurts")
+        assert entries[row].gain.df > 4
+        [note] = table.on(row, "", "gain")
+        assert "5 seeds" in note
+        assert "paired" not in note
+    last = entries[ROWS[2]]
+    differences = 100 * (right[2] - right[0].astype(int)).mean(-1)
+    alpha = stats.Sequential(looks_at, None, "images", contrasts=3).at(1).alpha
+    half = scipy.stats.t.ppf(1 - alpha / 2, 7) * scipy.stats.sem(differences)
+    assert (last.n, last.gain.df) == (8, 7.0)
+    assert last.gain.high - last.gain.mean == pytest.approx(half)
+    [note] = table.on(ROWS[2], "", "gain")
+    assert "8 seeds" in note
+    assert "paired t" in note
 
 
 def test_a_column_without_some_predictions_is_judged_without_images_and_says_so():

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 import tarfile
 
@@ -39,10 +40,18 @@ def numbers(text: str) -> set[float]:
     return {float(number) for number in DECIMAL.findall(text)}
 
 
+def spreads(part: str) -> list[float]:
+    """Return the standard deviation of a result between seeds, by which each gain was judged."""
+    tree = json.loads((FOLDER / part / "table.json").read_text())
+    gains = [entry["gain"] for column in tree["columns"] for entry in column["entries"]]
+    return [gain["sd"] / math.sqrt(2) for gain in gains if gain and gain["sd"]]
+
+
 def test_every_number_of_the_text_is_one_of_a_bundle_or_of_the_paper():
     page = PAGE.read_text()
     shown = numbers("".join(found[4] for found in BLOCK.finditer(page)))
     shown |= {n for part in PARTS for n in numbers((FOLDER / part / "table.md").read_text())}
+    shown |= {round(spread, 2) for part in PARTS for spread in spreads(part)}
     rounded = {round(number, 1) for number in shown} | {abs(round(number, 1)) for number in shown}
     gains = {round(tables()["T1L"].gain("dpn", arch, "base"), 1) for arch in ("S/16", "S/32")}
     assert gains == {1.1, 1.9}

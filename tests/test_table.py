@@ -15,11 +15,13 @@ from test_past_looks import spec as own_spec
 from ablate.analysis import stats
 from ablate.analysis import tabulate as making
 from ablate.analysis.across import PValues
+from ablate.analysis.captions import seeds_command
 from ablate.analysis.table import WARNINGS
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.expand import plan as expand
 from ablate.planning.plan import Plan
+from ablate.report.chosen import choose
 from ablate.report.formats import DEFAULT, render
 from ablate.report.formats.layout import sheet
 from ablate.shared.errors import UserError
@@ -170,7 +172,7 @@ def test_the_numbers_are_those_of_stats():
     assert found["base"].gain is None
 
 
-def test_what_can_not_be_told_says_what_more_seeds_would_resolve():
+def test_json_has_the_gain_that_more_seeds_would_resolve_where_a_verdict_is_open():
     table = planted()
     assert entries(table)["unclear"].verdict == "can't tell"
     found = table.columns[0].forecast
@@ -179,13 +181,25 @@ def test_what_can_not_be_told_says_what_more_seeds_would_resolve():
     half = scipy.stats.t.ppf(1 - 0.05 / 10, 30) * sd * math.sqrt(2 / 6)
     assert (found.seeds, found.half) == (6, pytest.approx(half))
     assert found.low < half < found.high
-    text = render(table, "md")
-    assert f"6 seeds would resolve gains of about {half:.2f} points" in text
-    assert "18 more runs: `ablate sweep seeds=6`" in text
+    [column] = json.loads(render(table, "json"))["columns"]
+    assert column["forecast"] == dataclasses.asdict(found)
     few = {row: PLANTED[row] for row in ("base", "worse")}  # 2 variants, 3 seeds: 4 df
     few = planted({**few, "better": PLANTED["base"] + [0.1, -0.1, 0.05]})
     assert "can't tell" in {entry.verdict for entry in few.entries}
     assert few.columns[0].forecast is None
+
+
+def test_details_of_the_spread_are_in_json_alone():
+    """How large it is, from how many rows and degrees of freedom, and what more seeds would do."""
+    table = planted()
+    [column] = json.loads(render(table, "json"))["columns"]
+    least, most = (f"{spread:.2f}" for spread in column["spreads"])
+    assert (column["df"], column["kept_rows"]) == (12.0, 6)
+    half = f"{column['forecast']['half']:.2f}"
+    for text in (printed(table), *(render(table, name) for name in ("md", "latex", "html"))):
+        below = text[text.index("Top-1 accuracy: mean over seeds") :]
+        assert not any(detail in below for detail in (least, most, half, " df", "more runs"))
+        assert "one spread of all rows" in below
 
 
 def test_the_command_for_more_seeds_is_the_one_that_was_typed():
@@ -193,12 +207,11 @@ def test_the_command_for_more_seeds_is_the_one_that_was_typed():
         make_plan(list(PLANTED)),
         words=("placement", "optim.lr=0.1", "seeds=[0, 1, 2]", "--scale", "digits"),
     )
-    text = render(tabulate(plan, plant(plan, PLANTED)), "md")
-    assert "`ablate sweep placement optim.lr=0.1 seeds=6 --scale digits`" in text
-    cells = [dataclasses.replace(c, ids={s + 4: i for s, i in c.ids.items()}) for c in plan.cells]
-    later = dataclasses.replace(plan, seeds=(4, 5, 6), cells=tuple(cells))
-    text = render(tabulate(later, plant(plan, PLANTED)), "md")
-    assert "'seeds=[4,5,6,0,1,2]'" in text
+    command = "ablate sweep placement optim.lr=0.1 seeds=6 --scale digits"
+    assert seeds_command(plan, 6) == command
+    assert seeds_command(dataclasses.replace(plan, seeds=(4, 5, 6)), 6) == command.replace(
+        "seeds=6", "'seeds=[4,5,6,0,1,2]'"
+    )
 
 
 def test_the_same_predictions_in_every_seed_did_nothing():
@@ -380,7 +393,7 @@ def test_a_noisy_baseline_counts_in_each_gain_and_the_caption_says_so():
     assert ratio > 5
     assert table.columns[0].forecast is None
     for text in every_text(table):
-        assert f"the baseline's spread is {ratio:.1f} times what the rows have" in text
+        assert f"baseline's spread is {ratio:.1f} times what the rows have" in text
 
 
 def test_a_collapsed_run_does_not_hide_what_other_rows_show():
@@ -433,7 +446,8 @@ def test_rows_with_their_own_spread_have_no_pool():
     differences = np.array([PLANTED[row] - PLANTED["base"] for row in PLANTED if row != "base"])
     own = np.sqrt(differences.var(1, ddof=1) / 2)
     assert table.columns[0].spreads == pytest.approx((own.min(), own.max()), abs=1e-9)
-    assert table.texts("detail")[0].startswith("Each row's own spread")
+    assert table.columns[0].judged_by == "paired"
+    assert "; paired t]" in table.texts("caption")[0]
 
 
 def test_confounds_overrides_and_mixed_machines_are_footnoted():
@@ -547,7 +561,7 @@ def test_means_alone_have_no_interval_p_or_word_in_any_format():
         assert {(gain.low, gain.sd) for gain in gains[:-1]} == {(None, None)}
         assert gains[-1].low is None
         assert {entry.p_values for entry in table.entries} == {PValues()}
-        assert table.texts("detail") == ()
+        assert not any(column.spreads or column.forecast for column in table.columns)
         words = ("helps", "hurts", "Fisher", "correlation", "simultaneous")
         for text in every_text(table):
             assert not any(word in text for word in words)
@@ -660,9 +674,28 @@ def test_a_column_whose_predictions_lack_says_so_and_how_it_is_judged():
     table = planted(predictions=lambda *run: None)
     assert table.columns[0].judged_by == "one way"
     assert "one spread of all rows" in table.texts("caption")[0]
-    assert (
-        "not from images, since seed 0 of base has no predictions.npy" in table.texts("detail")[0]
-    )
+    for text in every_text(table):
+        assert "not from images, since seed 0 of base has no predictions.npy" in text
+
+
+def test_a_reason_why_images_tell_no_spread_names_the_columns_that_it_is_of():
+    """Of all columns it names none, and stands once."""
+    plan = make_plan(list(PLANTED), ("S/4", "Ti/4"))
+    results = plant(plan, PLANTED)
+    reason = "not from images, since seed 0 of base has no predictions.npy"
+    every = tabulate(plan, results, predictions=lambda *run: None)
+    [line] = [text for text in every.texts("caption") if reason in text]
+    assert "S/4" not in line
+
+    def read(run, on, sha256):
+        return None if "@S/4#" in run else np.rec.fromarrays([np.zeros(300)], names="rank")
+
+    some = tabulate(plan, results, predictions=read)
+    assert [column.judged_by for column in some.columns] == ["one way", "images"]
+    [line] = [text for text in some.texts("caption") if reason in text]
+    assert line.startswith("S/4: ")
+    part = choose(some, plan, columns="Ti/4")
+    assert not any(reason in text for text in part.texts("caption"))
 
 
 CROSSED = """

@@ -1,5 +1,5 @@
-"""Writes the caption, the warnings and the details of a table, and what a part or a layout of it
-says of itself. Computes nothing."""
+"""Writes the caption and the warnings of a table, and what a part or a layout of it says of itself.
+Computes nothing."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
     if judged and any(c.spreads and c.judged_by != "paired" for c in columns):
         lines.append(
             "The interval of a mean is of its row's own results alone; that of a gain is of the "
-            "spread that is stated below: one may be much wider than the other suggests."
+            "spread that is named above: one may be much wider than the other suggests."
         )
     if plan.changes is not None and plan.n >= stats.FEWEST_SEEDS:
         lines.append("Cells have no verdicts of their own; changes have.")
@@ -400,119 +400,31 @@ def _beside(plan: Plan, past: PastLooks, column: str) -> str:
     )
 
 
-def details(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Note]:
-    """State the spread of every column, then the gain that twice as many seeds would resolve, and
-    the command that trains them."""
+def spread_notes(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Note]:
+    """Yield what qualifies the spread of each column: a noisy baseline, which widens all intervals,
+    and why images don't tell the spread, where they might. A reason that all columns share is said
+    once, without their names."""
+    lacking = {column.label: _lacking_images(plan, column) for column in columns}
+    shared = len({*lacking.values()}) == 1
     for column in columns:
-        spread = _spread(plan, column)
-        text = f"{column.heading}: {spread}" if column.heading else sentence(spread)
-        yield Note("detail", text, (None, column.label))
-    unclear = [column for column in columns if column.forecast]
-    for column in unclear:
-        yield Note("detail", _forecast(plan, column), (None, column.label))
-    if not plan.design.trains:
-        return
-    n = len(plan.seeds)
-    command = f"{count(n * len(plan.cells), 'more run')}: `{seeds_command(plan, 2 * n)}`."
-    yield from (Note("detail", command, (None, column.label)) for column in unclear)
+        reason = lacking[column.label]
+        if column.tripped:
+            yield _spread_note(column, noisy([column.baseline_ratio]), named=True)
+        if reason:
+            yield _spread_note(column, reason, named=not shared)
 
 
-def _spread(plan: Plan, column: TableColumn) -> str:
-    of = plan.metric
-    if column.spreads is None:
-        return f"{noisy([column.baseline_ratio])}." if column.tripped else "spread unknown."
-    least, most = (f"{spread:.{of.decimals}f}" for spread in column.spreads)
-    spread = least if least == most else f"{least} to {most}"
-    rows = f"{column.kept_rows} of {count(len(column.entries), 'row')}"
-    if plan.design.at:
-        parts = [*_spread_by_look(plan, column)]
-        parts += [noisy([column.baseline_ratio])] * column.tripped
-        return "; ".join([*parts, *_lacking_images(plan, column)]) + "."
-    df = f"{column.df:.0f} df" if column.df is not None else ""
-    match column.judged_by:
-        case "images":
-            parts = [
-                f"each row's own spread, {spread} {of.points}, from which {plan.task.examples} "
-                f"change between its seeds ({df}, {rows})"
-            ]
-        case "one way":
-            parts = [f"spread {spread} {of.points} ({df}, {rows})"]
-        case _:
-            parts = [f"each row's own spread, {spread} {of.points} ({df})"]
-    parts += [noisy([column.baseline_ratio])] * column.tripped
-    parts += filter(None, [_test_set(plan, column), _likeness(plan, column)])
-    parts += _lacking_images(plan, column)
-    return "; ".join(parts) + "."
+def _spread_note(column: TableColumn, clause: str, named: bool) -> Note:
+    heading = column.heading if named else ""
+    text = f"{heading}: {clause}." if heading else sentence(f"{clause}.")
+    return Note("caption", text, (None, column.label))
 
 
-def _lacking_images(plan: Plan, column: TableColumn) -> list[str]:
-    """Say why images don't tell the spread of a column, where they might."""
+def _lacking_images(plan: Plan, column: TableColumn) -> str:
+    """Say why images don't tell the spread of a column, where they might; else ""."""
     if plan.spread != "images" or not column.lacking or len(column.entries) < 3:
-        return []
-    return [f"not from {plan.task.examples}, since {column.lacking}"]
-
-
-def _spread_by_look(plan: Plan, column: TableColumn) -> Iterator[str]:
-    """Say of each look how many gains it judged last, by which spread: by images or, of one row
-    alone and of one that is judged by its own seeds, by the paired t."""
-    groups: dict[tuple[int, bool], list[stats.Estimate]] = {}
-    gains = [entry.gain for entry in column.entries if entry.gain and entry.gain.df]
-    for gain in gains:
-        paired = column.judged_by != "images" or gain.df == gain.n - 1
-        groups.setdefault((gain.n, paired), []).append(gain)
-    for (n, paired), some in sorted(groups.items()):
-        sds = sorted((gain.sd or 0.0) / math.sqrt(2) for gain in some)
-        dfs = sorted(gain.df or 0.0 for gain in some)
-        spread = _ends(sds, f".{plan.metric.decimals}f")
-        how = "by paired t" if paired else f"from which {plan.task.examples} change between seeds"
-        yield (
-            f"{len(some)} of {count(len(gains), 'gain')} judged at the look of {n} seeds: spread "
-            f"{spread} {plan.metric.points}, {how} ({_ends(dfs, '.0f')} df)"
-        )
-
-
-def _ends(values: Sequence[float], form: str) -> str:
-    """Return "0.50 to 0.52", of equal ends "0.50"."""
-    return " to ".join(dict.fromkeys(f"{end:{form}}" for end in (values[0], values[-1])))
-
-
-MOSTLY = 0.5  # of a variance
-LARGER = 5  # times as many images
-
-
-def _test_set(plan: Plan, column: TableColumn) -> str:
-    """Say how much of the variance of gains between seeds is flips of single images, which a larger
-    test set averages out, where most of it is."""
-    if column.flips <= MOSTLY or len(column.test_sizes) != 1:
         return ""
-    [size] = column.test_sizes
-    left = 1 - column.flips + column.flips / LARGER
-    return (
-        f"of a gain's variance between seeds {100 * column.flips:.0f} % is single "
-        f"{plan.task.examples} that flip, on the same {size:,} test {plan.task.examples}: "
-        f"{LARGER * size:,} of them would need {100 * left:.0f} % of the seeds"
-    )
-
-
-def _likeness(plan: Plan, column: TableColumn) -> str:
-    """Say which row's images flip most and least like the baseline's."""
-    known = [(e.likeness, e.row) for e in column.entries if e.likeness is not None]
-    if len(known) < 2 or column.judged_by != "images":
-        return ""
-    (low, least), (high, most) = min(known), max(known)
-    examples = plan.task.examples
-    return f"{examples} flip with the baseline's: {high:.2f} {most} ... {low:.2f} {least}"
-
-
-def _forecast(plan: Plan, column: TableColumn) -> str:
-    of, f = plan.metric, column.forecast
-    assert f is not None
-    half, low, high = (f"{x:.{of.decimals}f}" for x in (f.half, f.low, f.high))
-    at = f"{column.heading}: " if column.heading else ""
-    return (
-        f"{at}{f.seeds} seeds would resolve {of.change}s of about {half} {of.points} ({low} to "
-        f"{high}), if the rows' spreads are as alike as they look."
-    )
+    return f"the spread is not from {plan.task.examples}, since {column.lacking}"
 
 
 def seeds_command(plan: Plan, n: int) -> str:

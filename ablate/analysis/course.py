@@ -46,12 +46,14 @@ Cells = Mapping[tuple[str, str], Scores]  # (row, column) -> its scores
 class RowCourse:
     """What the last look at a row, at `seeds` of them, found and decided. `word`: its verdict, with
     UNLIKELY where that is all that stopped it, or GOES_ON, or STOPPED. `unlikely`: the margin,
-    where a gain of it was unlikely, and the row got no more seeds for that."""
+    where a gain of it was unlikely, and the row got no more seeds for that. `alone`: no other row
+    was left at that look, so no spread of several rows by images, and the row has its paired t."""
 
     seeds: int
     word: str
     gain: stats.RowGain
     unlikely: float | None = None
+    alone: bool = False
 
     def note(self, told: bool) -> str:
         """Of a table: at which look it was decided. Without `told` verdicts are withheld, and so is
@@ -59,6 +61,8 @@ class RowCourse:
         if self.word == GOES_ON:
             return f"Undecided at the look at {self.seeds} seeds: more seeds are given out."
         own = "; the row is judged by its own spread" if self.gain.own else ""
+        if self.alone:
+            own = "; no other row was left, so the row is judged by its paired t"
         if self.unlikely is not None:
             return f"Stopped {self.stop}{own}."
         what = "Stopped" if self.word == STOPPED else "Decided" if told else "Judged"
@@ -199,9 +203,11 @@ def _follow_rows(of: _Evidence) -> ColumnCourse:
             for row, before, going in zip(of.rows, state.active, after.active, strict=True)
             if before
         }
+        judged = ~np.isnan(fit.sd)
+        if method.spread == "images" and judged.sum() == 1 and len(of.rows) > 2:
+            looked = {row: replace(course, alone=True) for row, course in looked.items()}
         courses |= looked
         told.append((n, {row: course.word for row, course in looked.items()}))
-        judged = ~np.isnan(fit.sd)
         if judged.any():
             each = fit.sd[judged] / math.sqrt(2)
             spreads = float(each.min()), float(each.max())

@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
 Sizes = Mapping[tuple[str, str], Mapping[str, Any]]  # (row, column) -> parameters, multiply_adds
 
 
-# Warnings are read before any number is believed; a wide table leaves details out; footnotes are
-# marked, those of kind "gain" where gains are shown.
-NoteKind = Literal["unfinished", "warning", "caption", "detail", "footnote", "gain"]
+# Warnings are read before any number is believed; footnotes are marked, those of kind "gain" where
+# gains are shown.
+NoteKind = Literal["unfinished", "warning", "caption", "footnote", "gain"]
 WARNINGS: tuple[NoteKind, ...] = ("unfinished", "warning")
 FOOTNOTES: tuple[NoteKind, ...] = ("footnote", "gain")
 Place = tuple[str | None, str | None]  # row and column; None: every one

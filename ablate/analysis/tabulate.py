@@ -155,7 +155,7 @@ def tabulate(
             *notes("warning", paper_notes(columns, made.paper)),
             *notes("warning", recipe_notes(plan, made.paper)),
             *notes("caption", _explanations(plan, cells, columns, rows_told)),
-            *(captions.details(plan, columns) if rows_told else ()),
+            *(captions.spread_notes(plan, columns) if rows_told else ()),
             *dict.fromkeys(made.notes),
         ),
         blocks=below,

@@ -56,7 +56,7 @@ def sheet(
             )
         table = explained(table, parts)
         grids = _long(table, parts, transpose, width)
-        more = (*cut_words(table, show), *table.texts("detail"))
+        more = (*cut_words(table, show),)
     return PrintedTable(
         title=(table.title or table.sweep) + ("" if table.complete else UNFINISHED),
         trained_on=table.trained_on,

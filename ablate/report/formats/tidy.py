@@ -40,7 +40,7 @@ def tree(table: Table) -> dict[str, Any]:
     del whole["choice"]  # which the task names
     del whole["words"]  # how it is asked for is no fact
     whole["notes"] = table.texts(*WARNINGS)
-    whole["caption"] = table.texts("caption", "detail")
+    whole["caption"] = table.texts("caption")
     whole["footnotes"] = [*table.footnotes]
     for row in whole["rows"]:
         row["footnotes"] = table.marks(row["label"], None)
@@ -118,7 +118,7 @@ def _facts(table: Table) -> Iterator[Fact]:
     yield "", "", "", "alpha", table.alpha
     yield "", "", "", "gain.alpha", table.gain_alpha
     yield "", "", "", "seeds", len(table.seeds)
-    yield from (("", "", "", "caption", text) for text in table.texts("caption", "detail"))
+    yield from (("", "", "", "caption", text) for text in table.texts("caption"))
     yield from (("", "", "", "note", text) for text in table.texts(*WARNINGS))
     rows = {row.label: row for row in table.rows}
     for column in table.columns:
