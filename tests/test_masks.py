@@ -457,7 +457,7 @@ def test_each_part_is_what_it_says_half_of_the_time():
         ({"data.cache": "decoded"}, r"data.cache: decoded keeps squares"),
         ({"augment.mixup": 0.2}, r"augment.mixup: is for images without masks"),
         ({"augment.crop_area": 0.1}, r"augment.crop_area: is for images without masks"),
-        ({"augment.extra": ["kornia.augmentation:RandomEqualize"]}, r"augment.extra: is for image"),
+        ({"augment.extra": ["torchvision.transforms:Resize"]}, r"augment.extra: is for image"),
         ({"augment.crop_pad": 2}, r"augment.crop_pad: task=segment has none, got 2"),
         ({"train.loss": "sigmoid"}, r"train.loss: task=segment has none, got 'sigmoid'"),
         ({"eval.stride": 49}, r"eval.stride: 49 is more than a window"),

@@ -10,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import kornia
+import PIL
 import pytest
 import torch
 
@@ -162,7 +162,7 @@ def test_an_attempt_notes_where_and_with_what_it_trains(attempt, rundir):
     (noted,) = rundir.read_attempts()
     assert before <= noted["at"] <= noted["ended"] <= time.time()
     packages = noted["packages"]
-    assert (packages["torch"], packages["kornia"]) == (torch.__version__, kornia.__version__)
+    assert (packages["torch"], packages["pillow"]) == (torch.__version__, PIL.__version__)
     assert {key: noted[key] for key in noted.keys() & NOTED.keys()} == {**NOTED, "origin": here}
     assert noted["pid"] == os.getpid()
     assert noted["digest"] == digest_of(rundir) == "d1"

@@ -234,7 +234,6 @@ PACKAGES = (
     "numpy",
     "safetensors",
     "tokenizers",
-    "kornia",
     "datasets",
     "pyarrow",
     "pillow",
