@@ -171,7 +171,7 @@ def test_a_file_that_sqlite_makes_nothing_of_and_a_missing_one(store, content):
 def test_other_formats_are_left(store, format):
     sql(store, f"UPDATE meta SET version = {format}")
     before = store.ledger.read_bytes()
-    with pytest.raises(Failure, match=f"has format {format} of "):
+    with pytest.raises(Failure, match=f"has format {format}, "):
         alone(store)
     assert store.ledger.read_bytes() == before
 

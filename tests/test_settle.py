@@ -147,13 +147,11 @@ def test_rates_are_measured_once_a_kind_of_gpu_and_precision(tmp_path):
 
 
 def test_a_shape_has_both_towers_and_what_of_them_is_frozen():
-    """Of a run with one tower it is the hash that stands in stores."""
     lit = {"task": "contrastive", "text": tiny.TEXT, "optim.lr_mult": {"image": 0}}
     texts = ({**tiny.TEXT, "depth": 3}, {**tiny.TEXT, "vocab": 64})
     others = [{**lit, "text": text} for text in texts] + [{**lit, "optim.lr_mult": {"image": 0.1}}]
     shapes = [shape(to_tree(tiny.run(changes))) for changes in ({}, lit, *others)]
     assert len({*shapes}) == 5
-    assert shapes[0] == "a08f7f0c2fd3858d"
 
 
 # --- The training half --------------------------------------------------------------------------

@@ -209,17 +209,15 @@ def decision_for(decisions: Decisions, run: PlannedRun) -> Mapping[str, Any]:
 
 
 def shape(tree: Mapping[str, Any]) -> str:
-    """Hash what memory and speed of a run hang on; its length, rates and seed are not."""
+    """Hash what decides memory and speed of a run; its length, rates and seed do not."""
     data, lengths = tree["data"], {key for keys in LENGTHS for key in keys}
     parts = [
         *(tree.get(key) for key in ("model", "norm", "stem", "block", "augment", "probe", "task")),
         *(data.get(key) for key in ("fingerprint", "size", "channels", "classes")),
         {key: value for key, value in tree["train"].items() if f"train.{key}" not in lengths},
-        tree["optim"].get("name"),
+        *(tree["optim"].get(key) for key in ("name", "lr_mult")),
+        tree.get("text"),
     ]
-    # Added later: without a second tower, and what is frozen, decisions stand as they were made.
-    others = {"text": tree.get("text"), "lr_mult": tree["optim"].get("lr_mult")}
-    parts += [others] if any(others.values()) else []
     return _hash(json.dumps(parts, sort_keys=True))
 
 

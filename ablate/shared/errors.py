@@ -38,15 +38,14 @@ def cut(line: str) -> str:
 
 
 def other_format(place: object, written: int, instead: str) -> Failure:
-    """The error for a store or a bundle that a version of another FORMAT wrote. `instead`: what
-    else one can do than to read it with that version."""
-    return Failure(f"{place}: {format_of(written)}; use that ablate, or {instead}")
+    """Make the error for a store or a bundle in another format than FORMAT. `instead`: the remedy
+    besides the ablate that wrote it."""
+    return Failure(f"{place}: {format_of(written)}; use the ablate that wrote it, or {instead}")
 
 
 def format_of(written: int) -> str:
-    """What to say of a file of another FORMAT, without the place."""
-    which = "a newer" if written > FORMAT else "an older"
-    return f"has format {written} of {which} ablate, and this ablate reads format {FORMAT} alone"
+    """Say that a file has a format other than FORMAT, without the place."""
+    return f"has format {written}, and this ablate reads format {FORMAT} alone"
 
 
 MANY = 20  # keys: behind as many nobody finds the guess

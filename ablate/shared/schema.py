@@ -102,7 +102,7 @@ def keys(cls: Any) -> dict[str, Key]:
 
 @functools.cache
 def added(cls: Any) -> dict[str, Any]:
-    """The fields of a dataclass that were added later, and what means "as before"."""
+    """Return the default of each field of a dataclass that has one: an id leaves it out."""
     makers = {field.name: field.default_factory for field in dataclasses.fields(cls)}
     given = {name: make() for name, make in makers.items() if make is not dataclasses.MISSING}
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
