@@ -241,6 +241,91 @@ def test_a_page_ends_at_the_checkpoint_and_has_each_step_once(tmp_path):
     assert page.final() == {"test_top1": 0.5, "seconds": 2.0}
 
 
+# --- Trackio ------------------------------------------------------------------------------------
+
+STAND_IN = """
+import json, os, pathlib, signal, warnings
+
+FOLDER = pathlib.Path(os.environ["TRACKIO_DIR"])
+
+class Run:
+    def __init__(self, about):
+        self.name, self.about, self.lines = about["name"], about, []
+        self.file = FOLDER / about["project"] / (self.name + ".json")
+        self.file.parent.mkdir(exist_ok=True)
+
+    def log(self, metrics, step=None):
+        self.lines.append([step, metrics])
+        self.file.write_text(json.dumps([self.about, self.lines]))
+        if (FOLDER / "kill").exists():
+            (FOLDER / "kill").unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if (FOLDER / "full").exists():
+            warnings.warn("the batch is lost")
+
+    def finish(self):
+        pass
+
+    def delete(self):
+        self.file.unlink()
+        return True
+
+def init(project, name=None, group=None, config=None, resume="never", settings=None, embed=True):
+    return Run({"project": project, "name": name, "group": group, "config": config})
+
+class Api:
+    def runs(self, project):
+        if not (FOLDER / project).is_dir():
+            raise ValueError("no such project")
+        files = (FOLDER / project).glob("*.json")
+        return [Run(json.loads(file.read_text())[0]) for file in files]
+"""
+
+
+def trackio_runs(folder: Path) -> dict[str, tuple[dict, list]]:
+    files = (folder / "runs" / "logs" / "trackio" / "ablate").glob("*.json")
+    found = [json.loads(file.read_text()) for file in files]
+    return {about["config"]["run"]: (about, lines) for about, lines in found}
+
+
+def trackio_sweep(shell: Shell) -> str:
+    """Run the sweep with the stand-in; what it printed, once its logger has ended."""
+    words = (*TINY, "seeds=1", "launcher=inline", "logger=trackio")
+    out = shell.process(*words).out
+    wait_for(lambda: not feeders(shell.folder))
+    return out
+
+
+@pytest.mark.faults
+def test_trackio_has_each_step_once_also_after_a_kill(shell, tmp_path, monkeypatch):
+    place = tmp_path / "packages"
+    place.mkdir()
+    (place / "trackio.py").write_text(STAND_IN)
+    monkeypatch.setenv("PYTHONPATH", str(place))
+    monkeypatch.setenv("TRACKIO_SPACE_ID", "somebody/space")
+    logs = shell.folder / "runs" / "logs" / "trackio"
+    logs.mkdir(parents=True)
+    for fault in ("kill", "full"):
+        (logs / fault).touch()
+        assert "warning: logger=trackio has stopped" in trackio_sweep(shell)
+        (logs / fault).unlink(missing_ok=True)
+        assert not list(logs.glob("k/done.jsonl"))
+    assert "warning" not in trackio_sweep(shell)
+    runs = trackio_runs(shell.folder)
+    assert len(runs) == 2
+    for run, (about, lines) in runs.items():
+        folder = RunDir(shell.folder / "runs" / "runs" / run)
+        measured = [(x.pop("step"), x) for x in folder.read_metrics()]
+        assert [(step, values) for step, values in lines[:-1]] == measured
+        step, final = lines[-1]
+        assert step == measured[-1][0]
+        assert final["test_top1"] == folder.read_result()["test"]["top1"]
+        config = about["config"]
+        assert (about["group"], config["sweep"], config["status"]) == ("k", "k", "finished")
+        assert config["configuration"]["model"]["depth"] == 1
+        assert about["name"].startswith(config["label"])
+
+
 # --- Words --------------------------------------------------------------------------------------
 
 

@@ -37,6 +37,13 @@ LOGGERS: dict[str, Choice] = {
             ),
         },
     ),
+    "trackio": Choice(
+        "writes a Trackio run for each run that has ended, in the group of the sweep's name",
+        # The constraints have a newer Pillow than it takes.
+        "trackio: pip install 'trackio>=0.43'",
+        "ablate.running.loggers.wandb:Trackio",
+        {"project": Param(str, "ablate", "Trackio project")},
+    ),
     "mlflow": Choice(
         "writes an MLflow run for each run, in an experiment of the sweep's name",
         f"mlflow-skinny: {installing('mlflow')}",

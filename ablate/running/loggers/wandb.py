@@ -1,15 +1,17 @@
-"""Weights & Biases: a run of W&B for each run that has ended, written in one go.
+"""W&B, and Trackio by the same calls: a run of theirs for each run that has ended, in one go.
 
-One that a kill cut off is written again: offline its remains are removed first; online the service
-says which steps it has.
+One that a kill cut off is written again: locally its remains are removed first; W&B's service says
+which steps it has.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import netrc
 import os
 import shutil
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,47 +19,98 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ablate.running.loggers.pages import Page, PageFiles
+from ablate.shared.errors import Failure
 from ablate.shared.files import make_folder
 
 
 class WandB(PageFiles):
-    """See `Logger`."""
+    """See `Logger`. `module`: what is imported; its folder in `logger.folder` has the same name."""
+
+    module = "wandb"
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
-        super().__init__(folder / "wandb")  # where W&B itself writes, below `dir`
+        super().__init__(folder / self.module)  # where W&B itself writes, below `dir`
         self._settings, self._dir = settings, folder
-        self._mode = _mode(settings["mode"])
 
     def hand_on(self, page: Page) -> None:
         """See `Logger`."""
-        if page.result is None:
-            return
-        import wandb
+        if page.result is not None:
+            make_folder(self._folder)
+            self._write(page, page.result["status"])
+            self.note_done(page)
 
+    def _write(self, page: Page, status: str) -> None:
         name = f"{page.run.id}-{_short(page.sweep)}"  # the same run may be in several sweeps
-        make_folder(self._folder)
+        run, first = self._begin(page, name, status)
+        for step, values in page.lines.items():
+            if step >= first:
+                run.log(values, step=step)
+        self._end(run, page, status)
+
+    def _begin(self, page: Page, name: str, status: str) -> tuple[Any, int]:
+        """Begin a run of the service; return it, and the first step that it lacks."""
+        wandb = importlib.import_module(self.module)
         for rest in self._folder.glob(f"offline-run-*-{name}-*"):
             shutil.rmtree(rest)
+        mode = _mode(self._settings["mode"])
         run = wandb.init(
-            project=self._settings["project"],
+            **self._about(page),
             entity=self._settings["entity"] or None,
             id=f"{name}-{_short(page.seal)}",
             name=page.run.label,
-            group=page.sweep,
-            config={**page.facts(), "configuration": page.run.spec()},
             dir=str(self._dir),
-            mode=self._mode,
-            resume="allow" if self._mode == "online" else None,
+            mode=mode,
+            resume="allow" if mode == "online" else None,
             settings=wandb.Settings(
                 console="off", silent=True, disable_git=True, x_disable_stats=True
             ),
         )
-        for step, values in page.lines.items():
-            if step >= run.step:
-                run.log(values, step=step)
-        run.summary.update({**page.final(), "status": page.result["status"]})
+        return run, run.step
+
+    def _about(self, page: Page) -> dict[str, Any]:
+        """Return what `init` of either module takes."""
+        config = {**page.facts(), "configuration": page.run.spec()}
+        return {"project": self._settings["project"], "group": page.sweep, "config": config}
+
+    def _end(self, run: Any, page: Page, status: str) -> None:
+        run.summary.update({**page.final(), "status": status})
         run.finish(exit_code=0)
-        self.note_done(page)
+
+
+class Trackio(WandB):
+    """See `Logger`. Trackio knows a run by its name alone, and has no summary: test scores stand at
+    the last step."""
+
+    module = "trackio"
+
+    def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
+        super().__init__(settings, folder)
+        os.environ["TRACKIO_DIR"] = str(self._folder)  # read as trackio is imported
+        for remote in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"):
+            os.environ.pop(remote, None)  # no remains of a run could be deleted there
+
+    def _write(self, page: Page, status: str) -> None:
+        """Raise Failure where Trackio warns: by a warning it says that it lost values."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            super()._write(page, status)
+        for warning in caught:
+            if issubclass(warning.category, UserWarning):
+                raise Failure(f"{page.run.label}: {warning.message}")
+
+    def _begin(self, page: Page, name: str, status: str) -> tuple[Any, int]:
+        trackio = importlib.import_module(self.module)
+        about, name = self._about(page), f"{page.run.label}-{name}"
+        with suppress(ValueError):  # there is no such project yet
+            for rest in trackio.Api().runs(about["project"]):
+                if rest.name == name:
+                    rest.delete()
+        about["config"]["status"] = status
+        return trackio.init(**about, name=name, embed=False), 0
+
+    def _end(self, run: Any, page: Page, status: str) -> None:
+        run.log(page.final(), step=max(page.lines, default=0))
+        run.finish()
 
 
 def _short(text: str) -> str:
