@@ -16,12 +16,12 @@ OOM, AGAIN = RunState("oom", oom=1), RunState("started", oom=1)  # waiting, and 
 NOTHING = None
 
 
-def assigned(pending="", slots=SLOTS, lost=(), retired=(), states=(), wanted="", **working):
+def assigned(pending="", slots=SLOTS, lost=(), retired=(), states=(), **working):
     """`pending`: a run a letter; `working`: run=slot, with _ for the dot of its name."""
     at = {run: name and BY_NAME[name.replace("_", ".")] for run, name in working.items()}
     known = {run: RunState() for run in (*pending, *at)} | dict(states)
     lost = {place: frozenset(runs) for place, runs in dict(lost).items()}
-    found = assign([*pending], at, slots, known, lost, retired, [*wanted])
+    found = assign([*pending], at, slots, known, lost, retired)
     return found and (found[0], found[1].name)
 
 
@@ -30,11 +30,6 @@ TABLE = [
     (dict(pending="ab"), ("a", "g0.0")),
     (dict(pending="b", a="g0_0"), ("b", "g0.1")),
     (dict(pending="c", a="g0_0", b="g1_0"), ("c", "g0.1")),
-    # what the user wants first, in that order; what has gone is passed over
-    (dict(pending="abc", wanted="cb"), ("c", "g0.0")),
-    (dict(pending="abc", wanted="xb"), ("b", "g0.0")),
-    (dict(pending="abc", wanted="c", states={"c": OOM}), ("a", "g0.0")),
-    (dict(pending="ac", wanted="c", lost={"g0": "c"}, b="g1_0", d="g1_1"), ("a", "g0.0")),
     # nothing to start, no slot, none free
     (dict(), NOTHING),
     (dict(pending="a", slots=[]), NOTHING),
@@ -95,8 +90,6 @@ GROUPS = {slot.name: slot for slot in (*FOUR, *PAIRS, ALL)}
         ("a2 b1 c1", {"d": "g0", "e": "g2", "f": "g3"}, NOTHING, {}),
         ("a2 b2", {"c": "g0", "d": "g2"}, NOTHING, {}),
         ("a2 b1", {"c": "g0", "d": "g2+3"}, NOTHING, {}),
-        # what the user wants first waits for nobody
-        ("a2 b1", {"c": "g0", "d": "g2+3"}, ("b", "g1"), {"wanted": ["b"]}),
         # where a device was given up, there are fewer in a group
         ("a4", {}, ("a", "g2+3"), {"retired": ["g0"]}),
         ("a4 b1", {"c": "g2"}, ("b", "g1"), {"retired": ["g0"]}),
@@ -111,7 +104,7 @@ def test_groups(pending, working, expected, more):
     worlds = {word[0]: int(word[1]) for word in pending.split()}
     at = {run: GROUPS[name] for run, name in working.items()}
     states = {run: RunState() for run in (*worlds, *at)}
-    given = {"lost": {}, "retired": [], "wanted": [], **more}
+    given = {"lost": {}, "retired": [], **more}
     found = assign([*worlds], at, [*GROUPS.values()], states, worlds=worlds, **given)
     assert (found and (found[0], found[1].name)) == expected
 

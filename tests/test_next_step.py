@@ -40,7 +40,7 @@ TABLE = [
     # result there, alive: it is tearing down
     ("started finished", dict(result=True, alive=True), (None, "wait")),
     # result there, not alive, status not final: record what it says
-    ("planned started failed cancelled", dict(result=True), ("result", "leave")),
+    ("planned started failed skipped", dict(result=True), ("result", "leave")),
     # final, but no whole result in the folder
     ("finished diverged", {}, ("interrupted", "start")),
     # alive: adopt, whatever the status
@@ -66,8 +66,8 @@ TABLE = [
     ("hung", dict(hung=1), (None, "start")),
     ("hung", dict(hung=2), (None, "leave")),
     # held by the user: left, but a worker that it still has is adopted, to be stopped
-    ("skipped cancelled", {}, (None, "leave")),
-    ("cancelled", dict(alive=True), (None, "adopt")),
+    ("skipped", {}, (None, "leave")),
+    ("skipped", dict(alive=True), (None, "adopt")),
     # failed: left alone; results: left alone
     ("failed", {}, (None, "leave")),
     ("finished diverged pruned", dict(result=True), (None, "leave")),

@@ -20,7 +20,7 @@ from ablate.running.orders import ORDERS, effect_of
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import FINAL
 from ablate.shared.spec import ids_of
-from ablate.store.events import HELD, RunState, Status
+from ablate.store.events import RunState, Status
 from ablate.store.find import left_out
 from ablate.store.ledger import Ledger
 from ablate.store.looks import changes, look
@@ -35,35 +35,20 @@ TABLE = [
     # a result is never left out, whether it is there, was recorded, or was there once
     ("skip", "finished started", dict(result=True), "has a result, and a seed whose result is"),
     ("skip", "diverged", {}, "has a result"),
-    ("skip", "planned", dict(known=True), "had a result once"),
-    ("cancel", "finished", dict(result=True), "is finished, so nothing is left to train"),
-    ("first", "diverged", dict(result=True), "is diverged, so nothing is left to train"),
-    # skipped, cancelled: once
-    ("skip", "planned failed interrupted cancelled", {}, "skipped"),
+    ("skip", "planned started", dict(known=True), "had a result once"),
+    # skipped, while it is trained too: once
+    ("skip", "planned started failed interrupted", {}, "skipped"),
     ("skip", "skipped", {}, None),
-    ("skip", "started", dict(alive=True), "is being trained; --cancel stops it"),
-    ("cancel", "started", dict(alive=True), "cancelled"),
-    ("cancel", "planned", {}, "cancelled"),
-    ("cancel", "cancelled", dict(alive=True), None),
-    ("cancel", "skipped", {}, "is skipped"),
     # and back
     ("undo", "skipped", {}, "retried"),
-    ("undo", "cancelled", dict(alive=True), "retried"),
-    ("undo", "cancelled", dict(result=True), "is finished, so there is nothing to undo"),
+    ("undo", "skipped", dict(result=True), "is finished, so there is nothing to undo"),
     ("undo", "planned", {}, "is planned, so there is nothing to undo"),
-    # first
-    ("first", "planned interrupted", {}, "first"),
-    ("first", "oom", dict(oom=1), "first"),
-    ("first", "oom", dict(oom=2), "is oom; `ablate sweep ... --retry oom`"),
-    ("first", "failed", {}, "is failed; `ablate sweep ... --retry failed`"),
-    ("first", "started", dict(alive=True), "is being trained already"),
-    ("first", "skipped", {}, "is skipped; --undo comes before"),
+    ("first", "planned", {}, "first: is no order"),
 ]
 
 
-def done(order: str, status: str, *, result=False, alive=False, known=False, **counts):
-    state = RunState(status=status, **counts)
-    return effect_of(order, state, result=result, alive=alive, known=known)
+def done(order: str, status: str, *, result=False, known=False):
+    return effect_of(order, RunState(status=status), result=result, known=known)
 
 
 @pytest.mark.parametrize(("order", "statuses", "facts", "expected"), TABLE)
@@ -76,18 +61,17 @@ def test_each_order(order, statuses, facts, expected):
 
 
 def test_orders_are_total_and_doing_one_twice_is_doing_it_once():
-    facts = itertools.product((False, True), repeat=3)
-    for order, status, (result, alive, known) in itertools.product(ORDERS, get_args(Status), facts):
-        found = done(order, status, result=result, alive=alive, known=known)
+    facts = itertools.product((False, True), repeat=2)
+    for order, status, (result, known) in itertools.product(ORDERS, get_args(Status), facts):
+        found = done(order, status, result=result, known=known)
         assert not (found.event and found.refusal)
         if result or status in FINAL:
             assert found.event is None
-        if order == "skip" and (known or alive):
+        if order == "skip" and known:
             assert found.event is None
-        if order in ("skip", "cancel") and found.event:
-            again = done(order, found.event, alive=alive, known=known)
-            assert again.event is None
-            assert not again.refusal or alive
+        if order == "skip" and found.event:
+            again = done(order, found.event, known=known)
+            assert (again.event, again.refusal) == (None, "")
 
 
 # --- A driver obeys -----------------------------------------------------------------------------
@@ -110,12 +94,12 @@ def at_poll(launcher: Elsewhere, doings: dict) -> None:
     launcher.poll = polled
 
 
-def test_a_driver_trains_a_run_first_and_leaves_others(store):
+def test_a_driver_leaves_a_run_that_is_skipped(store):
     launcher, order = Elsewhere(), store.order
     launcher.slots = launcher.slots[:1]
-    at_poll(launcher, {0: lambda: (order("first", ["b1"]), order("skip", ["b0"]))})
+    at_poll(launcher, {0: lambda: order("skip", ["b0"])})
     outcome = driven(store, launcher)
-    assert launcher.started == ["a0", "b1", "a1"]
+    assert launcher.started == ["a0", "a1", "b1"]
     assert outcome.progress.counts == {"finished": 3, "skipped": 1}
     assert outcome.progress.over is False  # its driver is this process
     assert list(store.orders()) == []
@@ -126,50 +110,48 @@ def test_a_driver_trains_a_run_first_and_leaves_others(store):
     assert other.started == ["b0"]
 
 
-def test_a_driver_stops_the_worker_of_a_run_that_is_cancelled_and_no_other(store):
+def test_a_driver_stops_the_worker_of_a_run_that_is_skipped_and_no_other(store):
     store.liveness = launcher = Elsewhere(polls=6)
-    at_poll(launcher, {1: lambda: store.order("cancel", ["a0", "a1"])})
-    assert driven(store, launcher).progress.counts == {"finished": 2, "cancelled": 2}
+    at_poll(launcher, {1: lambda: store.order("skip", ["a0", "a1"])})
+    assert driven(store, launcher).progress.counts == {"finished": 2, "skipped": 2}
     assert set(launcher.stopped) == {("a0", False)}
     assert "a1" not in launcher.started
-    ended = {"a0": "cancelled", "b0": "finished", "a1": "cancelled", "b1": "finished"}
+    ended = {"a0": "skipped", "b0": "finished", "a1": "skipped", "b1": "finished"}
     assert states(store) == ended
 
 
-def test_a_cancelled_run_whose_worker_outlived_its_driver_is_stopped_by_the_next(store):
+def test_a_skipped_run_whose_worker_outlived_its_driver_is_stopped_by_the_next(store):
     launcher = left_behind(store, Elsewhere(polls=50))
     with Ledger.driving(store) as ledger:
-        ledger.record("a0", "cancelled", was="started", begun=True, step=0)
+        ledger.record("a0", "skipped", was="started", begun=True, step=0)
     launcher.polls = 1
-    assert driven(store, launcher).progress.counts == {"finished": 3, "cancelled": 1}
+    assert driven(store, launcher).progress.counts == {"finished": 3, "skipped": 1}
     assert ("a0", False) in launcher.stopped
 
 
 def test_an_order_that_a_killed_driver_left_is_obeyed_once(store):
     """Between the event and the end of the order's file, and before it."""
-    driven(store, Elsewhere())
-    shutil.rmtree(store.rundir("b1").path)
     with Ledger.driving(store) as ledger:
-        ledger.record("b1", "collected")
-        ledger.record("b1", "cancelled", was="planned", begun=False, step=0)
-    store.order("cancel", ["b1"])
+        planned(store, ledger, small_plan())
+        ledger.record("b1", "skipped", was="planned", begun=False, step=0)
+    store.order("skip", ["b1"])
     (store.root / "orders" / "torn.json").write_text('{"order": ')
     (store.root / "orders" / "wrong.json").write_text('{"order": "skip", "runs": ["../x"]}')
     store.order("dance", ["b1"])
-    assert driven(store, Elsewhere()).progress.counts == {"finished": 3, "cancelled": 1}
+    assert driven(store, Elsewhere()).progress.counts == {"finished": 3, "skipped": 1}
     assert os.listdir(store.root / "orders") == []
     with Ledger.reading(store) as ledger:
-        assert [kind for _, kind, _ in ledger.events("b1")].count("cancelled") == 1
+        assert [kind for _, kind, _ in ledger.events("b1")].count("skipped") == 1
 
 
-def test_a_run_whose_parent_is_cancelled_and_undone_before_its_worker_stopped_starts_once(store):
+def test_a_run_whose_parent_is_skipped_and_undone_before_its_worker_stopped_starts_once(store):
     golden = Store(GOLDEN / "store").read_plan("fixture")
     [cell, _] = (plan := small_plan(seeds=(0,))).cells
     spec = {"data": {"classes": 10}, "parent": golden.cells[0].spec}
     plan = dataclasses.replace(plan, cells=(dataclasses.replace(cell, spec=spec),))
     [parent, child] = [run.id for run in plan.runs()]
     launcher = Elsewhere(polls=4)
-    at_poll(launcher, {0: lambda: [store.order(order, [parent]) for order in ("cancel", "undo")]})
+    at_poll(launcher, {0: lambda: [store.order(order, [parent]) for order in ("skip", "undo")]})
     driven(store, launcher, plan=plan)
     assert launcher.started == [parent, child]
 
@@ -323,9 +305,8 @@ def test_a_finished_run_whose_folder_is_gone_is_told_with_the_remedy(finished, c
 
 def test_orders_are_told_and_undone(finished, capsys):
     for words, said in (
-        (("--cancel",), "cancelled: pre#3; it is not trained until `ablate run 'pre#3' --undo`"),
+        (("--skip",), "skipped: pre#3"),
         (("--undo",), "undone: pre#3; the same `ablate sweep` trains it"),
-        (("--first",), "first: pre#3"),
         (("--skip",), "skipped: pre#3"),
     ):
         ask("run", "pre#3", *words)
@@ -333,9 +314,8 @@ def test_orders_are_told_and_undone(finished, capsys):
     ask("status", "fixture")
     assert "skipped: pre#3: `ablate run 'pre#3' --undo` lets it train" in capsys.readouterr().out
     for words, said in (
-        (("pre#3",), "run: expected one of --skip, --cancel, --first, --undo, --delete, got 0"),
+        (("pre#3",), "run: expected one of --skip, --undo, --delete, got 0"),
         (("pre#3", "--skip", "--undo"), "got 2"),
-        (("pre#3", "--first"), "pre#3: is skipped; --undo comes before --first"),
         (("pre#3", "--delete"), "pre#3: is skipped; --undo comes before --delete"),
         (("pre#3", "--undo", "--yes"), "--yes: needs --delete"),
         (("pre#9", "--undo"), "pre#9"),
@@ -348,9 +328,8 @@ def test_what_a_look_or_a_search_needs_can_not_be_skipped(finished):
     plan = dataclasses.replace(finished.read_plan("fixture"), design=Looks((2, 4)))
     with Ledger.driving(finished) as ledger:
         planned(finished, ledger, plan)
-    with pytest.raises(UserError, match="pre#3: a look of fixture needs this run; --cancel stops"):
+    with pytest.raises(UserError, match="pre#3: a look of fixture needs this run; `ablate stop`"):
         ask("run", "pre#3", "--skip")
-    ask("run", "pre#3", "--cancel")
 
 
 def test_nothing_is_deleted_beside_a_driver(finished):
@@ -364,8 +343,8 @@ def test_nothing_is_deleted_beside_a_driver(finished):
 # --- Real workers -------------------------------------------------------------------------------
 
 
-def test_a_cancelled_worker_leaves_a_checkpoint_under_a_driver_and_without_one(shell):
-    """One of two endless runs is cancelled beside their driver; the driver is killed; the other."""
+def test_a_skipped_worker_leaves_a_checkpoint_under_a_driver_and_without_one(shell):
+    """One of two endless runs is skipped while they are driven; the driver is killed; the other."""
     words = ("block.attn=pre,post", "model.depth=1", "train.steps=10000000", "seeds=1")
     sweep = shell.start("sweep", *words, "--as", "endless", "--yes", "launcher.devices=cpu")
     store = Store(shell.folder / "runs")
@@ -383,14 +362,18 @@ def test_a_cancelled_worker_leaves_a_checkpoint_under_a_driver_and_without_one(s
             if label == both[-1]:
                 sweep.send_signal(signal.SIGKILL)
                 sweep.wait()
-            assert f"cancelled: {label}" in shell("run", label, "--cancel").out
+            assert f"skipped: {label}" in shell("run", label, "--skip").out
             assert label not in running()
     finally:
         sweep.kill()
         shell("stop")
     found = states(store)
-    assert {*found.values()} <= {"cancelled", "interrupted"}
+    assert {*found.values()} <= {"skipped", "interrupted"}
+    with Ledger.reading(store) as ledger:
+        details = ledger.last_detail("skipped")
     for run in store.read_plan("endless").runs():
         if run.label in both:
-            assert found[run.id] in HELD
+            assert found[run.id] == "skipped"
+            assert (details[run.id]["was"], details[run.id]["begun"]) == ("started", True)
+            assert details[run.id]["step"] > 0
             assert store.rundir(run.id).newest_step() > 0

@@ -211,9 +211,9 @@ def signal_job(number: int) -> Callable[..., Callable[[], None]]:
     return act
 
 
-def cancel(driven: Driven, engine) -> Callable[[], None]:
+def skip(driven: Driven, engine) -> Callable[[], None]:
     def order() -> None:
-        driven.store.order("cancel", [run.id for run in driven.plan.runs()])
+        driven.store.order("skip", [run.id for run in driven.plan.runs()])
 
     return order
 
@@ -221,7 +221,7 @@ def cancel(driven: Driven, engine) -> Callable[[], None]:
 WAYS = {
     "stop": (locally, stop),
     "Ctrl-C": (locally, interrupt),
-    "cancel": (locally, cancel),
+    "skip": (locally, skip),
     "stop of a pilot": (on_a_pilot, stop),
     "limit": (on_a_pilot, signal_job(signal.SIGUSR2)),
     "preemption": (on_a_pilot, signal_job(signal.SIGTERM)),
@@ -244,7 +244,7 @@ def test_runs_that_are_stopped_halfway_have_no_result_and_then_whole_ones(here, 
         left = run.path / run.read_attempts()[-1].get("folder", "scratch")
         assert not (left / "result.json").exists()
     (here / "slowly").unlink()
-    if way == "cancel":
+    if way == "skip":
         with Ledger.driving(first.store) as ledger:
             for run in first.plan.runs():
                 carry_out(first.store, ledger, "undo", run.id)

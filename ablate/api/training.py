@@ -32,7 +32,7 @@ from ablate.shared import system
 from ablate.shared.errors import Failure, UserError, unknown
 from ablate.shared.files import make_folder, sha256_of, write_whole
 from ablate.shared.rundir import FINAL
-from ablate.store.events import HELD, RunState
+from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.progress import BLOCKED, GIVEN_UP, working
 from ablate.store.store import Store
@@ -290,7 +290,7 @@ def leave_runs(plan: Plan, store: Store, ledger: Ledger, replace: bool) -> Itera
 def check_retry(statuses: Sequence[str]) -> None:
     """Raise UserError for a state whose runs can't be trained again."""
     for status in statuses:
-        if status in HELD:
+        if status == "skipped":
             raise UserError(f"--retry {status}: `ablate run RUN --undo` lets such a run train")
         if status not in RETRIED:
             raise unknown("--retry", status, RETRIED)
@@ -323,7 +323,7 @@ def _ready(
 
     ids = {run.id for run in plan.runs()}
     states = ledger.states(ids)
-    held = {run for run in states if states[run].status in HELD}
+    held = {run for run in states if states[run].status == "skipped"}
     done = (run for run in ids - held if run in states and states[run].status in FINAL)
     if sum(store.rundir(run).has_result() for run in done) + len(held) == len(ids):
         return None

@@ -29,7 +29,7 @@ from ablate.shared.files import make_folder, open_file, read_json, sha256_of, sy
 from ablate.shared.own import is_own
 from ablate.shared.rundir import FINAL, RunDir, up_to
 from ablate.shared.spec import also_of
-from ablate.store.events import BUNDLED, HELD, History, Look, RunState
+from ablate.store.events import BUNDLED, History, Look, RunState
 from ablate.store.find import computed, driven
 from ablate.store.gc import Rubbish, throw_away
 from ablate.store.ledger import Ledger
@@ -220,7 +220,7 @@ class _Merge:
         stopped = folded(history)[0].status in ("started", "interrupted")
         if (
             (source.in_use or is_own(run.cell.spec) or not stopped or mine.has_result())
-            or self.states.get(run.id, RunState()).status in HELD
+            or self.states.get(run.id, RunState()).status == "skipped"
             or any(self.store.liveness.alive(folder) for folder in both)
             or theirs.newest_step() <= step
             or up_to(theirs.metrics_content(), step) != up_to(mine.metrics_content(), step)
@@ -240,8 +240,8 @@ class _Merge:
             return
         if any(kind != "planned" for _, kind, _ in mine) or self.store.rundir(run.id).path.exists():
             return
-        held = folded(history)[0].status in HELD
-        self._tell(run.id, [*history, *(() if held else ((history[-1][0], "collected", {}),))])
+        skipped = folded(history)[0].status == "skipped"
+        self._tell(run.id, [*history, *(() if skipped else ((history[-1][0], "collected", {}),))])
         self.seals.pop(run.id, None)
 
     def _claim(self, run: PlannedRun) -> tuple[Path, Result] | None:

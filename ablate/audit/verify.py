@@ -31,7 +31,7 @@ from ablate.shared.files import is_number, read_json, sha256_of
 from ablate.shared.own import is_own
 from ablate.shared.rundir import FINAL, RunDir
 from ablate.shared.spec import also_of, classes_of, datasets_of, said_by, task_in
-from ablate.store.events import BUNDLED, HELD, PLANNING, History, RunState
+from ablate.store.events import BUNDLED, PLANNING, History, RunState
 from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger
 from ablate.store.record import Recorded, folded
@@ -211,7 +211,7 @@ class _Check:
 
     def _unfinished(self, run: PlannedRun, folder: RunDir, status: str) -> None:
         """Note a run without a result. It is no finding: the same sweep trains it."""
-        self.unchecked["were skipped or cancelled" if status in HELD else "have no result yet"] += 1
+        self.unchecked["were skipped" if status == "skipped" else "have no result yet"] += 1
         torn = [path for path in (folder.result, folder.run) if path.exists()]
         for path in torn:
             if path == folder.result or not isinstance(read_json(path), dict):

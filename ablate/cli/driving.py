@@ -165,9 +165,9 @@ def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) ->
         table = print_table(shown, store, TableView())
         if line := headline(table):
             observers.read(line, _verdicts(table))
-        for how in ("cancelled", *["skipped"] * bool(plan.design.needed(plan))):  # which lack them
-            if held := progress.counts.get(how):
-                print(f"{held} {how}: `ablate run RUN --undo` lets such a run train")
+        skipped = progress.counts.get("skipped")
+        if skipped and plan.design.needed(plan):  # a search or looks, which need every run
+            print(f"{skipped} skipped: `ablate run RUN --undo` lets such a run train")
     check_outcome(outcome, store)
 
 
@@ -337,8 +337,6 @@ def stop(
 # order -> (the status that it leaves, None: as it was; what is said)
 DONE = {
     "skip": ("skipped", "skipped: {}; tables leave out its seed and say so"),
-    "cancel": ("cancelled", "cancelled: {}; it is not trained until `{}`"),
-    "first": (None, "first: {}; it is trained before all others"),
     "undo": (None, "undone: {}; the same `ablate sweep` trains it"),
 }
 
@@ -346,24 +344,20 @@ DONE = {
 def run(
     runs: Annotated[list[str], argument("RUN", "LABEL@COLUMN#SEED, or the beginning of an id.")],
     skip: Annotated[
-        bool, flag("--skip", "Never train it; tables leave out its seed, and say so in a note.")
+        bool, flag("--skip", "Stop training it; tables leave out its seed, and say so in a note.")
     ] = False,
-    cancel: Annotated[
-        bool, flag("--cancel", "Stop it, with a checkpoint, and don't train it on.")
-    ] = False,
-    first: Annotated[bool, flag("--first", "Train it before all others.")] = False,
-    undo: Annotated[bool, flag("--undo", "Take --skip or --cancel back.")] = False,
+    undo: Annotated[bool, flag("--undo", "Take --skip back.")] = False,
     delete: Annotated[
         bool, flag("--delete", "Remove its folder; asks first. A sweep trains it again.")
     ] = False,
     yes: Annotated[bool, flag("--yes", "Delete without asking.")] = False,
     store: StoreDir = RUNS,
 ) -> None:
-    """Skip, cancel, prefer or delete single runs of a sweep, also while it is driven."""
+    """Skip or delete single runs of a sweep, also while it is driven."""
     from ablate.running.orders import ask, check
     from ablate.store.find import find_run
 
-    orders = {"skip": skip, "cancel": cancel, "first": first, "undo": undo, "delete": delete}
+    orders = {"skip": skip, "undo": undo, "delete": delete}
     given = [order for order, is_given in orders.items() if is_given]
     if len(given) != 1:
         names = ", ".join(f"--{order}" for order in orders)

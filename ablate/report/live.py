@@ -35,7 +35,6 @@ from ablate.shared.metrics import Metric
 from ablate.shared.notes import Notes
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import task_in
-from ablate.store.events import HELD
 from ablate.store.progress import SweepProgress, Worker
 
 WIDE = 110  # characters: from here on there is room for a bar
@@ -234,7 +233,7 @@ def counts_line(progress: SweepProgress) -> str:
     counts = progress.counts
     words = [f"{progress.done} of {progress.total} done"]
     words += [f"{len(progress.workers)} running"] if progress.workers else []
-    named = ("diverged", "failed", "oom", "hung", *HELD)
+    named = ("diverged", "failed", "oom", "hung", "skipped")
     return ", ".join([*words, *(f"{counts[s]} {s}" for s in named if counts.get(s))])
 
 

@@ -33,7 +33,7 @@ from ablate.report.text import console, counted, duration, speed
 from ablate.running import gpus
 from ablate.shared.rundir import FINAL, NO_WORD
 from ablate.store import looks
-from ablate.store.events import HELD, Status
+from ablate.store.events import Status
 from ablate.store.find import Followed
 from ablate.store.ledger import Ledger
 from ablate.store.looks import InterimLook
@@ -115,7 +115,7 @@ class SweepView:
                 folder = store.rundir(run.id)
                 why = store.liveness.notes(folder).error or NO_WORD
                 yield f"{status}: {run.label}: {why} (log: {folder.log})"
-            elif status in HELD:
+            elif status == "skipped":
                 undo = store.command("run", run.label, "--undo")
                 yield f"{status}: {run.label}: `{undo}` lets it train"
         labels = {run.id: run.label for run in self.runs}

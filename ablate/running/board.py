@@ -89,8 +89,8 @@ class Board:
     """The runs of a drive, by id.
 
     `states` are the ledger's, where every change is recorded first. `pending`: runs that may start,
-    in their order; `wanted`: runs that the user wants before others, see `assign`; `parents`: run
-    -> the one that it starts from; `active`: runs with a worker. `stopping`: signals that came.
+    in their order; `parents`: run -> the one that it starts from; `active`: runs with a worker.
+    `stopping`: signals that came.
     """
 
     def __init__(self, ledger: Ledger, disk: Disk, stopping: Sized) -> None:
@@ -99,7 +99,6 @@ class Board:
         self.active: dict[str, ActiveRun] = {}
         self.parents: dict[str, str] = {}
         self.pending: list[str] = []
-        self.wanted = ledger.wanted()
         self._waiting: dict[str, list[str]] = {}  # parent -> runs that start once it has finished
         self._counts: Counter[str] = Counter()
         self._ledger, self._disk, self._stopping = ledger, disk, stopping
@@ -157,13 +156,6 @@ class Board:
     def children(self, parent: str) -> list[str]:
         """Return the runs that start from this one."""
         return [run for run, its in self.parents.items() if its == parent]
-
-    def want(self, run: str) -> None:
-        """Put it before all others, and with it what it starts from."""
-        above: str | None = run
-        while above is not None:
-            self.wanted = [above, *(other for other in self.wanted if other != above)]
-            above = self.parents.get(above)
 
 
 class Folders:

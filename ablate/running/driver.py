@@ -46,7 +46,7 @@ from ablate.shared.rundir import (
 )
 from ablate.shared.system import ENDING, noted, signal_words
 from ablate.store import attempts
-from ablate.store.events import HELD, RunState
+from ablate.store.events import RunState
 from ablate.store.folder import Liveness
 from ablate.store.ledger import Ledger, result_detail
 from ablate.store.progress import Driver, SweepProgress, Worker, blocked, with_blocked
@@ -189,15 +189,12 @@ class Drive:
 
     def _obey_one(self, order: str, run: str) -> None:
         state, label = self.board.states[run], self.board.runs[run].label
-        alive = run in self.board.active or self.liveness.alive(self.store.rundir(run))
-        effect = decide(self.store, self.ledger, order, run, state, alive)
+        effect = decide(self.store, self.ledger, order, run, state)
         if effect.event is None:
             return  # whoever ordered it says why
         self.board.record(run, effect.event, **effect.detail)
         self.view.say(f"{effect.event}: {label}, by `ablate run`")
-        if order == "first":
-            self.board.want(run)
-        elif run not in self.board.active:  # else `_watch` stops its worker
+        if run not in self.board.active:  # else `_watch` stops its worker
             self.board.drop(run)
             self._settle(run)
         if order == "undo":  # what was blocked, or still waits where its worker has not stopped yet
@@ -284,7 +281,7 @@ class Drive:
         return f"{error} (see {self.store.rundir(folder.id).log})"
 
     def _adopt(self, run: str, folder: RunDir) -> None:
-        if self.board.states[run].status not in ("started", *HELD):
+        if self.board.states[run].status not in ("started", "skipped"):
             self.board.record(run, "started", step=folder.newest_step())
         name = self.liveness.notes(folder).slot
         slot = next((slot for slot in self.launcher.slots if slot.name == name), None)
@@ -336,7 +333,7 @@ class Drive:
         board, places = self.board, self.places
         held = {run: active.slot for run, active in board.active.items() if not active.leaves}
         slots, lost, retired = self.launcher.slots, places.lost, places.retired
-        of = board.pending, held, slots, board.states, lost, retired, board.wanted
+        of = board.pending, held, slots, board.states, lost, retired
         return assign(*of, self._worlds() if self.worlds else {})
 
     def _worlds(self) -> dict[str, int]:
@@ -360,7 +357,7 @@ class Drive:
                 else:
                     self._end(run, active)
                     continue
-            if self.board.states[run].status in HELD:
+            if self.board.states[run].status == "skipped":
                 active.stop()
             notes = active.by.notes(active.folder)
             if notes != active.notes:
@@ -376,7 +373,7 @@ class Drive:
             self.folders.ended(folder)
         exit = active.by.notes(folder).exit
         exit = exit or (DISK_FULL if code == EXIT_DISK_FULL else None)
-        if self.board.states[run].status in HELD:  # as it was asked to
+        if self.board.states[run].status == "skipped":  # as it was asked to
             self._settle(run, exit)
             return
         died = False
@@ -499,7 +496,6 @@ def assign(
     states: Mapping[str, RunState],
     lost: Lost,
     retired: Collection[str],
-    wanted: Sequence[str] = (),
     worlds: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[str, Slot] | None:
     """Return the first run that fits on a slot, and the slot; None if none fits now.
@@ -507,10 +503,9 @@ def assign(
     `pending`: runs in their order, but those on more devices come first, and those that were out of
     memory last, each alone on its place. `working`: the slot of every run that has a worker; None:
     one that `slots` lack, which takes the room of one that they have. A run that lost its device
-    goes elsewhere, if there is somewhere else; on a place in `retired` nothing starts. `wanted`:
-    runs that come before others, in this order. `worlds`: devices of a run, where slots have
-    several numbers: it gets as many, or fewer where there is no such slot; and while it waits for
-    them, those of its group that are free wait with it.
+    goes elsewhere, if there is somewhere else; on a place in `retired` nothing starts. `worlds`:
+    devices of a run, where slots have several numbers: it gets as many, or fewer where there is no
+    such slot; and while it waits for them, those of its group that are free wait with it.
     """
     held = [slot for slot in working.values() if slot is not None]
     taken = frozenset[str]().union(*(slot.takes for slot in held))
@@ -533,10 +528,8 @@ def assign(
             elif run not in lost.get(slot.place, ()) or {s.place for s in alike} == {slot.place}:
                 yield slot
 
-    if wanted or worlds:  # else they are many, and as they should be
-        place = {run: number for number, run in enumerate(wanted)}
-        turn = {run: (place.get(run, len(place)), -worlds.get(run, 1)) for run in pending}
-        pending = sorted(pending, key=turn.__getitem__)
+    if worlds:  # else they are many, and as they should be
+        pending = sorted(pending, key=lambda run: -worlds.get(run, 1))
     first = (run for run in pending if not _was_out_of_memory(states[run]))
     last = (run for run in pending if _was_out_of_memory(states[run]))
     for run in itertools.chain(first, last):

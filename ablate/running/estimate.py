@@ -34,7 +34,7 @@ from ablate.shared.own import is_own
 from ablate.shared.plugin import own_code
 from ablate.shared.rundir import FINAL
 from ablate.shared.spec import whole_of
-from ablate.store.events import HELD, RunState
+from ablate.store.events import RunState
 from ablate.store.store import Store
 from ablate.version import __version__
 
@@ -98,7 +98,7 @@ def own_costs(
     typical = sum(known) / len(known) if known else 0.0
     left = plan.to_come * typical
     for run in plan.runs():
-        if states.get(run.id, RunState()).status not in (*FINAL, *HELD):
+        if states.get(run.id, RunState()).status not in (*FINAL, "skipped"):
             a_run = seconds[run.cell.row, run.cell.column]
             left += typical if a_run is None else a_run
     seeds: dict[str, float | None] = {}

@@ -17,13 +17,13 @@ from typing import Any, Literal, get_args
 from ablate.running.driver_lock import Waiting
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import FINAL
-from ablate.store.events import HELD, RunState
+from ablate.store.events import RunState
 from ablate.store.find import plans
 from ablate.store.ledger import Ledger
-from ablate.store.progress import GIVEN_UP, driver_of
+from ablate.store.progress import driver_of
 from ablate.store.store import Store
 
-Order = Literal["skip", "cancel", "first", "undo"]
+Order = Literal["skip", "undo"]
 ORDERS = get_args(Order)
 PATIENCE_S = 2.0  # for a driver at work; one that decodes data answers later
 
@@ -37,62 +37,43 @@ class Effect:
     detail: Mapping[str, Any] = field(default_factory=dict)
 
 
-def effect_of(order: str, state: RunState, *, result: bool, alive: bool, known: bool) -> Effect:
-    """Decide what an order does with a run. Total.
+def effect_of(order: str, state: RunState, *, result: bool, known: bool) -> Effect:
+    """Decide what an order does with a run, whether it has a worker or not. Total.
 
-    `state`: the ledger's; `result`: its folder has one; `alive`: it has a worker; `known`: its
-    result was recorded at any time, so the user may have seen it. The first rule
-    that fits holds; docs/resume-and-store.md has them for users.
+    `state`: the ledger's; `result`: its folder has one; `known`: its result was recorded at any
+    time, so the user may have seen it. The first rule that fits holds; docs/resume-and-store.md
+    has them for users.
     """
     ended = result or state.status in FINAL
     status = "finished" if result and state.status not in FINAL else state.status
-    again = {"oom": state.oom, "hung": state.hung}.get(state.status, 2) <= 1
     match order:
-        case "undo" if state.status in HELD and not ended:
+        case "undo" if state.status == "skipped" and not ended:
             return Effect("retried")
         case "undo":
             return Effect(None, f"is {status}, so there is nothing to undo")
         case "skip" if ended or known:
             why = "has a result" if ended else "had a result once"
             return Effect(None, f"{why}, and a seed whose result is known can't be left out")
-        case "cancel" | "first" if ended:
-            return Effect(None, f"is {status}, so nothing is left to train")
-        case "skip" if alive:
-            return Effect(None, "is being trained; --cancel stops it, then it can be skipped")
-        case "cancel" if state.status == "skipped":
-            return Effect(None, "is skipped, so it is not trained anyway")
-        case "skip" | "cancel":
-            event = {"skip": "skipped", "cancel": "cancelled"}[order]
-            return Effect(None if state.status == event else event)
-        case "first" if alive:
-            return Effect(None, "is being trained already")
-        case "first" if state.status in HELD:
-            return Effect(None, f"is {state.status}; --undo comes before --first")
-        case "first" if state.status in GIVEN_UP and not again:
-            retry = f"`ablate sweep ... --retry {state.status}` trains it again"
-            return Effect(None, f"is {state.status}; {retry}")
-        case "first":
-            return Effect("first")
+        case "skip":
+            return Effect(None if state.status == "skipped" else "skipped")
     return Effect(None, f"{order}: is no order")
 
 
-def decide(
-    store: Store, ledger: Ledger, order: str, run: str, state: RunState, alive: bool | None = None
-) -> Effect:
+def decide(store: Store, ledger: Ledger, order: str, run: str, state: RunState) -> Effect:
     """Decide as `effect_of` does, of a run as the store has it, with the detail: how far a run had
-    come that is held back. `alive`: what its driver knows."""
+    come that is skipped."""
     folder = store.rundir(run)
     kinds = {kind for _, kind, _ in ledger.events(run)}
     effect = effect_of(
         order,
         state,
         result=folder.read_result() is not None,
-        alive=store.liveness.alive(folder) if alive is None else alive,
         known=not kinds.isdisjoint(FINAL),
     )
-    if effect.event not in HELD:
+    if effect.event != "skipped":
         return effect
-    detail = {"was": state.status, "begun": "started" in kinds, "step": folder.newest_step()}
+    step = max(folder.newest_step(), store.liveness.notes(folder).step or 0)
+    detail = {"was": state.status, "begun": "started" in kinds, "step": step}
     return replace(effect, detail=detail)
 
 
@@ -104,7 +85,7 @@ def carry_out(store: Store, ledger: Ledger, order: str, run: str) -> None:
     effect = decide(store, ledger, order, run, state)
     if effect.event is not None:
         ledger.record(run, effect.event, **effect.detail)
-    if order == "cancel" and not effect.refusal:
+    if order == "skip" and not effect.refusal:
         store.liveness.stop(store.rundir(run))  # of a driver that died
 
 
@@ -126,8 +107,8 @@ def check(store: Store, ledger: Ledger, order: str, runs: Mapping[str, str]) -> 
         needed = plan.design.needed(plan)
         for run in runs.keys() & needed.keys():
             raise UserError(
-                f"{runs[run]}: {needed[run]} of {plan.name} needs this run; --cancel stops it for "
-                f"now"
+                f"{runs[run]}: {needed[run]} of {plan.name} needs this run; "
+                f"`ablate stop` stops the sweep"
             )
 
 
@@ -145,7 +126,7 @@ def ask(store: Store, order: str, runs: list[str], say: Callable[[str], None]) -
                 f"order stays with it"
             )
         time.sleep(0.05)
-    waiting, folders = Waiting(say), [store.rundir(run) for run in runs if order == "cancel"]
+    waiting, folders = Waiting(say), [store.rundir(run) for run in runs if order == "skip"]
     while alive := [folder for folder in folders if store.liveness.alive(folder)]:
         waiting.on({folder.id: store.liveness.notes(folder).pid for folder in alive})
 

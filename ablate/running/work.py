@@ -14,7 +14,7 @@ from ablate.planning.plan import Plan
 from ablate.planning.search import applied
 from ablate.shared import spec
 from ablate.shared.rundir import FINAL
-from ablate.store.events import HELD, RunState
+from ablate.store.events import RunState
 
 
 @dataclass
@@ -65,7 +65,7 @@ def works_of(
         is_parent = n >= len(plan.cells)
         # of seeds whose settings are not chosen yet the runs are to come
         runs = [cell.ids.get(seed, "") for seed in (cell.ids if is_parent else plan.planned(cell))]
-        ended = (*FINAL, *HELD)
+        ended = (*FINAL, "skipped")
         left = float(sum(states.get(run, RunState()).status not in ended for run in runs))
         works.append(work := CellWork(cell, left))
         if answer["examples"] is None:

@@ -25,10 +25,8 @@ Status = Literal[
     "failed",
     "oom",
     "hung",
-    "skipped",
-    "cancelled",
+    "skipped",  # by the user: not started until that is undone
 ]
-HELD = ("skipped", "cancelled")  # by the user: not started until that is undone
 History = Sequence[tuple[float, str, dict[str, Any]]]  # of a run: time, kind, detail; oldest first
 Look = dict[str, Any]  # what `store.looks` says of a reading
 PLANNING, PLAN = "planning", "plan"  # a plan is about to be written, it is: see `Ledger.plan`
@@ -54,7 +52,7 @@ def fold(state: RunState, kind: str, detail: dict[str, Any]) -> RunState:
     """What one more event makes of a run's state."""
     change = dataclasses.replace
     match kind:
-        case "planned" | "first":  # the second: the user wants it before others
+        case "planned":
             return state
         case "collected":  # its folder was removed: as if it had never run
             return RunState()
@@ -69,9 +67,7 @@ def fold(state: RunState, kind: str, detail: dict[str, Any]) -> RunState:
             return change(state, status="hung", hung=state.hung + 1)
         case "retried":
             return RunState(status="interrupted", step=state.step)
-        case "interrupted" | "finished" | "diverged" | "pruned" | "failed":
-            return change(state, status=kind)
-        case "skipped" | "cancelled":
+        case "interrupted" | "finished" | "diverged" | "pruned" | "failed" | "skipped":
             return change(state, status=kind)
     raise ValueError(f"unknown event {kind!r}")
 

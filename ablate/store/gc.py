@@ -28,7 +28,7 @@ from ablate.shared.errors import Failure, UserError, unknown
 from ablate.shared.files import Lock, make_folder, read_json, sync_folder
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import datasets_of
-from ablate.store.events import HELD, RunState
+from ablate.store.events import RunState
 from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
@@ -308,14 +308,14 @@ def collect(
 def run_folder(store: Store, ledger: Ledger, run: str, label: str) -> Rubbish:
     """Of a run that the user removes. Raises UserError where it can't be."""
     path, state = store.rundir(run).path, ledger.states([run]).get(run, RunState())
-    if state.status in HELD:
-        raise UserError(f"{label}: is {state.status}; --undo comes before --delete")
+    if state.status == "skipped":
+        raise UserError(f"{label}: is skipped; --undo comes before --delete")
     if not path.is_dir():
         raise UserError(f"{label}: has no folder at {path}")
     if path.is_symlink() or store.runs.is_symlink():
         raise UserError(f"{label}: {path} is behind a link, whose target stays as it is")
     if store.liveness.alive(store.rundir(run)):
-        raise UserError(f"{label}: is being trained; --cancel stops it")
+        raise UserError(f"{label}: is being trained; `ablate stop` stops it")
     if foreign := store.rundir(run).foreign():
         raise UserError(f"{label}: {path / foreign[0]}: ablate did not write it; move it away")
     return _of("runs", path, store.rundir(run).lock)

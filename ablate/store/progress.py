@@ -12,7 +12,7 @@ from ablate.planning.design import Standing
 from ablate.planning.plan import Plan
 from ablate.shared.notes import Notes
 from ablate.shared.rundir import FINAL, RunDir
-from ablate.store.events import HELD, RunState
+from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import beats_elsewhere
 from ablate.store.store import Store
@@ -72,9 +72,9 @@ class SweepProgress:
     @property
     def over(self) -> bool:
         """Nobody drives it, and nothing is left that a driver would start by itself."""
-        left = self.counts.keys() - {*FINAL, *GIVEN_UP, *HELD, BLOCKED}
+        left = self.counts.keys() - {*FINAL, *GIVEN_UP, "skipped", BLOCKED}
         to_come = self.total > len(self.states)
-        asks = to_come and not self.counts.keys() & {*GIVEN_UP, *HELD}  # else its search waits
+        asks = to_come and not self.counts.keys() & {*GIVEN_UP, "skipped"}  # else its search waits
         return not (left or asks or self.driven or self.workers)
 
 
@@ -125,7 +125,7 @@ def turn_of_child(parent: RunState) -> Turn:
     match parent.status:
         case "finished":
             return "now"
-        case "diverged" | "pruned" | "failed" | "skipped" | "cancelled":
+        case "diverged" | "pruned" | "failed" | "skipped":
             return "never"
         case "oom" if parent.oom > 1:
             return "never"
@@ -138,7 +138,7 @@ def blocked(states: Mapping[str, RunState], parents: Mapping[str, str]) -> dict[
     """run that can't start -> the run before it that has ended without weights."""
     found: dict[str, str] = {}
     for run, parent in parents.items():  # parents stand before their children
-        if states[run].status in {*FINAL, *GIVEN_UP, *HELD}:
+        if states[run].status in {*FINAL, *GIVEN_UP, "skipped"}:
             continue
         if parent in found:
             found[run] = found[parent]

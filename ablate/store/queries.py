@@ -250,11 +250,6 @@ class Queries:
         query = "SELECT run, detail FROM event WHERE kind = ? ORDER BY number"
         return {run: detail_of(kind, text) for run, text in self.rows((str, str), query, (kind,))}
 
-    def wanted(self) -> list[str]:
-        """The runs that the user wanted before others, the last asked for first."""
-        query = "SELECT run, max(number) AS n FROM event WHERE kind = 'first' GROUP BY run"
-        return [run for run, _ in self.rows((str, int), f"{query} ORDER BY n DESC")]
-
     def starts(self, runs: Collection[str]) -> dict[str, tuple[int, int | None]]:
         """How often each of `runs` was started, and which attempt the last was, None where it was
         one on the driver's host; those that never were are left out."""
