@@ -12,7 +12,7 @@ steps: where B/16 with dropout takes more than 1.2 times the time without, its m
 their own; where inputs are more than a tenth of a step, they are made on a second stream; where a
 deterministic Ti/4 step takes at most 1.05 of the time, `train.deterministic=auto` is true, untried.
 agreement: where a line says FAR, runs on a GPU are wrong.
-compiled: where Ti/4 in bf16 is 1.3 times as fast, `train.compile=auto` compiles on a GPU.
+compiled: where Ti/4 in bf16 is 1.3 times as fast, `train.compile=true` pays on a GPU.
 packing: where two runs of Ti/4 give 1.3 times the steps of one, `launcher.runs_per_gpu=auto`, by
 memory, is the default.
 launches: where 5 us each are more than half of a Ti/4 step, steps are CUDA graphs.

@@ -1,11 +1,10 @@
-"""A step that can be captured, and one that is compiled: it is the same step, goes on from the same
-checkpoints, and is chosen where it repays."""
+"""A step that can be captured, and one that is compiled: it is the same step, and goes on from the
+same checkpoints."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,15 +18,13 @@ from test_resume import digits, go, outcome
 from ablate.shared import choices
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir
-from ablate.shared.sections import Chosen, Plugin
 from ablate.training import numerics
 from ablate.training.calibrate import random_split
-from ablate.training.numerics import check_compile, missing, repays
+from ablate.training.numerics import check_compile, missing
 from ablate.training.training import Training
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, capturing
 CPU = torch.device("cpu")
-LONG = 1_000_000  # steps
 
 # Each choice once, and what is not one, among them every autograd function of our own.
 DEEP = {"model.depth": 2}
@@ -134,78 +131,43 @@ def test_compiled_steps_are_the_eager_ones_within_rounding(changes, tmp_path, mo
 # --- Choosing -----------------------------------------------------------------------------------
 
 
-def test_auto_compiles_runs_that_repay_it_on_a_cpu():
-    run = tiny.run({"train.batch": 64})
-    own = replace(run, norm=Chosen("a:B", {}, Plugin("here", "1")))
-    assert repays(run, LONG, 10**7, CPU)
-    assert not repays(run, 1000, 10**7, CPU)
-    assert not repays(run, 1000 * LONG, 10**5, CPU)  # its steps are short
-    assert not repays(run, LONG, 10**7, torch.device("cuda"))
-    assert not repays(own, LONG, 10**7, CPU)
-    for slower in ({"train.precision": "bf16"}, {"model.dropout": 0.1}):
-        assert not repays(tiny.run({"train.batch": 64, **slower}), LONG, 10**7, CPU)
+def test_a_step_is_compiled_where_the_run_asks_for_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(numerics, "missing", lambda device: None)
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    for choice, lines in ((False, []), (True, ["steps are compiled"])):
+        training, said = made({"train.compile": choice}), []
+        numerics.compile_step(training, tmp_path, lambda **notes: None, said.append)
+        assert (training.compiled, said) == (choice, lines)
 
 
-def test_a_run_that_is_trained_again_is_trained_as_it_was(tmp_path, monkeypatch):
-    training, asked = made({}), []
-    monkeypatch.setattr(Training, "compile", lambda self: asked.append(self))
-    monkeypatch.setattr(numerics, "_hindered", lambda training: None)
-    for repaid, execution, wanted in ((True, "eager", 0), (False, "compiled", 1), (True, None, 2)):
-        monkeypatch.setattr(numerics, "repays", lambda *planned, repaid=repaid: repaid)
-        how = (tmp_path, lambda **notes: None, print, execution)
-        numerics.compile_step(training, 1, *how)
-        assert len(asked) == wanted
+def test_a_compiled_run_has_an_id_of_its_own_and_auto_is_no_choice():
+    ids = {choice: tiny.run({"train.compile": choice}).id for choice in (False, True)}
+    assert ids[False] == tiny.run().id != ids[True]
+    with pytest.raises(UserError, match=r"^train\.compile: expected .*true.*, got 'auto'"):
+        tiny.run({"train.compile": "auto"})
 
 
-def test_the_choice_is_in_the_id_but_for_auto():
-    ids = [tiny.run({"train.compile": choice}).id for choice in ("auto", True, False)]
-    assert ids[0] == tiny.run().id
-    assert len(set(ids)) == 3
-    with pytest.raises(UserError, match=r"^train\.compile: expected one of auto, true, false, got"):
-        tiny.run({"train.compile": "yes"})
-
-
-def test_without_a_compiler_auto_is_silent_and_true_one_line(tmp_path, monkeypatch):
+def test_without_a_compiler_true_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(numerics, "repays", lambda *planned: True)
     assert missing(CPU) == "a C++ compiler (g++; CXX names another)"
-    with pytest.raises(UserError, match=r"^train\.compile: true needs a C\+\+ compiler .*=auto$"):
+    with pytest.raises(UserError, match=r"^train\.compile: true needs a C\+\+ compiler .*=false$"):
         check_compile(tiny.run({"train.compile": True}), CPU)
-    training, said = made({}), []
-    numerics.compile_step(training, 1, tmp_path, lambda **notes: None, said.append)
-    assert (training.compiled, said) == (False, [])
-
-
-def test_what_can_not_be_compiled_is_not_and_nothing_has_changed(tmp_path, monkeypatch):
-    monkeypatch.setattr(numerics, "repays", lambda *planned: True)
-
-    def compile(self):
-        self._loss = lambda *arguments: 1 / 0
-
-    monkeypatch.setattr(Training, "compile", compile)
-    plain, training, said = made({"norm": "batchnorm"}), made({"norm": "batchnorm"}), []
-    numerics.compile_step(training, 1, tmp_path, lambda **notes: None, said.append)
-    assert said == ["not compiled: ZeroDivisionError: division by zero"]
-    expected, got = after(plain), after(training)
-    assert all(torch.equal(got[name], tensor) for name, tensor in expected.items())
+    check_compile(tiny.run(), CPU)
 
 
 # --- Going on -----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_straight_equals_stopped_and_resumed(tmp_path, captured, monkeypatch):
-    """What was decided at the start is kept, whatever is decided by then."""
+def test_straight_equals_stopped_and_resumed(tmp_path, captured):
     changes = {"train.epochs": 1, "model.drop_path": 0.5, "model.dropout": 0.1, **DEEP}
-    monkeypatch.setattr(numerics, "repays", lambda *planned: True)
-    run, cache = digits(**changes), tmp_path / "cache"
+    run, cache = digits(**changes, **{"train.compile": True}), tmp_path / "cache"
     straight = go(run, tmp_path / "a", cache)
     assert go(run, tmp_path / "b", cache, stop_at=3) is None
-    monkeypatch.setattr(numerics, "repays", lambda *planned: False)
     resumed = go(run, tmp_path / "b", cache)
     assert straight["execution"] == resumed["execution"] == "compiled"
     assert outcome(tmp_path / "a", straight) == outcome(tmp_path / "b", resumed)
-    assert go(run, tmp_path / "c", cache)["execution"] == "eager"
+    assert go(digits(**changes), tmp_path / "c", cache)["execution"] == "eager"
 
 
 @pytest.mark.slow

@@ -77,7 +77,7 @@ def _train(
     """Train until the worker is gone, with what was decided `before`. A signal kills the worker:
     its state is of no use."""
     slot = launcher.slots[0]
-    decided = {key: before[key] for key in (*AUTO, "execution") if before.get(key) is not None}
+    decided = {key: before[key] for key in AUTO if before.get(key) is not None}
     launcher.start(again, slot, decided)
     ended = False
     while not ended or launcher.alive(again):

@@ -381,12 +381,8 @@ class Train:
         float | None,
         Key("measure averaged weights, of which a step keeps this share", least=0, below=1),
     ] = None
-    # Compiled arithmetic may differ in the last bits: who says true or false asks for certain bits,
-    # and that is another run. `auto` is what all runs were before; which it took is in the result.
-    compile: Annotated[
-        Literal["auto", True, False],
-        Key("compile the step; auto: on a CPU, where the run is so long that it repays"),
-    ] = "auto"
+    # Compiled arithmetic may differ in the last bits, so a compiled run is another run.
+    compile: Annotated[bool, Key("compile the step with torch.compile")] = False
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ from ablate.shared.spec import Run
 from ablate.training.attempt import TrainingStopped
 from ablate.training.calibrate import micro_batch, part
 from ablate.training.journal import Journal, load_checkpoint
-from ablate.training.model.count import describe
 from ablate.training.model.norm.mixing import has_statistics
 from ablate.training.numerics import choose, compile_step
 from ablate.training.ranks import ALONE, Ranks
@@ -100,9 +99,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         training.micro_batch = part(batch, decided) if decided else micro_batch(training)
     if total:
         check_ranks(run, training.micro_batch, ranks.world, has_statistics(training.model))
-        execution = machine.settled.get("execution")
-        multiply_adds = int(describe(run)["multiply_adds"])
-        compile_step(training, multiply_adds, machine.cache, beat, say, execution)
+        compile_step(training, machine.cache, beat, say)
     training.compare()
     shown = {name: (data[name], run.data) for name in ("validation", "test")}
     shown |= {f"test {other.name}": (also[other.name], other) for other in run.eval.also}

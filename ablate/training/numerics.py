@@ -23,12 +23,9 @@ import torch.utils.deterministic
 from torch.backends import cuda, cudnn
 
 from ablate.shared.errors import UserError
-from ablate.shared.parts import PROBE
 from ablate.shared.sections import Whole
 from ablate.shared.spec import Run
-from ablate.training import faults
 from ablate.training.model import sublayers
-from ablate.training.plugin import by_path
 from ablate.training.training import DTYPES, Training
 
 TF32_SINCE = (8, 0)  # compute capability: Ampere (NVIDIA A100 white paper); before it is ignored
@@ -135,9 +132,6 @@ def deterministic_algorithms(wanted: bool) -> None:
 
 
 FOLDER = "compiled"  # in the store's cache
-# Multiply-adds, backward passes among them.
-STEP = 1e9  # of a step: of a shorter one, calling it takes as much as is gained
-REPAYS = 5e13  # of a run, half an hour of a core: beyond, it gains more than it costs
 
 
 def missing(device: torch.device) -> str | None:
@@ -152,48 +146,20 @@ def missing(device: torch.device) -> str | None:
 
 
 def check_compile(run: Run, device: torch.device) -> None:
-    """Raises UserError where the run is to be compiled and can't be, for want of a compiler."""
-    if run.train.compile is True and (lacks := missing(device)) is not None:
-        raise UserError(f"train.compile: true needs {lacks}; install it, or set train.compile=auto")
-
-
-def repays(run: Run, steps: int, multiply_adds: int, device: torch.device) -> bool:
-    """Does compiling gain more than it costs? `auto`, by the run alone and not by the machine's
-    speed, so that the runs of a column agree. Not with dropout, where it loses, nor in bfloat16 or
-    in short steps, where it gained in one measurement and lost in another (benchmarks/results/
-    compiled.txt); nor on a GPU, where nobody has measured it. Never with a whole model or
-    classes of the user's own, which may do what can't be captured."""
-    own = any(used.key != PROBE.key for used in by_path(run))
-    each = 3 * multiply_adds * run.train.batch
-    if own or isinstance(run.model, Whole):
-        return False
-    plain = run.train.precision == "fp32" and not run.model.dropout
-    return device.type == "cpu" and plain and each >= STEP and each * steps >= REPAYS
+    """Raise UserError where the run is to be compiled and can't be, for want of a compiler."""
+    if run.train.compile and (lacks := missing(device)) is not None:
+        raise UserError(
+            f"train.compile: true needs {lacks}; install it, or leave train.compile=false"
+        )
 
 
 def compile_step(
-    training: Training,
-    multiply_adds: int,
-    cache: Path,
-    beat: Callable[..., None],
-    say: Callable[[str], None],
-    execution: str | None = None,
+    training: Training, cache: Path, beat: Callable[..., None], say: Callable[[str], None]
 ) -> None:
-    """Have the training compiled, if its run is to be: decided before its first step, and kept by
-    its checkpoints, for the bits are others. `execution`: "eager" or "compiled", where the run is
-    trained again as it was. Raises UserError, see `check_compile`."""
-    run, device, asked = training.run, training.device, training.run.train.compile
-    check_compile(run, device)
-    begins, wanted, lacks = training.steps == 0, training.compiled, missing(device)
-    if begins:
-        repaid = asked == "auto" and repays(run, training.lengths.total, multiply_adds, device)
-        wanted = asked is True or (repaid and lacks is None)
-        wanted = wanted if execution is None else execution == "compiled"
-    if not wanted:
+    """Have the training compiled, if its run asks for it. Raises UserError, see `check_compile`."""
+    if not training.run.train.compile:
         return
-    if lacks is not None:
-        say(f"warning: began with compiled steps and goes on without: this machine lacks {lacks}")
-        return
+    check_compile(training.run, training.device)
     # Read when torch loads its compiler. Its pool of processes would be each worker's own.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str((cache / FOLDER).absolute())
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
@@ -202,22 +168,4 @@ def compile_step(
 
     _dynamo.reset()  # of the runs before it in this process it keeps a few
     training.compile()
-    if begins and asked == "auto" and (why := _hindered(training)) is not None:
-        say(f"not compiled: {why}")
-        training.uncompile()
-    else:
-        say("steps are compiled")
-
-
-def _hindered(training: Training) -> str | None:
-    """Why there is no compiled step, in a line; the training is as it was before."""
-    tensors, state = training.state()
-    before = {name: tensor.clone() for name, tensor in tensors.items()}
-    try:
-        training.step()
-    except Exception as error:
-        return faults.line(error)
-    else:
-        return None
-    finally:
-        training.load(before, state)
+    say("steps are compiled")

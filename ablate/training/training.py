@@ -133,7 +133,7 @@ class Training:
         self._at, self._begun = TrainState(), 0.0
         self._losses = torch.zeros(LOSSES, dtype=torch.float64, device=device)
         self._unseen = 0
-        self.uncompile()
+        self._loss, self._outputs = self._eager_loss, self._call
         self._enter(self._at)
         self.model.train()
 
@@ -248,11 +248,6 @@ class Training:
         self._at.compiled = True
         self._loss = torch.compile(self._eager_loss, fullgraph=True, dynamic=False)
         self._outputs = torch.compile(self._call, fullgraph=True, dynamic=False)
-
-    def uncompile(self) -> None:
-        """Undo that."""
-        self._at.compiled = False
-        self._loss, self._outputs = self._eager_loss, self._call
 
     @property
     def compiled(self) -> bool:
