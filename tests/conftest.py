@@ -36,6 +36,8 @@ from ablate.shared.errors import UserError
 from ablate.shared.system import ENDING
 from ablate.store.store import Store
 
+pytest.register_assert_rewrite("support")  # its asserts say what they compared, as those of tests
+
 # The same examples every time, however long a busy machine takes to make them.
 SLOW = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile("same", derandomize=True, suppress_health_check=SLOW)

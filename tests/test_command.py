@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Shell
-from test_kill import kill, wait_for, workers
+from conftest import Shell, wait_for
+from support.processes import kill, workers
 from yaml import safe_load
 
 from ablate.planning import expand

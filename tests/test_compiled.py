@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import tiny
 import torch
-from conftest import Shell
-from test_kill import kill, wait_for, workers
+from conftest import Shell, wait_for
+from support.processes import kill, workers
 from test_resume import digits, go, outcome
 
 from ablate.shared import choices

@@ -15,7 +15,7 @@ import torch
 from conftest import Shell, refused
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
-from test_kill import kill, workers
+from support.processes import kill, workers
 from torch import nn
 
 from ablate.analysis.paper import beside

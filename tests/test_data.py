@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import dataclasses
 import gzip
@@ -15,12 +14,9 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
-import traceback
-import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -31,6 +27,7 @@ from numpy.testing import assert_array_equal
 from PIL import Image, ImageOps
 from pyarrow import parquet
 from sklearn.datasets import load_digits
+from support.processes import forked
 
 from ablate.data import building, bundled_sets, cache, picture, source
 from ablate.data import splits as cached_files
@@ -586,41 +583,6 @@ def in_process(script: str, **env: str) -> subprocess.CompletedProcess[str]:
     env = os.environ | {"OMP_NUM_THREADS": "1"} | env
     words, said = [sys.executable, "-c", script], {"capture_output": True, "text": True}
     return subprocess.run(words, env=env, timeout=120, check=False, **said)
-
-
-def forked(*works: Callable[[], Any]) -> list[subprocess.CompletedProcess[str]]:
-    """How these end, all at once, each in a process of its own that has loaded what we have."""
-    with contextlib.ExitStack() as stack:
-        pids, files = [], []
-        for work in works:
-            files.append([stack.enter_context(tempfile.TemporaryFile("w+")) for _ in "oe"])
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which none needs
-                pids.append(os.fork())
-            if not pids[-1]:
-                _child(work, *files[-1])
-        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-        return [
-            subprocess.CompletedProcess((), code, *(file.seek(0) or file.read() for file in both))
-            for code, both in zip(codes, files, strict=True)
-        ]
-
-
-def _child(work: Callable[[], Any], out: TextIO, err: TextIO) -> None:
-    """Prints what `work` returns, where that is something."""
-    code = 1
-    try:
-        os.dup2(out.fileno(), 1)
-        os.dup2(err.fileno(), 2)
-        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
-        if (found := work()) is not None:
-            print(found, flush=True)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
 
 
 def killed(

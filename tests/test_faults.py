@@ -10,8 +10,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from conftest import ABLATE, Shell
-from test_kill import wait_for, workers
+from conftest import ABLATE, Shell, wait_for
+from support.processes import workers
 from test_liveness import Quiet
 
 from ablate.planning.expand import plan as make_plan

@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Shell
-from test_kill import wait_for
+from conftest import Shell, wait_for
 from test_trainer import write
 
 from ablate.planning.expand import plan as make_plan

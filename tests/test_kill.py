@@ -2,7 +2,6 @@
 byte for byte, that of a sweep that nobody disturbed. Real processes, real signals."""
 
 import contextlib
-import os
 import random
 import re
 import shutil
@@ -11,13 +10,11 @@ import sqlite3
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from conftest import ABLATE, Done, Shell, wait_for
-
-from ablate.shared.files import Lock
+from support.processes import die, disturb, freeze, frozen, held, kill, thaw, workers
 
 pytestmark = pytest.mark.faults
 
@@ -49,66 +46,6 @@ def shell(shell, undisturbed) -> Shell:
     return shell
 
 
-def held(folder: Path) -> dict[int, str]:
-    """Process ids of this store's living workers, by the lock files they hold open, and their runs.
-    A command opens these files, too, for a moment, to look at them."""
-    found = {}
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            with contextlib.suppress(OSError):
-                for descriptor in (process / "fd").iterdir():
-                    target = os.readlink(descriptor)
-                    if target.startswith(f"{folder}/runs/runs/") and target.endswith("/lock"):
-                        if ABLATE.encode() not in (process / "cmdline").read_bytes().split(b"\0"):
-                            found[int(process.name)] = Path(target).parent.name
-                        break
-    return found
-
-
-def workers(folder: Path) -> list[int]:
-    return [*held(folder)]
-
-
-def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def freeze(pids: list[int]) -> list[int]:
-    """Those that live, stopped by now: a signal takes a while to arrive."""
-
-    def state(pid: int) -> str:
-        with contextlib.suppress(OSError):
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return "gone"
-
-    kill(pids, signal.SIGSTOP)
-    wait_for(lambda: all(state(pid) in ("T", "Z", "X", "gone") for pid in pids))
-    return [pid for pid in pids if state(pid) == "T"]
-
-
-def frozen(shell: Shell) -> list[int]:
-    """Workers at work that do nothing until `thaw`: what happens meanwhile is no race. They have
-    noted who they are: nobody can know or tell of one that has just taken its lock."""
-
-    def at_work() -> list[int]:
-        found = held(shell.folder)
-        pids = freeze([*found])
-        locks = (Lock(shell.folder / "runs" / "runs" / found[pid] / "lock") for pid in pids)
-        if pids and {lock.notes().pid for lock in locks} == {*pids}:
-            return pids
-        thaw(pids)
-        return []
-
-    return wait_for(at_work)
-
-
-def thaw(pids: list[int]) -> None:
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)
-
-
 def events(shell: Shell) -> list[tuple[str, str]]:
     """Of which run, and what."""
     with contextlib.closing(sqlite3.connect(shell.folder / "runs" / "ledger.db")) as ledger:
@@ -129,11 +66,6 @@ def check(shell: Shell, calm: str, runs: int = 4) -> Counter[str]:
         # is one interruption.
         assert kinds["interrupted"] <= kinds["started"] <= kinds["interrupted"] + 1
     return Counter(kind for _, kind in told)
-
-
-def die(driver: subprocess.Popen) -> None:
-    driver.kill()
-    driver.wait()
 
 
 def succeeded(done: Done) -> Done:
@@ -170,19 +102,6 @@ def test_kill_workers_under_a_living_driver(shell, calm):
     assert struck
     succeeded(shell.end(driver))
     check(shell, calm)
-
-
-def disturb(shell: Shell, words: tuple[str, ...], moment: random.Random, kills: int) -> None:
-    """Start the command and kill driver, workers or both at a random moment, so many times."""
-    for _ in range(kills):
-        driver = shell.start(*words)
-        time.sleep(moment.choice([moment.uniform(0.05, 1.0), moment.uniform(1.0, 4.0)]))
-        victim = moment.choice(["driver", "workers", "both"])
-        if victim != "driver":
-            kill(workers(shell.folder))
-            if victim == "workers":
-                time.sleep(moment.uniform(0, 1))
-        die(driver)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Shell, wait_for
-from test_kill import kill, workers
+from support.processes import kill, workers
 
 from ablate.cli.selection import Selection
 from ablate.planning.cell import Cell, PlannedRun

@@ -13,10 +13,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import ABLATE, Shell
+from conftest import ABLATE, Shell, contents, wait_for
 from test_edited import leave
-from test_kill import wait_for
-from test_kill_keeping import Server, contents
+from test_kill_keeping import Server
 from test_past_looks import reading
 
 from ablate.audit.verify import verify

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from test_kill import wait_for
+from conftest import wait_for
 from test_ledger import planned, small_plan
 from test_liveness import Elsewhere, driven, left_behind
 

@@ -16,10 +16,10 @@ import pytest
 import scipy.ndimage
 import tiny
 import torch
-from conftest import Shell, contents, records
+from conftest import Shell, contents, records, wait_for
 from safetensors import safe_open
 from safetensors.torch import load_file
-from test_kill import kill, wait_for, workers
+from support.processes import kill, workers
 
 import ablate
 from ablate.analysis.captions import parent_words

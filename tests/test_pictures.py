@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
-from conftest import ABLATE, Shell, contents, refused
+from conftest import ABLATE, Shell, contents, refused, wait_for
 from numpy.testing import assert_array_equal
 from PIL import Image
 from test_data import describe, folders, jpeg, killed, noise, png, stored, write_plain
 from test_fingerprint import PLAIN
-from test_kill import wait_for
 
 from ablate.analysis.footnotes import data_notes
 from ablate.data import cache, picture, source

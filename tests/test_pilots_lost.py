@@ -11,13 +11,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
 from typing import Any
 
 import process_engine
 import pytest
 from launcher_contract import LONG, TINY, end, trains, until
 from process_engine import Processes
+from support.processes import family
 from test_pilots import CPUS, offered
 
 from ablate.planning.compose import resolve
@@ -310,14 +310,6 @@ def training(made: PilotLauncher, store: Store) -> RunDir:
     made.start(folder, offered(made).slots[0])
     until(lambda: trains(made, folder))
     return folder
-
-
-def family(pid: int) -> Iterator[int]:
-    """A process and its children, theirs, too."""
-    yield pid
-    for file in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in file.read_text().split():
-            yield from family(int(child))
 
 
 def test_an_adopted_worker_leaves_a_checkpoint_at_a_signal_to_its_job(store, launched):

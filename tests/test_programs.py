@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from conftest import REPOSITORY, Shell
+from conftest import REPOSITORY, Shell, wait_for
+from support.processes import kill, workers
 from test_command import RESUMES, TRAIN, attempts, results
-from test_kill import kill, wait_for, workers
 
 from ablate.shared.rundir import RunDir
 from ablate.training.own import processes

@@ -15,7 +15,9 @@ import pytest
 import tiny
 import torch
 from conftest import Shell, wait_for
-from test_segment import WORDS, pair, png, write
+from test_data import png
+from test_masks import pair, write
+from test_segment import WORDS
 from test_table import PLANTED_TWO, make_plan, plant, tabulate
 
 from ablate.planning.expand import plan as planned

@@ -10,7 +10,7 @@ import shutil
 import numpy as np
 import pytest
 from conftest import Shell
-from test_kill import disturb
+from support.processes import disturb
 
 from ablate.analysis import reading, seeding, stats
 from ablate.analysis.course import STOPPED, courses_of, look_events, standing, told_by

@@ -23,11 +23,11 @@ import scipy.ndimage
 import tiny
 import torch
 import torch.nn.functional as F
-from conftest import refused
+from conftest import refused, wait_for
 from safetensors.torch import load_file
 from sklearn.metrics import accuracy_score, confusion_matrix, jaccard_score
+from support.processes import kill, workers
 from test_data import png
-from test_kill import kill, wait_for, workers
 from test_masks import CLASSES, masked, pair, sample, write
 from torch import Tensor
 

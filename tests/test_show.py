@@ -25,7 +25,7 @@ import pytest
 from conftest import ABLATE, Shell
 from launcher_contract import end, settings, until
 from nvidia import Machine, gpu
-from test_kill import frozen, thaw, workers
+from support.processes import frozen, thaw, workers
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row

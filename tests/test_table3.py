@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import REPOSITORY, Shell
-from test_kill import kill, wait_for, workers
+from conftest import REPOSITORY, Shell, wait_for
+from support.processes import kill, workers
 
 from ablate.planning import expand
 

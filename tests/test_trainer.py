@@ -14,12 +14,12 @@ import numpy as np
 import process_engine
 import pytest
 import torch
-from conftest import Shell
+from conftest import Shell, wait_for
 from launcher_contract import settings, until
 from pages import blocks
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from test_kill import freeze, kill, thaw, wait_for, workers
+from support.processes import freeze, kill, thaw, workers
 
 from ablate.audit import export
 from ablate.audit.doctor import resume_check

@@ -20,7 +20,7 @@ from conftest import Shell, records
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from simulation import DRAWS, family, family_wise_error, searched
-from test_kill import disturb
+from support.processes import disturb
 from test_table import tabulate
 
 import ablate

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from conftest import Shell
-from test_kill import disturb
+from support.processes import disturb
 from test_seeding import declared, seeds_given
 
 from ablate.analysis.seeding import Seeding
