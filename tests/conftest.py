@@ -113,6 +113,7 @@ def _composed_once(compose_config: Callable[..., Any]) -> Callable[..., Any]:
 
 NURSERY = Nursery()
 REPOSITORY = Path(__file__).resolve().parent.parent
+GOLDEN = REPOSITORY / "tests" / "golden"  # a store, and what tables and screens print
 ABLATE = str(Path(sys.executable).with_name("ablate"))
 DATA = Path(os.environ.get("ABLATE_DATA", REPOSITORY.parent / "shared" / "data"))
 
@@ -339,7 +340,22 @@ def here(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def golden_store(here) -> Store:
     """Six finished runs of the sweep `fixture`, in ./runs."""
-    return Store(shutil.copytree(REPOSITORY / "tests" / "golden" / "store", here / "runs"))
+    return Store(shutil.copytree(GOLDEN / "store", here / "runs"))
+
+
+@pytest.fixture
+def one_thread():
+    """Computes with one thread: the order of sums is then the same on every machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    """Makes a folder for decoded data that the tests of a module share."""
+    return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow
 import pytest
 import torch
-from conftest import refused
+from conftest import DATA, refused
 from numpy.testing import assert_array_equal
 from PIL import Image, ImageOps
 from pyarrow import parquet
@@ -42,9 +42,8 @@ from ablate.shared.fingerprint import fingerprint
 from ablate.shared.schema import section
 from ablate.shared.sections import Augment, Data
 
-REAL = Path(os.environ.get("ABLATE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 real = pytest.mark.skipif(
-    not (REAL / "cifar10").is_dir(), reason=f"no real data at {REAL} (set ABLATE_DATA)"
+    not (DATA / "cifar10").is_dir(), reason=f"no real data at {DATA} (set ABLATE_DATA)"
 )
 
 
@@ -271,7 +270,7 @@ def test_what_no_slice_names_is_not_decoded(tmp_path, small):
 @real
 @pytest.mark.parametrize(("name", "size", "mode"), [("cifar10", 32, "RGB"), ("mnist", 28, "L")])
 def test_real_rows_come_through_as_pillow_decodes_them(tmp_path, name, size, mode):
-    table = parquet.read_table(REAL / name / "test.parquet").slice(0, 60)
+    table = parquet.read_table(DATA / name / "test.parquet").slice(0, 60)
     (folder := tmp_path / name).mkdir()
     parquet.write_table(table.slice(0, 40), folder / "train-00000-of-00001.parquet")
     parquet.write_table(table.slice(40), folder / "test-00000-of-00001.parquet")

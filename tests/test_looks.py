@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import ABLATE, REPOSITORY, wait_for
+from conftest import ABLATE, GOLDEN, REPOSITORY, wait_for
 from test_past_looks import reading as reading_of
 
 import ablate
@@ -33,7 +33,6 @@ from ablate.store.ledger import Ledger
 from ablate.store.repair import repair
 from ablate.store.store import Store
 
-GOLDEN = Path(__file__).parent / "golden"
 WORDS = ("block.attn=pre,post", "model.depth=1", "model.width=16", "model.heads=2")
 SHORT = ("train.steps=4", "train.batch=32")
 WITHHELD = "Verdicts withheld: the look can't be recorded"

@@ -11,7 +11,7 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import load_file
-from test_resume import cache, digits, go, one_thread, outcome  # noqa: F401
+from test_resume import digits, go, outcome
 
 from ablate.planning.compose import resolve
 from ablate.shared import spec
@@ -25,6 +25,8 @@ from ablate.training.probes import Probes
 from ablate.training.probes.attention import AttentionDistance, mean_distance
 from ablate.training.probes.gradnorm import GradNorm, steps_to_record
 from ablate.training.probes.tokens import TokenNorms
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 ALL = list(PROBES)
 SHORT = {"train.steps": 24, "eval.every": 1, "stem": "dpn", "model.dropout": 0.1}
@@ -116,7 +118,7 @@ def test_tokens_are_as_long_as_what_enters_and_leaves_the_blocks():
     assert np.unravel_index(norms[0].argmax(), (2, 2)) == (0, 1)
 
 
-def test_scales_are_those_of_the_model_that_is_measured(tmp_path, cache):  # noqa: F811
+def test_scales_are_those_of_the_model_that_is_measured(tmp_path, cache):
     run = digits(**SHORT, **{"train.ema": 0.9}, probe=["scales"])
     go(run, tmp_path / "a", cache)
     scales = RunDir(tmp_path / "a").read_probe("scales")
@@ -133,14 +135,14 @@ def test_scales_are_those_of_the_model_that_is_measured(tmp_path, cache):  # noq
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory, cache):  # noqa: F811
+def whole(tmp_path_factory, cache):
     """(folder, result) of one training with all probes on."""
     folder = tmp_path_factory.mktemp("whole")
     torch.set_num_threads(1)
     return folder, go(digits(**SHORT, probe=ALL), folder, cache)
 
 
-def test_the_same_bits_with_probes_and_without(whole, tmp_path, cache, monkeypatch):  # noqa: F811
+def test_the_same_bits_with_probes_and_without(whole, tmp_path, cache, monkeypatch):
     folder, result = whole
 
     def refused(*_, **__):
@@ -159,7 +161,7 @@ def test_the_same_bits_with_probes_and_without(whole, tmp_path, cache, monkeypat
     assert Probes(off, build(off), 24).kept() == {}
 
 
-def test_a_resumed_run_ends_with_the_same_files(whole, tmp_path, cache):  # noqa: F811
+def test_a_resumed_run_ends_with_the_same_files(whole, tmp_path, cache):
     folder, result = whole
     run = digits(**SHORT, probe=ALL)
     for stop_at in (5, 9):  # in the first steps, and behind them
@@ -173,7 +175,7 @@ def test_a_resumed_run_ends_with_the_same_files(whole, tmp_path, cache):  # noqa
         assert one == other, name
 
 
-def test_norms_are_taken_before_clipping(tmp_path, cache):  # noqa: F811
+def test_norms_are_taken_before_clipping(tmp_path, cache):
     norms = []
     for clip in (None, 1e-4):
         run = digits(**{"train.steps": 1, "optim.clip": clip}, probe=["gradnorm"])
@@ -183,7 +185,7 @@ def test_norms_are_taken_before_clipping(tmp_path, cache):  # noqa: F811
     assert norms[0].max() > 1e-2
 
 
-def test_a_run_that_diverges_keeps_its_gradients(tmp_path, cache):  # noqa: F811
+def test_a_run_that_diverges_keeps_its_gradients(tmp_path, cache):
     settings = {"train.steps": 60, "optim.lr": 1e30, "optim.warmup_epochs": 0, "optim.clip": None}
     result = go(digits(**settings, probe=ALL), tmp_path, cache)
     assert result["status"] == "diverged"

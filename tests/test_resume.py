@@ -25,18 +25,7 @@ from ablate.training.optim import Average, learning_rate, lengths
 from ablate.training.task.classify import prior_loss
 from ablate.training.training import Training
 
-
-@pytest.fixture(scope="module")
-def cache(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("cache")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def digits(**settings) -> spec.Run:

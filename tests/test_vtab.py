@@ -9,13 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_data
-from conftest import REPOSITORY, refused
+from conftest import DATA, REPOSITORY, refused
 from PIL import Image
 from pyarrow import parquet
 from sklearn.datasets import load_digits
 from test_data import (
-    REAL,
+    DIGITS,
+    MNIST5K,
     describe,
     folders,
     noise,
@@ -214,17 +214,17 @@ def test_folders_read_class_by_class_show_all_classes_by_a_key(tmp_path):
 def test_real_images_are_chosen_by_a_key(tmp_path):
     """CIFAR-10's, by the parquet file as pyarrow reads it."""
     slices = {"train": "train[:80]", "validation": "train[80:100]", "test": "test[:50]"}
-    settings = {"name": "cifar10", "path": REAL / "cifar10", "size": 32, "classes": 10}
+    settings = {"name": "cifar10", "path": DATA / "cifar10", "size": 32, "classes": 10}
     data = describe(order="keyed", **settings, **slices)
     cached, cut = cache.prepare(data, tmp_path), source.cut(data, {"train": 50_000, "test": 10_000})
     for split, (stored, rows) in cut.items():
-        table = parquet.read_table(REAL / "cifar10" / f"{stored}.parquet", columns=["label"])
+        table = parquet.read_table(DATA / "cifar10" / f"{stored}.parquet", columns=["label"])
         expected = table["label"].to_numpy()[rows]
         np.testing.assert_array_equal(cached.split(split).labels, expected)
 
 
 @pytest.mark.parametrize("order", ["stored", "keyed"])
-@pytest.mark.parametrize("base", [test_data.DIGITS, test_data.MNIST5K], ids=["digits", "mnist5k"])
+@pytest.mark.parametrize("base", [DIGITS, MNIST5K], ids=["digits", "mnist5k"])
 def test_bundled_sets_have_slices_too(tmp_path, base, order):
     ends = ("train[:800]", "train[800:1000]", "train[1000:]")
     slices = dict(zip(("train", "validation", "test"), ends, strict=True))

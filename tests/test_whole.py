@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_kill
 import tiny
 import torch
+from conftest import wait_for
 from pages import blocks, commands
+from support.processes import kill, workers
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -380,8 +381,8 @@ def test_a_convnext_against_a_vit_killed_and_resumed(shell, oracle):
     plan = shell("plan", *small[1:], "launcher=inline").out
     assert "test_convnext: 0 of 207,010 weights begin as the baseline's of the same name" in plan
     driver = shell.start(*small, "launcher.checkpoint_s=0.1")
-    test_kill.wait_for(lambda: [*shell.folder.glob("runs/runs/*/checkpoint-*")])
-    test_kill.kill([driver.pid, *test_kill.workers(shell.folder)])
+    wait_for(lambda: [*shell.folder.glob("runs/runs/*/checkpoint-*")])
+    kill([driver.pid, *workers(shell.folder)])
     driver.wait()
     shell(*small, "launcher=inline")
     envs = "".join(path.read_text() for path in shell.folder.glob("runs/runs/*/env.json"))

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_looks import GOLDEN
+from conftest import GOLDEN
 
 from ablate.store.store import Store
 
