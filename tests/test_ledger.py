@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from test_past_looks import reading
+from support.looks import reading
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row

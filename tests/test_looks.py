@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ABLATE, GOLDEN, REPOSITORY, wait_for
-from test_past_looks import reading as reading_of
+from support.looks import reading as reading_of
 
 import ablate
 from ablate.analysis import reading

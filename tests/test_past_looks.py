@@ -4,7 +4,6 @@ definition, which is written here a second time, without an index."""
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import os
 import random
@@ -13,42 +12,14 @@ import sys
 import time
 
 import pytest
-import tiny
+from support.looks import contrasts, reading, spec
 
 from ablate.analysis.captions import _changed
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.design import Looks
 from ablate.planning.plan import Plan
-from ablate.shared.spec import to_tree
 from ablate.store import looks
 from ablate.store.looks import InterimLook, PastLooks, ReadColumn, ReadRow
-
-ANALYSIS = {"alpha": 0.05, "spread": "one way", "family": "column", "looks": [], "margin": None}
-
-
-def column(rows: str, seeds: range | tuple[int, ...], planned: int = 0) -> ReadColumn:
-    """Rows by letter, the first the baseline: "bxy". Of a peek `planned` runs are there."""
-    counted = range(planned) if planned else seeds
-    found = {row: ReadRow(f"spec {row}", {s: f"{row}#{s}" for s in counted}) for row in rows}
-    return ReadColumn(len(seeds), 0 if planned else len(rows) - 1, {}, found)
-
-
-def reading(
-    rows: str, seeds: int | tuple[int, ...], sweep: str = "g", planned: int = 0, **more
-) -> InterimLook:
-    counted = range(seeds) if isinstance(seeds, int) else seeds
-    analysis = ANALYSIS | more.pop("analysis", {})
-    return InterimLook(
-        sweep,
-        more.pop("metric", "top1"),
-        (planned,) * bool(planned),
-        {"": column(rows, counted, planned)},
-        analysis,
-    )
-
-
-def contrasts(now: InterimLook, *before: InterimLook) -> int:
-    return PastLooks(before, now).contrasts("")
 
 
 def every(now: InterimLook, *before: InterimLook) -> tuple[int, ...]:
@@ -282,15 +253,6 @@ def planned(
 def done(*runs: str) -> dict[str, dict]:
     """Results of these runs, and of no other."""
     return {run: {"status": "finished"} for run in runs}
-
-
-@functools.cache
-def tree() -> dict:
-    return {key: value for key, value in to_tree(tiny.run()).items() if key != "seed"}
-
-
-def spec(row: str, at: str) -> dict:
-    return tree() | {"data": tree()["data"] | {"fingerprint": f"{row} {at}"}}
 
 
 def test_a_look_is_what_the_ledger_gives_back():

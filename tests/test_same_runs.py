@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_past_looks import contrasts, reading
+from support.looks import contrasts, reading
 
 from ablate.store.looks import InterimLook, PastLooks
 

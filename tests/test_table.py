@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from rich.console import Console
-from test_past_looks import spec as own_spec
+from support.looks import spec as own_spec
 
 from ablate.analysis import stats
 from ablate.analysis import tabulate as making

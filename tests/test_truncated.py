@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import Shell
-from test_past_looks import reading
+from support.looks import reading
 
 from ablate.store.store import Store
 
