@@ -11,7 +11,7 @@ from sqlite3 import OperationalError
 from threading import Thread
 
 import pytest
-from test_ledger import small_plan
+from support.plans import small_plan
 
 from ablate.planning.plan import Plan
 from ablate.running import driver_lock

@@ -12,9 +12,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.looks import reading
+from support.plans import planned, small_plan
 
-from ablate.planning.analysis_keys import Analysis
-from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.plan import Plan
 from ablate.planning.settings import file_name
 from ablate.shared.errors import Failure, UserError
@@ -23,22 +22,6 @@ from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 from ablate.version import FORMAT
-
-
-def small_plan(name="p", seeds=(0, 1)) -> Plan:
-    cells = tuple(
-        Cell(row, "", {"data": {"classes": 10}}, {seed: f"{row}{seed}" for seed in seeds})
-        for row in ("a", "b")
-    )
-    rows = (Row("a", {}), Row("b", {"stem": "dpn"}))
-    return Plan(name, "title", (name,), rows, (Column("", {}),), cells, "a", seeds, Analysis())
-
-
-def planned(store: Store, ledger: Ledger, plan: Plan) -> None:
-    """As a driver plans: a crash comes between any two of the three steps, and a reader, too."""
-    ledger.announce(plan)
-    store.write_plan(plan)
-    ledger.plan(plan)
 
 
 def test_a_reader_reads_while_a_driver_is_in_the_middle_of_writing(store):

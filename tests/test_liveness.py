@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_ledger import planned, small_plan
+from support.plans import planned, small_plan
 
 from ablate.audit.doctor import stored
 from ablate.planning.plan import Plan

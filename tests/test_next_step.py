@@ -14,7 +14,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_ledger import small_plan
+from support.plans import small_plan
 from test_liveness import Elsewhere, Quiet
 
 from ablate.running import disk

@@ -11,7 +11,7 @@ from typing import get_args
 
 import pytest
 from conftest import wait_for
-from test_ledger import planned, small_plan
+from support.plans import planned, small_plan
 from test_liveness import Elsewhere, driven, left_behind
 
 from ablate.cli import app

@@ -19,7 +19,7 @@ import process_engine
 import pytest
 from conftest import contents
 from launcher_contract import BesideContract, end, settings, until
-from test_ledger import small_plan
+from support.plans import small_plan
 
 from ablate.running.launchers import pilots, slurm, slurm_jobs
 from ablate.running.launchers.pilot import NodeCache

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.plans import plan
 
 from ablate.analysis.paper import beside
 from ablate.planning import compose, expand
@@ -31,10 +32,6 @@ def folder(here):
 
 def write(text: str, name: str = "x"):
     Path(f"sweeps/{name}.yaml").write_text(text)
-
-
-def plan(*words: str, **options: object) -> Plan:
-    return expand.plan(words, store=Path("store"), **options)[0]
 
 
 def count(planned: Plan) -> int:

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from omegaconf import OmegaConf
-from test_sweep import plan
+from support.plans import plan
 from test_table import SPEC, finished, make_plan, plant, tabulate
 
 from ablate.planning.conf import shipped
