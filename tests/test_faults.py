@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from conftest import ABLATE, Shell, wait_for
+from support.drivers import Quiet
 from support.processes import workers
-from test_liveness import Quiet
 
 from ablate.planning.expand import plan as make_plan
 from ablate.running.driver import Drive

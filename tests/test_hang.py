@@ -12,7 +12,7 @@ from pathlib import Path
 import process_engine
 import pytest
 from launcher_contract import settings
-from test_liveness import Quiet
+from support.drivers import Quiet
 
 from ablate.planning import expand
 from ablate.running import launchers

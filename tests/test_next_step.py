@@ -14,8 +14,8 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.drivers import Elsewhere, Quiet
 from support.plans import small_plan
-from test_liveness import Elsewhere, Quiet
 
 from ablate.running import disk
 from ablate.running.driver import Drive

@@ -11,8 +11,8 @@ from typing import get_args
 
 import pytest
 from conftest import wait_for
+from support.drivers import Elsewhere, driven, left_behind
 from support.plans import planned, small_plan
-from test_liveness import Elsewhere, driven, left_behind
 
 from ablate.cli import app
 from ablate.planning.design import Looks

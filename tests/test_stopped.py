@@ -16,8 +16,8 @@ import process_engine
 import pytest
 from conftest import wait_for
 from launcher_contract import settings
+from support.drivers import Quiet
 from support.processes import family
-from test_liveness import Quiet
 
 from ablate.planning import expand
 from ablate.planning.plan import Plan
