@@ -19,6 +19,7 @@ import process_engine
 import pytest
 from conftest import contents
 from launcher_contract import BesideContract, end, settings, until
+from support.pilots import CPUS, offered
 from support.plans import small_plan
 
 from ablate.running.launchers import pilots, slurm, slurm_jobs
@@ -33,8 +34,6 @@ from ablate.store.ledger import Ledger
 from ablate.store.pilots import prove, read_object, write_proof
 from ablate.store.store import Store
 
-CPUS = settings("slurm", gpus=0, cpus=2)
-
 
 @pytest.fixture(autouse=True, scope="module")
 def quick():
@@ -43,12 +42,6 @@ def quick():
             patch.setattr(pilots, name, 0.1)
         patch.setattr(pilots, "GONE_S", 0.5)
         yield
-
-
-def offered(launcher: PilotLauncher) -> PilotLauncher:
-    """Once it has slots."""
-    until(lambda: not launcher.poll(0.1) and not launcher.offer(1, ()) and launcher.slots)
-    return launcher
 
 
 @contextlib.contextmanager

@@ -17,8 +17,8 @@ import process_engine
 import pytest
 from launcher_contract import LONG, TINY, end, trains, until
 from process_engine import Processes
+from support.pilots import CPUS, offered
 from support.processes import family
-from test_pilots import CPUS, offered
 
 from ablate.planning.compose import resolve
 from ablate.running.launchers import pilots
