@@ -24,7 +24,7 @@ import pytest
 import torch
 from conftest import contents
 from damage import DAMAGES, spoil
-from test_data import folders
+from support.images import folders
 
 import ablate
 from ablate import cli

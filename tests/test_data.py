@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow
 import pytest
 import torch
 from conftest import DATA, refused
@@ -27,6 +26,7 @@ from numpy.testing import assert_array_equal
 from PIL import Image, ImageOps
 from pyarrow import parquet
 from sklearn.datasets import load_digits
+from support.images import folders, jpeg, noise, png, write_parquet, write_plain
 from support.processes import forked
 
 from ablate.data import building, bundled_sets, cache, picture, source
@@ -67,49 +67,6 @@ MNIST5K: dict[str, Any] = {
     "revision": "167bbe5fc3dfbce27f9a4c6c1814964f3367677ee226d9811d79cbd41fd5d053",
     "validation": "validation",
 }
-
-
-def noise(seed: int, size: tuple[int, int] = (8, 8), mode: str = "RGB") -> Image.Image:
-    shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], len(mode))
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8))
-
-
-def stored(image: Image.Image, kind: str, **settings: Any) -> bytes:
-    """As a file has it."""
-    stream = io.BytesIO()
-    image.save(stream, kind, **settings)
-    return stream.getvalue()
-
-
-def png(image: Image.Image) -> bytes:
-    return stored(image, "PNG")
-
-
-def jpeg(image: Image.Image, **settings: Any) -> bytes:
-    return stored(image, "JPEG", quality=95, **settings)
-
-
-def cells(images: list[Any]) -> list[dict[str, Any]]:
-    return [{"bytes": image, "path": None} for image in images]
-
-
-def write_parquet(file: Path, images: list[bytes], labels: list[Any], **more: Any) -> None:
-    """As `datasets` writes it: Image and ClassLabel noted in the file."""
-    import datasets
-
-    classes = [f"class {i}" for i in range(more.pop("classes", 3))]
-    features = {"image": datasets.Image(), "label": datasets.ClassLabel(names=classes)}
-    features |= {name: datasets.Value("int64") for name in more}
-    columns = {"image": cells(images), "label": labels, **more}
-    schema = datasets.Features(features).arrow_schema
-    parquet.write_table(pyarrow.table(columns, schema=schema), file)
-
-
-def write_plain(file: Path, images: list[Any], **columns: list[Any]) -> None:
-    """Nothing noted of its columns; `images`: cells, or their bytes."""
-    file.parent.mkdir(exist_ok=True)
-    each = images if isinstance(images[0], dict) else cells(images)
-    parquet.write_table(pyarrow.table({"image": each, **columns}), file)
 
 
 @pytest.fixture
@@ -390,13 +347,6 @@ def test_a_squeezed_set_has_shapes_and_others_have_ones(tmp_path):
 
 
 # --- Folders ------------------------------------------------------------------------------------
-
-
-def folders(root: Path, classes: str, number: int, seed: int = 0) -> None:
-    for c, name in enumerate(classes):
-        (root / name).mkdir(parents=True)
-        for i in range(number):
-            noise(seed + 100 * c + i).save(root / name / f"{i}.png")
 
 
 def test_a_folder_of_class_folders(tmp_path, monkeypatch):

@@ -24,7 +24,8 @@ import torch.nn.functional as F
 from conftest import contents, refused
 from numpy.testing import assert_array_equal
 from PIL import ExifTags, Image
-from test_data import cells, describe, jpeg, killed, noise, png, stored
+from support.images import cells, jpeg, noise, png, stored
+from test_data import describe, killed
 
 from ablate.data import batches, cache
 from ablate.data.augment import colour as colours

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from conftest import REPOSITORY, Shell
-from test_data import noise, png, write_parquet
+from support.images import noise, png, write_parquet
 from test_masks import pair, write
 
 from ablate.planning.expand import plan as make_plan

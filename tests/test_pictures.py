@@ -23,7 +23,8 @@ import tiny
 from conftest import ABLATE, Shell, contents, refused, wait_for
 from numpy.testing import assert_array_equal
 from PIL import Image
-from test_data import describe, folders, jpeg, killed, noise, png, stored, write_plain
+from support.images import folders, jpeg, noise, png, stored, write_plain
+from test_data import describe, killed
 from test_fingerprint import PLAIN
 
 from ablate.analysis.footnotes import data_notes

@@ -22,19 +22,8 @@ import pyarrow
 import pytest
 from conftest import ABLATE, contents, refused, wait_for
 from pyarrow import parquet
-from test_data import (
-    DIGITS,
-    LOAD,
-    cells,
-    describe,
-    folders,
-    killed,
-    noise,
-    png,
-    saved,
-    write_parquet,
-)
-from test_sets import take
+from support.images import cells, folders, noise, png, take, write_parquet
+from test_data import DIGITS, LOAD, describe, killed, saved
 
 from ablate.data import building, cache, source
 from ablate.planning.compose import resolve_data

@@ -15,7 +15,7 @@ import pytest
 import tiny
 import torch
 from conftest import Shell, wait_for
-from test_data import png
+from support.images import png
 from test_masks import pair, write
 from test_segment import WORDS
 from test_table import PLANTED_TWO, make_plan, plant, tabulate

@@ -26,8 +26,8 @@ import torch.nn.functional as F
 from conftest import refused, wait_for
 from safetensors.torch import load_file
 from sklearn.metrics import accuracy_score, confusion_matrix, jaccard_score
+from support.images import png
 from support.processes import kill, workers
-from test_data import png
 from test_masks import CLASSES, masked, pair, sample, write
 from torch import Tensor
 

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow
 import pytest
 from conftest import Shell, records, refused
 from PIL import Image
 from pyarrow import parquet
+from support.images import take
 
 from ablate.data import cache, source
 from ablate.planning.compose import resolve_data
@@ -37,16 +37,6 @@ across:
 variants: [{{pre: {{}}}}, {{post: {{block.attn: post}}}}]
 seeds: 1
 """
-
-
-def take(source: Path, folder: Path, **rows: int) -> None:
-    """The first rows of a real set, as `datasets` wrote them: its notes on the columns stay."""
-    folder.mkdir()
-    for split, number in rows.items():
-        with parquet.ParquetFile(source / f"{split}.parquet") as file:
-            piece = pyarrow.Table.from_batches([next(file.iter_batches(number))])
-            piece = piece.replace_schema_metadata(file.schema_arrow.metadata)
-            parquet.write_table(piece, folder / f"{split}.parquet")
 
 
 def unpack(parquet_file: Path, folder: Path) -> None:
