@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.data_sections import DIGITS, describe
 from support.images import folders
-from test_data import DIGITS, describe
 
 from ablate.data.cache import prepare
 from ablate.data.splits import open_cached

@@ -24,8 +24,9 @@ import torch
 from conftest import contents, refused
 from PIL import Image, ImageOps
 from pyarrow import parquet
+from support.data_sections import describe
 from support.images import folders, jpeg, noise, png, write_parquet
-from test_data import describe, killed
+from test_data import killed
 
 from ablate.data import batches, cache
 from ablate.data.augment.crop import inception_boxes, resized_crop_boxes

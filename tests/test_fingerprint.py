@@ -14,6 +14,7 @@ from unittest import mock
 
 import pytest
 from datasets import ReadInstruction
+from support.data_sections import PLAIN
 
 from ablate.planning.data_section import complete
 from ablate.shared import dataset
@@ -21,12 +22,6 @@ from ablate.shared import fingerprint as module
 from ablate.shared.dataset import Listing, class_folders, local, local_splits, parse_slice
 from ablate.shared.errors import UserError
 from ablate.shared.fingerprint import fingerprint
-
-PLAIN: dict[str, Any] = {
-    **{"name": "mine", "source": "datasets", "path": None, "hub": None, "revision": None},
-    **{"image": None, "label": None, "size": 8, "channels": 3, "classes": 3},
-    **{"train": "train", "validation": 5, "test": "test"},
-}
 
 
 def taken(path: Path | str, memo: Path | None = None, **settings: Any) -> str:

@@ -24,8 +24,9 @@ import torch.nn.functional as F
 from conftest import contents, refused
 from numpy.testing import assert_array_equal
 from PIL import ExifTags, Image
+from support.data_sections import describe
 from support.images import cells, jpeg, noise, png, stored
-from test_data import describe, killed
+from test_data import killed
 
 from ablate.data import batches, cache
 from ablate.data.augment import colour as colours

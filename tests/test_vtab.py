@@ -13,8 +13,8 @@ from conftest import DATA, REPOSITORY, refused
 from PIL import Image
 from pyarrow import parquet
 from sklearn.datasets import load_digits
+from support.data_sections import DIGITS, MNIST5K, describe, real
 from support.images import folders, noise, png, write_parquet, write_plain
-from test_data import DIGITS, MNIST5K, describe, real
 
 from ablate.data import bundled_sets, cache, source, stored_set
 from ablate.planning.compose import resolve, resolve_data
