@@ -8,14 +8,11 @@ import gzip
 import hashlib
 import importlib.resources
 import io
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,10 +24,11 @@ from PIL import Image, ImageOps
 from pyarrow import parquet
 from sklearn.datasets import load_digits
 from support.data_sections import DIGITS, MNIST5K, describe, real
+from support.decoding import LOAD, saved
 from support.images import folders, jpeg, noise, png, write_parquet, write_plain
 from support.processes import forked
 
-from ablate.data import building, bundled_sets, cache, picture, source
+from ablate.data import bundled_sets, cache, source
 from ablate.data import splits as cached_files
 from ablate.data.augment.warp import flip_and_crop
 from ablate.data.batches import Batches, evaluation_batches
@@ -508,55 +506,6 @@ def in_process(script: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, env=env, timeout=120, check=False, **said)
 
 
-def killed(
-    data: Data,
-    folder: Path,
-    when: Callable[[int, str], bool],
-    chunk: int = picture._IMAGES,
-    threads: int = 1,
-    before: Callable[[], None] = lambda: None,
-) -> int:
-    """How many images were done when a process that decodes them was killed (-9): where `when` says
-    so of that number and of the build's journal, which has each chunk before more is told."""
-    journal = folder / f".{data.fingerprint}.building" / "journal.json"
-    note = building.BuildJournal.note
-
-    def noting(self, *what):
-        note(self, *what)
-        self._writing.result()
-
-    def progress(done, total):
-        if when(done, journal.read_text() if journal.exists() else ""):
-            print(done, flush=True)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def build():
-        picture._IMAGES, building._JOURNAL_S, building._REPORT = chunk, 0, 1
-        building.BuildJournal.note = noting
-        before()
-        cache.prepare(data, folder, progress, threads=threads)
-
-    [said] = forked(build)
-    assert said.returncode == -signal.SIGKILL, said.stderr
-    assert cached_files.open_cached(data, folder) is None
-    return int(said.stdout or 0)
-
-
-def saved(data: Data, tmp_path: Path) -> str:
-    """The name of a file from which `load` gets `data` in another process."""
-    file = tmp_path / f"{data.fingerprint}.json"
-    file.write_text(json.dumps(dataclasses.asdict(data)))
-    return str(file)
-
-
-LOAD = """
-import json, os, sys
-from pathlib import Path
-from ablate.data import cache
-from ablate.shared.sections import Data
-every = [Data(**json.loads(Path(file).read_text())) for file in os.environ["DATA"].split(":")]
-data, folder = every[0], Path(os.environ["FOLDER"])
-"""
 UNNEEDED = f"""{LOAD}
 for data in every:
     assert cache.count(data, folder) == cache.prepare(data, folder).counts

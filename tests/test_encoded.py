@@ -25,8 +25,8 @@ from conftest import contents, refused
 from PIL import Image, ImageOps
 from pyarrow import parquet
 from support.data_sections import describe
+from support.decoding import killed
 from support.images import folders, jpeg, noise, png, write_parquet
-from test_data import killed
 
 from ablate.data import batches, cache
 from ablate.data.augment.crop import inception_boxes, resized_crop_boxes

@@ -25,8 +25,8 @@ from conftest import contents, refused
 from numpy.testing import assert_array_equal
 from PIL import ExifTags, Image
 from support.data_sections import describe
+from support.decoding import killed
 from support.images import cells, jpeg, noise, png, stored
-from test_data import killed
 
 from ablate.data import batches, cache
 from ablate.data.augment import colour as colours

@@ -24,8 +24,8 @@ from conftest import ABLATE, Shell, contents, refused, wait_for
 from numpy.testing import assert_array_equal
 from PIL import Image
 from support.data_sections import PLAIN, describe
+from support.decoding import killed
 from support.images import folders, jpeg, noise, png, stored, write_plain
-from test_data import killed
 
 from ablate.analysis.footnotes import data_notes
 from ablate.data import cache, picture, source

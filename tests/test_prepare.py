@@ -23,8 +23,8 @@ import pytest
 from conftest import ABLATE, contents, refused, wait_for
 from pyarrow import parquet
 from support.data_sections import DIGITS, describe
+from support.decoding import LOAD, killed, saved
 from support.images import cells, folders, noise, png, take, write_parquet
-from test_data import LOAD, killed, saved
 
 from ablate.data import building, cache, source
 from ablate.planning.compose import resolve_data
