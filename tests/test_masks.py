@@ -26,7 +26,8 @@ from numpy.testing import assert_array_equal
 from PIL import ExifTags, Image
 from support.data_sections import describe
 from support.decoding import killed
-from support.images import cells, jpeg, noise, png, stored
+from support.images import jpeg, noise, png, stored
+from support.masks import BLOCK, CLASSES, MASKS, checkers, masked, pair, sample, write
 
 from ablate.data import batches, cache
 from ablate.data.augment import colour as colours
@@ -43,40 +44,7 @@ from ablate.planning.compose import resolve
 from ablate.shared import decoded
 from ablate.shared.sections import NO_CLASS, Augment, Data
 
-BLOCK, CLASSES = 12, 5
 SHAPES = [(96, 70), (60, 100), (48, 48), (130, 40)]  # width, height
-
-
-def checkers(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """The class at these places; a stripe at the left has none."""
-    found = (rows // BLOCK + columns // BLOCK) % CLASSES
-    return np.where(columns < BLOCK // 2, NO_CLASS, found).astype(np.uint8)
-
-
-def pair(width: int, height: int) -> tuple[Image.Image, Image.Image]:
-    rows, columns = np.indices((height, width))
-    levels = np.stack([columns, rows, np.full_like(rows, 200)], 2).astype(np.uint8)
-    return Image.fromarray(levels), Image.fromarray(checkers(rows, columns))
-
-
-def write(file: Path, images: list[bytes], masks: list[bytes]) -> None:
-    """Parquet as `datasets` writes two columns of pictures."""
-    import datasets
-    import pyarrow
-    from pyarrow import parquet
-
-    file.parent.mkdir(exist_ok=True)
-    features = datasets.Features({"image": datasets.Image(), "annotation": datasets.Image()})
-    columns = {"image": cells(images), "annotation": cells(masks)}
-    parquet.write_table(pyarrow.table(columns, schema=features.arrow_schema), file)
-
-
-MASKS = {"image": "image", "label": "annotation", "labels": "masks", "cache": "encoded"}
-SPLIT = {"train": "train", "validation": 4, "test": "test"}
-
-
-def sample(folder: Path, **more: Any) -> Data:
-    return describe(path=folder, **{**MASKS, **SPLIT, "size": 48, "classes": CLASSES, **more})
 
 
 @pytest.fixture(scope="module")
@@ -473,15 +441,6 @@ def test_each_part_is_what_it_says_half_of_the_time():
 def test_what_can_t_be_is_refused_in_a_line(changes, line):
     with refused(line):
         tiny.run({**masked(), **changes})
-
-
-def masked() -> dict[str, Any]:
-    """What makes a run of `tiny` one on masks."""
-    return {
-        **{f"data.{key}": value for key, value in MASKS.items()},
-        **{"data.source": "datasets", "data.size": 48, "data.classes": CLASSES},
-        **{"model.arch": "mu/8", "task": "segment"},
-    }
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 import yaml
 from conftest import REPOSITORY, Shell
 from support.images import noise, png, write_parquet
-from test_masks import pair, write
+from support.masks import pair, write
 
 from ablate.planning.expand import plan as make_plan
 

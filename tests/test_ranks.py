@@ -16,8 +16,7 @@ import tiny
 import torch
 from conftest import Shell, wait_for
 from support.images import png
-from test_masks import pair, write
-from test_segment import WORDS
+from support.masks import WORDS, pair, write
 from test_table import PLANTED_TWO, make_plan, plant, tabulate
 
 from ablate.planning.expand import plan as planned

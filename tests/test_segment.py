@@ -27,8 +27,8 @@ from conftest import refused, wait_for
 from safetensors.torch import load_file
 from sklearn.metrics import accuracy_score, confusion_matrix, jaccard_score
 from support.images import png
+from support.masks import CLASSES, WORDS, masked, pair, sample, write
 from support.processes import kill, workers
-from test_masks import CLASSES, masked, pair, sample, write
 from torch import Tensor
 
 from ablate.analysis.paper import beside
@@ -309,18 +309,6 @@ def test_logits_are_enlarged_in_single_precision_at_least(precision):
 
 
 # --- From a sweep to its table ------------------------------------------------------------------
-
-SMALL = {
-    **{"data.size": 48, "data.classes": CLASSES, "data.cache": "encoded", "data.labels": "masks"},
-    **{"data.image": "image", "data.label": "annotation", "data.validation": 3, "data.test": 4},
-}
-WORDS = (
-    *("stem=none,dpn", "recipe=segment", "data=parquet", "data.path=streets", "model.arch=mu/8"),
-    *(f"{key}={value}" for key, value in SMALL.items()),
-    *("train.precision=fp32", "train.micro_batch=2", "train.batch=4", "optim.lr=0.003"),
-    *("from.recipe=quick", "from.data=mnist5k", "from.data.size=16", "from.data.channels=3"),
-    *("from.train.steps=2", "from.optim.warmup_epochs=0", "from.model.input=range"),
-)
 
 
 @pytest.fixture

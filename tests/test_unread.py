@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 import tiny
 import torch
-from test_masks import masked
+from support.masks import masked
 
 from ablate.planning.compose import resolve
 from ablate.shared import choices, schema
