@@ -7,8 +7,8 @@ import json
 import re
 
 import pytest
-from test_formats import sown, text_of
-from test_table import SPEC, tabulate
+from support.tables import SPEC, tabulate, text_of
+from test_formats import sown
 from test_wide import grouped
 
 from ablate.planning.cell import Column

@@ -3,7 +3,6 @@
 The golden files are written by `python tests/test_formats.py`; read what changed before it is kept.
 """
 
-import io
 import json
 import re
 import shutil
@@ -13,8 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import records
-from rich.console import Console
-from test_table import BLOCKS, entries, finished, make_plan, tabulate
+from support.tables import BLOCKS, entries, finished, make_plan, tabulate, text_of
 
 from ablate.analysis import stats
 from ablate.analysis.table import notes
@@ -76,15 +74,6 @@ def scores_of(column):
     y = np.array([*SOWN.values()]) + MORE[column[0]]
     y[1] += 0.5 * (column == "B/4")
     return y
-
-
-def text_of(table, format, **how):
-    made = render(table, format, **how)
-    if format != "rich":
-        return made
-    console = Console(file=io.StringIO(), width=how.get("width", 100))
-    console.print(made)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
 
 
 def whole():

@@ -14,9 +14,12 @@ from typing import Any, NamedTuple
 import pytest
 from conftest import REPOSITORY
 from json_page import written
+from support.tables import tabulate
 from test_formats import sown
 from test_null_tables import sow
 from test_table import tabulate
+from test_pair import A, B
+from test_pair import sown as one_of_two
 from test_tune import declared, simulate
 from test_wide import grouped
 

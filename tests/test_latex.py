@@ -11,6 +11,8 @@ from conftest import REPOSITORY
 from test_formats import AWKWARD, golden, sown, whole
 from test_table import finished, make_plan, tabulate
 from test_wide import against_table_3, grouped, published
+from support.tables import finished, make_plan, tabulate
+from test_wide import grouped
 from tex import compiled, has
 
 from ablate.report.formats import LatexFloat, check_show, render

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_table import finished, make_plan, tabulate
+from support.tables import finished, make_plan, tabulate
 
 from ablate.planning.analysis_keys import is_metric, metric_of, parse_own_metrics, read_own_metric
 from ablate.planning.plan import Plan

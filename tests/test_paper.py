@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from conftest import REPOSITORY, records
-from test_table import finished, make_plan, tabulate
+from support.tables import finished, make_plan, tabulate
 
 from ablate.analysis import paper, stats
 from ablate.planning.cell import Column

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import Shell
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from test_table import make_plan, plant, tabulate
+from support.tables import make_plan, plant, tabulate
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune, TuningStage

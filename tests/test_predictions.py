@@ -13,7 +13,7 @@ import scipy.stats
 from conftest import Shell, records
 from pages import blocks
 from simulation import family
-from test_table import every_text, finished, make_plan, tabulate
+from support.tables import every_text, finished, make_plan, tabulate
 
 from ablate.analysis import stats
 from ablate.analysis import tabulate as making

@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 import pytest
-from test_table import SPEC, finished, make_plan, tabulate
+from support.tables import SPEC, finished, make_plan, tabulate
 
 from ablate.analysis.headline import headline
 from ablate.analysis.scores import scores

@@ -17,7 +17,7 @@ import torch
 from conftest import Shell, wait_for
 from support.images import png
 from support.masks import WORDS, pair, write
-from test_table import PLANTED_TWO, make_plan, plant, tabulate
+from support.tables import PLANTED_TWO, make_plan, plant, tabulate
 
 from ablate.planning.expand import plan as planned
 from ablate.running import sharing

@@ -7,7 +7,7 @@ import re
 import pytest
 from omegaconf import OmegaConf
 from support.plans import plan
-from test_table import SPEC, finished, make_plan, plant, tabulate
+from support.tables import SPEC, finished, make_plan, plant, tabulate
 
 from ablate.planning.conf import shipped
 from ablate.report.formats import FORMATS, render

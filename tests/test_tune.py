@@ -21,7 +21,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from simulation import DRAWS, family, family_wise_error, searched
 from support.processes import disturb
-from test_table import tabulate
+from support.tables import tabulate
 
 import ablate
 from ablate.analysis import stats

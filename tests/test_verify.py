@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Shell, contents, wait_for
-from test_table import PLANTED, make_plan, plant, tabulate
+from support.tables import PLANTED, make_plan, plant, tabulate
 
 from ablate.audit.rerun import SAME, rerun
 from ablate.audit.verify import Verified, verify

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from conftest import records
-from test_formats import text_of
-from test_table import SPEC, finished, make_plan, tabulate
+from support.tables import SPEC, finished, grids, make_plan, tabulate, text_of
 
 from ablate.analysis import paper, stats
 from ablate.analysis.headline import wins
@@ -40,19 +39,6 @@ LAID_OUT = {
 }
 with open(paper.FILE, newline="") as file:
     PRINTED = [*csv.DictReader(file)]
-RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹˒"
-
-
-def grids(text):
-    """The grids of a Markdown table: lists of rows of cells, without footnote marks and rules."""
-    found = [[]]
-    for line in text.splitlines():
-        if line.startswith("|"):
-            cells = [cell.strip().rstrip(RAISED) for cell in line.strip("|").split(" | ")]
-            found[-1].append([cell.strip("|* ") for cell in cells])
-        elif found[-1]:
-            found.append([])
-    return [[row for row in grid if "---" not in row[0]] for grid in found if grid]
 
 
 # --- The layout of the papers -------------------------------------------------------------------

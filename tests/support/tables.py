@@ -1,0 +1,114 @@
+"""Make plans with planted results, their gain tables, and the text of these in each format."""
+
+from __future__ import annotations
+
+import functools
+import io
+
+import numpy as np
+from rich.console import Console
+
+from ablate.analysis import tabulate as making
+from ablate.planning.analysis_keys import Analysis
+from ablate.planning.cell import Cell, Column, Row
+from ablate.planning.plan import Plan
+from ablate.report.formats import render
+
+tabulate = functools.partial(making.tabulate, words=True)  # as `report.reading` has it
+SPEC = {
+    "data": {"name": "digits", "size": 8, "classes": 10},
+    "augment": {},
+    "optim": {},
+    "train": {
+        **{"steps": None, "examples": None, "epochs": 6.0},
+        **{"precision": "fp32", "deterministic": True},
+    },
+    "eval": {},
+}
+TEXTS = ("md", "latex", "html", "csv", "json")
+
+
+def make_plan(rows, columns=("",), seeds=3, families=None, confounds=None, **analysis):
+    families, confounds = families or {}, confounds or {}
+    cells = tuple(
+        Cell(r, c, SPEC, {s: f"{r}@{c}#{s}" for s in range(seeds)}) for c in columns for r in rows
+    )
+    return Plan(
+        name="planted",
+        title="A planted sweep",
+        words=(),
+        rows=tuple(Row(r, {}, families.get(r), confounds.get(r, ())) for r in rows),
+        columns=tuple(Column(c, {}) for c in columns),
+        cells=cells,
+        baseline=rows[0],
+        seeds=tuple(range(seeds)),
+        analysis=Analysis(**analysis),
+    )
+
+
+def finished(top1, **more):
+    test = {"n": 300, "loss": 1 - top1, "top1": top1}
+    result = {"status": "finished", "collapsed": False, "test": test, "device": "cpu"}
+    result["train"] = {"n": 1197}
+    return {**result, "kernel": "sdpa", "execution": "eager", "digest": "d1", "threads": 1, **more}
+
+
+def plant(plan, values):
+    """Results: row -> top-1 in per cent by seed, the same in every column."""
+    return {
+        run: finished(values[cell.row][seed] / 100)
+        for cell in plan.cells
+        for seed, run in cell.ids.items()
+    }
+
+
+PLANTED_TWO = {"base": [90, 91, 92], "near": [93, 93.5, 94]}
+BLOCKS = np.array([-0.1, 0.0, 0.1])
+PLANTED = {
+    "base": 90 + BLOCKS + [0.05, -0.05, 0.0],
+    "better": 92 + BLOCKS + [-0.05, 0.0, 0.05],
+    "worse": 88 + BLOCKS + [0.0, 0.05, -0.05],
+    "same": 90.0 + BLOCKS + [-0.05, 0.05, 0.0],
+    "at least": 90.1 + BLOCKS + [0.05, 0.0, -0.05],
+    "unclear": 89.9 + BLOCKS + [0.0, -0.05, 0.05],
+}
+
+
+def entries(table):
+    return {entry.row: entry for entry in table.entries}
+
+
+def printed(table, width=100):
+    console = Console(file=io.StringIO(), width=width)
+    console.print(render(table, "rich"))
+    return console.file.getvalue()
+
+
+def every_text(table):
+    """Spaces and line breaks apart, what each format says."""
+    texts = [printed(table), *(render(table, name) for name in TEXTS)]
+    return [" ".join(text.replace("\\%", "%").split()) for text in texts]
+
+
+def text_of(table, format, **how):
+    made = render(table, format, **how)
+    if format != "rich":
+        return made
+    console = Console(file=io.StringIO(), width=how.get("width", 100))
+    console.print(made)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines()) + "\n"
+
+
+RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹˒"
+
+
+def grids(text):
+    """The grids of a Markdown table: lists of rows of cells, without footnote marks and rules."""
+    found = [[]]
+    for line in text.splitlines():
+        if line.startswith("|"):
+            cells = [cell.strip().rstrip(RAISED) for cell in line.strip("|").split(" | ")]
+            found[-1].append([cell.strip("|* ") for cell in cells])
+        elif found[-1]:
+            found.append([])
+    return [[row for row in grid if "---" not in row[0]] for grid in found if grid]
