@@ -7,9 +7,8 @@ import json
 import re
 
 import pytest
+from support.planted_sweeps import grouped, sown
 from support.tables import SPEC, tabulate, text_of
-from test_formats import sown
-from test_wide import grouped
 
 from ablate.planning.cell import Column
 from ablate.report.chosen import choose

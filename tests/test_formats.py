@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import records
-from support.tables import BLOCKS, entries, finished, make_plan, tabulate, text_of
+from support.planted_sweeps import golden, sown, whole
+from support.tables import entries, finished, make_plan, tabulate, text_of
 
 from ablate.analysis import stats
 from ablate.analysis.table import notes
@@ -25,65 +26,6 @@ from ablate.shared.metrics import TASKS
 GOLDEN = Path(__file__).parent / "golden"
 ENDINGS = {"rich": "txt", "md": "md", "latex": "tex", "html": "html", "csv": "csv", "json": "json"}
 WORDS = [format for format in ENDINGS if format not in ("csv", "json")]
-# Per cent by seed; the intervals of the pooled rows are +- 0.35.
-SOWN = {
-    "pre": 90 + BLOCKS + [0.05, -0.05, 0.0],
-    "helps": 92 + BLOCKS + [-0.05, 0.0, 0.05],
-    "hurts": 88 + BLOCKS + [0.0, 0.05, -0.05],
-    "as good": 90.0 + BLOCKS + [-0.05, 0.05, 0.0],
-    "diverges": 91 + BLOCKS + [0.05, 0.0, -0.05],
-    "collapses": 89 + BLOCKS + [0.0, 0.0, 0.05],
-    "wild_100%": 90 + np.array([-0.6, 0.9, 0.3]),
-}
-SIZE = {"parameters": 22_050_664, "multiply_adds": 4.6e9}
-MORE = {
-    column: np.random.default_rng(seed).normal(0, 0.02, (7, 3)) for seed, column in enumerate("SB")
-}
-COLUMNS = {"S/4": {"lr": 1}, "B/4": {"lr": 2}}
-
-
-def sown(complete=True):
-    """A planted sweep: known gains, spreads, one row that diverges, one that collapses."""
-    plan = make_plan(
-        list(SOWN),
-        tuple(COLUMNS),
-        families={"diverges": "un|stable", "collapses": "un|stable"},
-        confounds={"hurts": ("optim.lr",)},
-        margin=0.5,
-        contrasts={"steeper": {"across": "lr", "from": 1, "to": 2}},
-    )
-    columns = tuple(Column(label, settings) for label, settings in COLUMNS.items())
-    plan = replace(plan, columns=columns)
-    results = {}
-    for cell in plan.cells:
-        values = scores_of(cell.column)[[*SOWN].index(cell.row)]
-        for seed, run in cell.ids.items():
-            cost = {"seconds": 60.0, "images_per_s": 1e4, "peak_bytes": 2 * 10**9, **SIZE}
-            results[run] = finished(values[seed] / 100, **cost, utilisation=0.25)
-            results[run]["test"]["top5"] = 0.99
-    results["diverges@S/4#1"] = {"status": "diverged", "step": 12}
-    results["collapses@B/4#0"]["collapsed"] = True
-    results["hurts@S/4#2"]["device"] = "H100"
-    if not complete:
-        results["as good@B/4#2"] = None
-    return plan, results
-
-
-def scores_of(column):
-    """Per cent, rows x seeds: `helps` gains half a point more in B/4."""
-    y = np.array([*SOWN.values()]) + MORE[column[0]]
-    y[1] += 0.5 * (column == "B/4")
-    return y
-
-
-def whole():
-    plan, results = sown()
-    return tabulate(plan, results, cost=True)
-
-
-def golden(format):
-    how = {} if format in ("csv", "json") else {"show": (*DEFAULT, "top5", "params")}
-    return text_of(whole(), format, **how)
 
 
 # --- As agreed ----------------------------------------------------------------------------------
@@ -126,9 +68,6 @@ def test_an_unfinished_table_says_so_and_what_is_missing(format):
         assert "(unfinished)" in text
         assert "1/3 missing" in text
     assert not any(bold in text for bold in (r"\textbf{", "<strong>+", "**+"))  # no word yet
-
-
-AWKWARD = r"""a\b{c}&%$#_~^<>|"'`[x]--·×±−é«æα中"""
 
 
 def test_a_column_of_bare_numbers_is_headed_by_what_they_are():

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from support.planted_sweeps import sown
 from support.tables import finished, make_plan
 from test_formats import sown
 from test_table import PLANTED, finished, make_plan, plant

@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 import pytest
 from conftest import REPOSITORY
 from json_page import written
+from support.planted_sweeps import grouped, sown
 from support.tables import tabulate
-from test_formats import sown
 from test_null_tables import sow
 from test_table import tabulate
 from test_pair import A, B
 from test_pair import sown as one_of_two
 from test_tune import declared, simulate
-from test_wide import grouped
 
 from ablate.analysis import across, paper, stats
 from ablate.analysis.table import Table

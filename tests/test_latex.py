@@ -13,6 +13,7 @@ from test_table import finished, make_plan, tabulate
 from test_wide import against_table_3, grouped, published
 from support.tables import finished, make_plan, tabulate
 from test_wide import grouped
+from support.planted_sweeps import AWKWARD, golden, grouped, sown, whole
 from tex import compiled, has
 
 from ablate.report.formats import LatexFloat, check_show, render

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from conftest import records
+from support.planted_sweeps import GAINS, GROUPS, grouped
 from support.tables import SPEC, finished, grids, make_plan, tabulate, text_of
 
 from ablate.analysis import paper, stats
@@ -146,30 +147,6 @@ def test_eighty_columns_hold_every_number():
 # --- A sweep with groups ------------------------------------------------------------------------
 
 ARCHS, SETS = ("S/4", "B/4"), ("pets", "svhn", "dmlab")
-# Points that `dpn` gains, by column, seed after seed.
-GAINS = {
-    "pets, S/4": [2.0, 2.1, 1.9],
-    "svhn, S/4": [-1.0, -1.1, -0.9],
-    "dmlab, S/4": [0.1, -0.2, 0.3],
-    "pets, B/4": [1.0, 1.2, 1.1],
-    "svhn, B/4": [0.4, 0.5, 0.3],
-    "dmlab, B/4": [3.0, 3.1, 3.0],
-}
-GROUPS = (
-    ColumnGroup("Natural", {"pets": "Pets", "svhn": "svhn"}),
-    ColumnGroup("Made", {"dmlab": "dmlab"}),
-)
-
-
-def grouped(groups=GROUPS, **analysis):
-    plan = make_plan(["vit", "dpn"], tuple(GAINS), **analysis)
-    columns = tuple(Column(label, {"model.arch": label.split(", ")[1]}) for label in GAINS)
-    results = {
-        run: finished(0.7 + 0.01 * GAINS[cell.column][seed] * (cell.row == "dpn"))
-        for cell in plan.cells
-        for seed, run in cell.ids.items()
-    }
-    return replace(plan, columns=columns, groups=groups), results
 
 
 def test_a_sweep_with_groups_is_a_grid_for_each_with_counts_of_verdicts():
