@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 from conftest import REPOSITORY
 from json_page import written
+from support.pairs import A, B
+from support.pairs import sown as one_of_two
 from support.planted_sweeps import grouped, sown
 from support.tables import tabulate
 from test_null_tables import sow
