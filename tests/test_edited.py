@@ -4,7 +4,6 @@ prints numbers, and JSON that nobody here writes is a line that names the file, 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import shutil
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.stores import NAME, WORDS, leave
 
 import ablate
 from ablate.audit.doctor import examine_store
@@ -22,47 +22,11 @@ from ablate.planning.expand import plan as make_plan
 from ablate.running import estimate
 from ablate.shared.errors import Failure
 from ablate.shared.files import to_json, write_sealed
-from ablate.shared.metrics import classify
-from ablate.shared.rundir import Metrics, RunDir
+from ablate.shared.rundir import RunDir
 from ablate.store.events import sealed
 from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger, result_detail
 from ablate.store.store import Store
-
-WORDS = ["optim.lr=0.001,0.003", "recipe=quick", "seeds=3"]
-NAME = "planted"
-
-
-def leave(store: Store, run: Any, top1: float) -> None:
-    """A run's folder as a worker leaves it, but for the weights."""
-    folder = store.rundir(run.id)
-    folder.path.mkdir(parents=True)
-    folder.run.write_bytes(to_json({"id": run.id, "spec": run.spec()}))
-    folder.lock.path.write_text('{"pid": 1, "exit": "result"}')
-    folder.write_attempts([{"at": 1.0, "ended": 2.0, "pid": 1, "exit": "result", "from_step": 0}])
-    metrics = Metrics(folder.metrics)
-    for n in (1, 2):
-        scores = {"val_n": 300, "val_loss": 0.1, "val_top1": top1 / n, "val_top5": 1.0}
-        line = {"step": 9 * n, "epoch": 1.0 * n, "lr": 0.1, "train_loss": 0.1, **scores}
-        metrics.append(line)
-    told = np.zeros(300, [("predicted", "u2"), ("rank", "u2"), ("loss", "f8")])
-    told["rank"][round(300 * top1) :] = 1
-    content = io.BytesIO()
-    np.save(content, told)
-    folder.predictions.write_bytes(content.getvalue())
-    result = {
-        **{"status": "finished", "step": 18, "seconds": 9.0, "collapsed": False, "digest": "a"},
-        **{"device": "cpu", "threads": 1, "torch": "2", "kernel": "k", "micro_batch": 9},
-        **{"train_loss": 0.1, "prior_loss": 2.3, "fingerprint": "f", "plugins": {"norm": None}},
-        **{"parameters": 7, "multiply_adds": 9, "images_per_s": 3.0, "peak_bytes": None},
-        "test": classify.score(told, 10),
-        "validation": {key[4:]: value for key, value in scores.items()},
-        "metrics_sha256": hashlib.sha256(folder.metrics.read_bytes()).hexdigest(),
-        "predictions_sha256": hashlib.sha256(content.getvalue()).hexdigest(),
-        "probes_sha256": {},
-        "env_sha256": hashlib.sha256(folder.env.read_bytes()).hexdigest(),
-    }
-    folder.result.write_bytes(to_json(result))
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from json_page import written
 from support.pairs import A, B
 from support.pairs import sown as one_of_two
 from support.planted_sweeps import grouped, sown
+from support.stores import sow
 from support.tables import tabulate
 from test_null_tables import sow
 from test_table import tabulate

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import contents
-from test_edited import NAME, WORDS, leave
+from support.stores import NAME, WORDS, leave
 
 from ablate.audit import bundle_check
 from ablate.audit.bundle import Bundle

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from conftest import ABLATE, Shell, contents, wait_for
 from support.looks import reading
-from test_edited import leave
+from support.stores import leave
 from test_kill_keeping import Server
 
 from ablate.audit.verify import verify

@@ -4,25 +4,19 @@ on a store."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats as oracle
+from support.stores import sow
 
 from ablate.analysis import stats
 from ablate.analysis.stats.null_tables import FEWEST_RUNS, mixed_error, null_error, null_shape
-from ablate.planning import expand
-from ablate.store.ledger import Ledger
-from ablate.store.store import Store
 
 PAIRED, ONE_WAY, IMAGES = (stats.Method(spread=s) for s in ("paired", "one way", "images"))
 LOOSE = stats.Method(spread="paired", alpha=0.5)  # of two seeds, hardly a table errs at 0.05
-ROWS = ("none", "dpn")
-TINY = ("model.arch=mu/4", "model.depth=1", "train.steps=2")
 
 
 def wrong(tables: np.ndarray, k: int, n: int) -> np.ndarray:
@@ -182,40 +176,6 @@ def test_as_many_variants_as_fit_then_as_many_seeds(seeds, variants, shape):
 
 
 # --- The command --------------------------------------------------------------------------------
-
-
-def sow(folder: Path, name: str, seeds: int, *words: str, finish: int | None = None) -> Store:
-    """A store with a sweep of rows whose runs have results and predictions, but were never
-    trained; `finish`: the seeds of rows with dpn that did."""
-    store = Store(folder)
-    words = (f"stem={','.join(ROWS)}", *TINY, f"seeds={seeds}", *words)
-    plan, _ = expand.plan(words, store=folder, name=name)
-    with Ledger.driving(store) as ledger:
-        store.write_plan(plan)
-        ledger.plan(plan)
-    rng = np.random.default_rng(seeds)
-    chance = np.where(rng.random(300) < 0.7, 1.0, 0.5)
-    for cell in plan.cells:
-        done = finish if ROWS[1] in cell.row and finish is not None else seeds
-        for run in list(cell.ids.values())[:done]:
-            # A run is better or worse as a whole, too.
-            shift = rng.normal(0, 0.1, 1) * (chance < 1)
-            _finish(store, run, rng.random(300) < chance + shift)
-    return store
-
-
-def _finish(store: Store, run: str, right: np.ndarray) -> None:
-    folder = store.rundir(run)
-    folder.path.mkdir(parents=True)
-    table = np.zeros(len(right), [("class", "i4"), ("rank", "i4"), ("loss", "f8")])
-    table["rank"] = np.where(right, 0, 7)
-    np.save(folder.predictions, table)
-    test = {"n": len(right), "loss": 1 - right.mean(), "top1": right.mean(), "top5": right.mean()}
-    result = {
-        **{"status": "finished", "collapsed": False, "test": test, "validation": test},
-        "predictions_sha256": hashlib.sha256(folder.predictions.read_bytes()).hexdigest(),
-    }
-    folder.result.write_text(json.dumps(result))
 
 
 def test_a_sweep_is_judged_by_its_images_and_beside_it_in_pairs(shell):
