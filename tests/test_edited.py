@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.files import changed, edit
 from support.stores import NAME, WORDS, leave
 
 import ablate
@@ -51,13 +52,6 @@ def first(store: Store) -> Any:
     plan = store.read_plan(NAME)
     assert plan is not None
     return next(plan.runs())
-
-
-def edit(path: Path, before: bytes) -> None:
-    """One digit more, behind `before`."""
-    content = path.read_bytes()
-    place = content.index(before) + len(before)
-    path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
 
 
 def again(store: Store, folder: RunDir, result: dict) -> None:
@@ -263,16 +257,6 @@ def test_a_rotten_probe_is_named_and_its_run_withheld_where_probes_are_drawn(sto
 
 DEEP = ["[" * 100_000, "[" * 700 + "]" * 700, '{"a":' * 700 + "1" + "}" * 700]
 ANY = ["[]", "{}", "3", '"text"', "null", "NaN", '{"status": []}', "[[]]", "[3]", *DEEP]
-
-
-def changed(path: Path, *keys: Any, to: Any) -> str:
-    """The file's JSON with another value at a place."""
-    tree = part = json.loads(path.read_bytes())
-    *above, last = keys
-    for key in above:
-        part = part[key]
-    part[last] = to
-    return json.dumps(tree)
 
 
 def of_a_result(path: Path) -> list[str]:

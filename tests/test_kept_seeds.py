@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Shell, wait_for
-from test_trainer import write
+from support.files import write
 
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.plan import Plan

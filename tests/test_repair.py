@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from conftest import Shell
+from support.files import changed, edit
 from support.looks import reading
-from test_edited import changed, edit
 
 from ablate.audit.verify import verify
 from ablate.cli import keeping

@@ -19,6 +19,7 @@ from launcher_contract import settings, until
 from pages import blocks
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+from support.files import write
 from support.processes import freeze, kill, thaw, workers
 
 from ablate.audit import export
@@ -72,13 +73,6 @@ metrics:
   other: {direction: less, unit: "%", range: [null, null]}
 fork_safe: true
 """
-
-
-def write(folder: Path, **files: str) -> None:
-    for name, text in files.items():
-        place = folder / name.replace("__", "/").replace("_yaml", ".yaml").replace("_py", ".py")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
 
 
 @pytest.fixture
