@@ -1,20 +1,15 @@
 """kill -9 of `export` and of `gc` at any moment: the store opens, what is finished is there, a half
 export is no bundle, and the same command again does the rest. Real processes, real signals."""
 
-import json
 import os
 import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import contents
+from support.commands import Server
 from support.stores import NAME, WORDS, leave
 
 from ablate.audit import bundle_check
@@ -24,67 +19,6 @@ from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
 pytestmark = pytest.mark.faults
-
-# Each command is a process of its own, forked from one that has loaded what they load.
-SERVER = """
-import json, os, sys
-import matplotlib.backends.backend_svg, pandas, pyarrow.parquet, rich.console, scipy.stats
-from ablate import cli
-from ablate.audit import bundle_check, export; from ablate.store import gc as collect
-from ablate.report.plot import curves, gains
-
-for line in sys.stdin:
-    pid = os.fork()
-    if pid == 0:
-        os.dup2(2, 1)
-        sys.argv = ["ablate", *json.loads(line)]
-        try:
-            cli.main()
-        except SystemExit as end:
-            sys.stdout.flush()
-            os._exit(end.code or 0)
-    print(pid, flush=True)
-    sys.stdin.readline()
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-"""
-
-
-class Server:
-    """Runs commands in a folder, whose last words are in its file `said`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.said = folder, folder / "said"
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        with open(self.said, "wb") as said:
-            words = [sys.executable, "-c", SERVER]
-            self.process = subprocess.Popen(words, cwd=folder, stderr=said, **pipes)
-
-    def start(self, *words: str) -> int:
-        """Its process."""
-        return self._ask(json.dumps(words))
-
-    def end(self) -> int:
-        """Its exit code. Before this its process id is nobody else's."""
-        return self._ask("")
-
-    def _ask(self, line: str) -> int:
-        print(line, file=self.process.stdin, flush=True)
-        return int(self.process.stdout.readline())
-
-    def __call__(self, *words: str) -> float:
-        """To the end, which is 0; the seconds that it took."""
-        begun = time.monotonic()
-        self.start(*words)
-        assert self.end() == 0, self.said.read_text()[-3000:]
-        return time.monotonic() - begun
-
-    def killed(self, after: float, *words: str, seen: Path | None = None) -> None:
-        """Killed after so many seconds, or as soon as a file is seen, where it is not faster."""
-        pid, until = self.start(*words), time.monotonic() + after
-        while time.monotonic() < until and not (seen and seen.exists()):
-            time.sleep(0.0005)
-        os.kill(pid, signal.SIGKILL)
-        assert self.end() in (0, -signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")

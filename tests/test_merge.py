@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 from conftest import ABLATE, Shell, contents, wait_for
+from support.commands import Server
 from support.looks import reading
 from support.stores import leave
-from test_kill_keeping import Server
 
 from ablate.audit.verify import verify
 from ablate.planning.design import with_seeds
