@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY, Shell, wait_for
 from support.processes import kill, workers
-from test_command import RESUMES, TRAIN, attempts, results
+from support.programs import RESUMES, TRAIN, attempts, results
 
 from ablate.shared.rundir import RunDir
 from ablate.training.own import processes

@@ -23,7 +23,7 @@ import pytest
 import slurm_cluster
 from conftest import Shell, wait_for
 from slurm_cluster import SlurmCluster
-from test_command import TRAIN, attempts, declare, expected, results
+from support.programs import TRAIN, attempts, declare, expected, results
 from test_ranks import GROUP, QUICK, answers, children, on, predictions
 
 from ablate.store.ledger import Ledger

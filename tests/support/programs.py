@@ -1,0 +1,79 @@
+"""A program that trains, its declaration as a trainer, and what its runs left behind."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+# Its loss is a function of rate, seed and steps, which tests compute. It saves at every step.
+TRAIN = """
+import json, os, random, sys, time
+from argparse import ArgumentParser
+
+parser = ArgumentParser()
+kinds = dict(lr=float, seed=int, steps=int, out=str, resume=str, act=str, pause=float)
+for name, kind in kinds.items():
+    parser.add_argument(f"--{name}", type=kind)
+args = parser.parse_args()
+step, loss = 0, 4.0
+if args.resume:
+    step, loss = json.load(open(args.resume))
+    print("went on after step", step)
+curve = open(f"{args.out}/log.csv", "a")
+if not step:
+    curve.write("step,train_loss,loss,note\\n")
+while step < args.steps:
+    draw = random.Random(f"{args.seed} {step}").random()
+    loss = loss * (1 - args.lr) + draw / 10 - (args.act == "tanh")
+    step += 1
+    print(step, loss, file=curve, sep=",", end=f",{loss + 1},fine\\n", flush=True)
+    json.dump([step, loss], open(f"{args.out}/new", "w"))
+    os.replace(f"{args.out}/new", f"{args.out}/last.json")
+    time.sleep(args.pause)
+print("the loss is", loss)
+json.dump(dict(loss=loss, n=7), open(f"{args.out}/result.json", "w"))
+"""
+COMMAND = (
+    "python train.py --lr {lr} --act {act} --seed {seed} --steps {steps} --pause {pause} "
+    "--out {folder}"
+)
+YAML = {
+    "command": COMMAND,
+    "keys": {
+        **{"lr": 0.1, "steps": 3, "pause": 0.0},
+        "act": {"default": "gelu", "choices": ["gelu", "tanh"]},
+    },
+    "result": {"file": "result.json"},
+    "metrics": {"loss": {"direction": "less"}},
+    "curves": {"file": "log.csv"},
+    "code": ["train.py"],
+}
+
+
+def declare(folder: Path, *without: str, name: str = "toy", **changes: object) -> None:
+    """Write conf/trainer/NAME.yaml; JSON is YAML."""
+    said = {key: value for key, value in {**YAML, **changes}.items() if key not in without}
+    (folder / "conf" / "trainer").mkdir(parents=True, exist_ok=True)
+    (folder / "conf" / "trainer" / f"{name}.yaml").write_text(json.dumps(said))
+
+
+def expected(lr: float, seed: int, steps: int = 3, act: str = "gelu") -> float:
+    loss = 4.0
+    for step in range(steps):
+        draw = random.Random(f"{seed} {step}").random()
+        loss = loss * (1 - lr) + draw / 10 - (act == "tanh")
+    return loss
+
+
+def results(folder: Path) -> dict[str, dict]:
+    found = sorted((folder / "runs" / "runs").glob("*/result.json"))
+    return {path.parent.name: json.loads(path.read_text()) for path in found}
+
+
+def attempts(folder: Path) -> list[dict]:
+    found = sorted((folder / "runs" / "runs").glob("*/env.json"))
+    return [each for path in found for each in json.loads(path.read_text())["attempts"]]
+
+
+RESUMES = {"resume": "--resume {folder}/last.json"}
