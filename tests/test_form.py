@@ -8,8 +8,8 @@ from itertools import pairwise
 import matplotlib.colors
 import numpy as np
 import pytest
+from support.svg import marks, texts
 from support.tables import finished, make_plan, plant, tabulate
-from test_plot import marks, texts
 
 from ablate.analysis.table import Note
 from ablate.planning.cell import Column, Row

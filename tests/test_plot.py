@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import Shell
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from support.svg import SVG, marks, texts
 from support.tables import make_plan, plant, tabulate
 
 from ablate.planning.analysis_keys import Analysis
@@ -28,7 +29,6 @@ from ablate.store.store import Store
 
 ELSEWHERE = ("tuning", "changes", "pairs")  # tests/test_tune.py and test_changes.py draw them
 UNTUNED = [kind for kind in KINDS if kind not in ELSEWHERE]
-SVG = "{http://www.w3.org/2000/svg}"
 WORDS = (
     "stem=none,dpn",
     "model.depth=1,2",
@@ -69,16 +69,6 @@ def table(plan, results, store):
 @pytest.fixture(scope="module")
 def drawn(plan, table, store):
     return figures(plan, table, store.rundir)
-
-
-def marks(svg: str) -> list[tuple[str, ElementTree.Element]]:
-    """(what it says when pointed at, its group) of every mark, in order."""
-    groups = ElementTree.fromstring(svg).iter(f"{SVG}g")
-    return [(title.text, g) for g in groups if (title := g.find(f"{SVG}title")) is not None]
-
-
-def texts(svg: str) -> list[str]:
-    return ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 
 def points(group: ElementTree.Element) -> list[tuple[float, float]]:
