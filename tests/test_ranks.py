@@ -17,6 +17,7 @@ import torch
 from conftest import Shell, wait_for
 from support.images import png
 from support.masks import WORDS, pair, write
+from support.ranks import GROUP, QUICK, answers, children, on, predictions
 from support.tables import PLANTED_TWO, make_plan, plant, tabulate
 
 from ablate.planning.expand import plan as planned
@@ -113,32 +114,7 @@ def test_running_statistics_are_taken_in_by_the_order_of_the_micro_batches(norm)
 
 # --- Several processes ----------------------------------------------------------------------------
 
-PLACES = {"seconds", "images_per_s", "peak_bytes", "utilisation", "env_sha256", "ranks"}
-QUICK = ("data=digits", "recipe=quick", "model.depth=2", "train.steps=6", "seeds=1")
 SPLIT = ("train.micro_batch=16", "from.train.micro_batch=16", "from.train.steps=4")
-
-
-def answers(shell: Shell) -> dict[str, tuple]:
-    """What each run came to, but for times and places."""
-    found = {}
-    for folder in (shell.folder / "runs" / "runs").iterdir():
-        same = json.loads((folder / "result.json").read_text())
-        same = json.dumps({key: value for key, value in same.items() if key not in PLACES})
-        found[folder.name] = same, (folder / "predictions.npy").read_bytes()
-    return found
-
-
-def predictions(found: dict[str, tuple]) -> dict[str, bytes]:
-    return {run: table for run, (_, table) in found.items()}
-
-
-def on(ranks: int, folder: Path, *words: str) -> dict[str, tuple]:
-    shell = Shell(folder / str(ranks))
-    shell.folder.mkdir(parents=True)
-    shell("sweep", *words, f"launcher.cores_per_run={ranks}", "--quiet", "--yes")
-    for env in (shell.folder / "runs" / "runs").glob("*/result.json"):
-        assert json.loads(env.read_text())["ranks"] == ranks
-    return answers(shell)
 
 
 MIXED = ("augment.mixup=0.5", "augment.cutmix=0.5", "train.ema=0.9", "train.micro_batch=16")
@@ -293,9 +269,6 @@ def test_an_automatic_micro_batch_leaves_eight_to_share(tmp_path):
     two = on(2, tmp_path, *words)
     assert {json.loads(result)["micro_batch"] for result, _ in two.values()} == {8}
     assert on(8, tmp_path, *words) == two
-
-
-GROUP = ",".join(nvidia.gpu(n)["uuid"] for n in (0, 1))
 
 
 @pytest.fixture
@@ -491,16 +464,6 @@ OFTEN = ("launcher.checkpoint_s=0.2", "launcher.attempts=9")
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory) -> dict[str, tuple]:
     return on(1, tmp_path_factory.mktemp("calm"), *LONG)
-
-
-def children(shell: Shell) -> list[int]:
-    """The processes of ranks beyond the first, of a run with a checkpoint."""
-    runs = shell.folder / "runs"
-    for folder in (*runs.glob("runs/*"), *runs.glob("attempts/*/*")):
-        notes = RunDir(folder).lock.notes()
-        if RunDir(folder).checkpoints() and notes.ranks and RunDir(folder).lock.is_held():
-            return [int(pid) for pid in notes.ranks.split()]
-    return []
 
 
 def gone(pid: int) -> bool:

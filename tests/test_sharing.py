@@ -7,7 +7,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from test_ranks import answers, on
+from support.ranks import answers, on
 
 from ablate.planning.expand import plan as planned
 from ablate.running import sharing

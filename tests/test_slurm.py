@@ -24,7 +24,7 @@ import slurm_cluster
 from conftest import Shell, wait_for
 from slurm_cluster import SlurmCluster
 from support.programs import TRAIN, attempts, declare, expected, results
-from test_ranks import GROUP, QUICK, answers, children, on, predictions
+from support.ranks import GROUP, QUICK, answers, children, on, predictions
 
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import read_object, token_of
