@@ -13,7 +13,7 @@ import tiny
 import torch
 from conftest import Shell, wait_for
 from support.processes import kill, workers
-from test_resume import digits, go, outcome
+from support.trainings import digits, go, outcome
 
 from ablate.shared import choices
 from ablate.shared.errors import UserError

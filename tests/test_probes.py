@@ -11,7 +11,7 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import load_file
-from test_resume import digits, go, outcome
+from support.trainings import digits, go, outcome
 
 from ablate.planning.compose import resolve
 from ablate.shared import spec

@@ -1,24 +1,19 @@
 """What you get after an interruption is what you would have got without it, bit for bit."""
 
-import contextlib
-import itertools
 import json
 import math
 import shutil
 from pathlib import Path
 
 import pytest
-import tiny
 import torch
 from safetensors.torch import load_file
+from support.trainings import answer, digits, go, outcome
 
 from ablate.data.cache import prepare
 from ablate.shared import spec
-from ablate.shared.build import build_run
-from ablate.shared.fingerprint import fingerprint
 from ablate.shared.rundir import RunDir
 from ablate.training import calibrate, journal
-from ablate.training.loop import Machine, TrainingStopped, train
 from ablate.training.model import build, sublayers
 from ablate.training.numerics import choose
 from ablate.training.optim import Average, learning_rate, lengths
@@ -26,43 +21,6 @@ from ablate.training.task.classify import prior_loss
 from ablate.training.training import Training
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def digits(**settings) -> spec.Run:
-    """A run on 8x8 digits: `tiny.run` with the real set. Keys with a dot by `**{"train.x": 1}`."""
-    data = {"data.channels": 1, "data.fingerprint": ""}
-    run = tiny.run({**data, "train.batch": 64, "train.epochs": 6, "eval.every": 2, **settings})
-    tree = spec.to_tree(run)
-    section = {key: value for key, value in tree["data"].items() if key != "fingerprint"}
-    tree["data"]["fingerprint"] = fingerprint(section)
-    tree["model"]["patch"] = None
-    return build_run(tree)
-
-
-def go(run: spec.Run, folder: Path, cache: Path, stop_at: int | None = None) -> dict | None:
-    """Train in `folder` until the step `stop_at`; None if it stopped there."""
-    rundir, steps = RunDir(folder), itertools.count(1)
-    rundir.create(spec.to_tree(run))
-
-    def stopping() -> bool:
-        return stop_at is not None and next(steps) == stop_at
-
-    with contextlib.suppress(TrainingStopped):
-        device = torch.device("cpu")
-        machine = Machine(device, cache, 1e9, stopping, lambda **notes: None, lambda text: None)
-        return train(run, rundir, machine)
-
-
-COST = ("seconds", "images_per_s", "peak_bytes", "utilisation")
-
-
-def answer(result: dict) -> dict:
-    return {key: value for key, value in result.items() if key not in COST}
-
-
-def outcome(folder: Path, result: dict) -> tuple:
-    rundir = RunDir(folder)
-    return answer(result), rundir.metrics.read_bytes(), rundir.predictions.read_bytes()
 
 
 def farthest(one: Path, other: Path) -> float:

@@ -29,27 +29,23 @@ from sklearn.metrics import accuracy_score, confusion_matrix, jaccard_score
 from support.images import png
 from support.masks import CLASSES, WORDS, masked, pair, sample, write
 from support.processes import kill, workers
+from support.trainings import CPU, trained
 from torch import Tensor
 
 from ablate.analysis.paper import beside
 from ablate.planning import expand
 from ablate.shared import spec
-from ablate.shared.build import build_run
 from ablate.shared.metrics.segment import SEGMENT, guessed, score
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import NO_CLASS
 from ablate.shared.spec import Run
-from ablate.training import journal
 from ablate.training.calibrate import random_split
-from ablate.training.loop import Machine, train
 from ablate.training.model import build
 from ablate.training.optim import Lengths, learning_rate
 from ablate.training.ranks import ALONE
 from ablate.training.starting_weights import begin, check_shapes
 from ablate.training.task.segment import Segment, Windows
 from ablate.training.training import Training, arithmetic
-
-CPU = torch.device("cpu")
 
 # --- Mean IoU -----------------------------------------------------------------------------------
 
@@ -348,7 +344,7 @@ def test_a_sweep_of_segmentation_from_its_runs_to_its_table(streets):
 FILES = ("weights.safetensors", "predictions.npy", "metrics.jsonl")
 KILLED = """
 import json, os, signal, sys
-from test_segment import trained
+from support.trainings import trained
 
 def killed(steps):
     if steps == 5:
@@ -356,26 +352,6 @@ def killed(steps):
 
 trained(json.loads(sys.argv[1]), sys.argv[2], killed)
 """
-
-
-def trained(tree: dict[str, Any], folder: str, after: Any = lambda steps: None) -> list[str]:
-    """Train to the end, a checkpoint each step; what was said. `after`: called after each step."""
-    said, steps, cache = [], itertools.count(1), Path(folder).parent / "cache"
-
-    def stopping():
-        return bool(after(next(steps)))
-
-    machine = Machine(CPU, cache, 0.0, stopping, lambda **notes: None, said.append)
-    before, share = torch.get_num_threads(), journal.CHECKPOINT_SHARE
-    torch.set_num_threads(1)
-    journal.CHECKPOINT_SHARE = 1e9
-    try:
-        Path(folder).mkdir(exist_ok=True)
-        train(build_run(tree), RunDir(Path(folder)), machine)
-    finally:
-        torch.set_num_threads(before)
-        journal.CHECKPOINT_SHARE = share
-    return said
 
 
 @pytest.mark.faults

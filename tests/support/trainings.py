@@ -1,0 +1,78 @@
+"""Train runs in this process, up to a step or to the end."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from pathlib import Path
+from typing import Any
+
+import tiny
+import torch
+
+from ablate.shared import spec
+from ablate.shared.build import build_run
+from ablate.shared.fingerprint import fingerprint
+from ablate.shared.rundir import RunDir
+from ablate.training import journal
+from ablate.training.loop import Machine, TrainingStopped, train
+
+
+def digits(**settings) -> spec.Run:
+    """A run on 8x8 digits: `tiny.run` with the real set. Keys with a dot by `**{"train.x": 1}`."""
+    data = {"data.channels": 1, "data.fingerprint": ""}
+    run = tiny.run({**data, "train.batch": 64, "train.epochs": 6, "eval.every": 2, **settings})
+    tree = spec.to_tree(run)
+    section = {key: value for key, value in tree["data"].items() if key != "fingerprint"}
+    tree["data"]["fingerprint"] = fingerprint(section)
+    tree["model"]["patch"] = None
+    return build_run(tree)
+
+
+def go(run: spec.Run, folder: Path, cache: Path, stop_at: int | None = None) -> dict | None:
+    """Train in `folder` until the step `stop_at`; None if it stopped there."""
+    rundir, steps = RunDir(folder), itertools.count(1)
+    rundir.create(spec.to_tree(run))
+
+    def stopping() -> bool:
+        return stop_at is not None and next(steps) == stop_at
+
+    with contextlib.suppress(TrainingStopped):
+        device = torch.device("cpu")
+        machine = Machine(device, cache, 1e9, stopping, lambda **notes: None, lambda text: None)
+        return train(run, rundir, machine)
+
+
+COST = ("seconds", "images_per_s", "peak_bytes", "utilisation")
+
+
+def answer(result: dict) -> dict:
+    return {key: value for key, value in result.items() if key not in COST}
+
+
+def outcome(folder: Path, result: dict) -> tuple:
+    rundir = RunDir(folder)
+    return answer(result), rundir.metrics.read_bytes(), rundir.predictions.read_bytes()
+
+
+CPU = torch.device("cpu")
+
+
+def trained(tree: dict[str, Any], folder: str, after: Any = lambda steps: None) -> list[str]:
+    """Train to the end, a checkpoint each step; what was said. `after`: called after each step."""
+    said, steps, cache = [], itertools.count(1), Path(folder).parent / "cache"
+
+    def stopping():
+        return bool(after(next(steps)))
+
+    machine = Machine(CPU, cache, 0.0, stopping, lambda **notes: None, said.append)
+    before, share = torch.get_num_threads(), journal.CHECKPOINT_SHARE
+    torch.set_num_threads(1)
+    journal.CHECKPOINT_SHARE = 1e9
+    try:
+        Path(folder).mkdir(exist_ok=True)
+        train(build_run(tree), RunDir(Path(folder)), machine)
+    finally:
+        torch.set_num_threads(before)
+        journal.CHECKPOINT_SHARE = share
+    return said
