@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from conftest import Shell
 from support.processes import disturb
+from support.seeding import FILE, LOOKS, declared, seeds_given
 
 from ablate.analysis import reading, seeding, stats
 from ablate.analysis.course import STOPPED, courses_of, look_events, standing, told_by
@@ -29,24 +30,7 @@ from ablate.store.ledger import Ledger
 from ablate.store.looks import PastLooks, look
 from ablate.store.store import Store
 
-FILE = """
-title: few seeds
-base: {recipe: quick, data: digits, model.arch: mu/4, model.depth: 1, train.epochs: 2,
-       optim.warmup_epochs: 0}
-across: {train.batch: [64, 128]}
-variants:
-  - plain: {}
-  - DPN: {stem: dpn}
-  - asleep: {optim.lr: 3e-4}
-until: {looks: [5, 7, 9], margin: 2}
-"""
-LOOKS = (5, 7, 9)
 DECIDED = {"DPN": "helps"}
-
-
-def declared(folder, text=FILE, name="few"):
-    (folder / "sweeps").mkdir(exist_ok=True)
-    (folder / "sweeps" / f"{name}.yaml").write_text(text)
 
 
 @pytest.fixture(scope="module")
@@ -205,18 +189,6 @@ def first_looks(plan, results):
 
 def counts(plan):
     return {(cell.row, cell.column): len(cell.ids) for cell in plan.cells}
-
-
-def seeds_given(y, rows, margin):
-    """How many seeds each row is given, by the pure function. Without images, as here, looks judge
-    each row by its own spread."""
-    method = stats.Sequential(LOOKS, margin, "paired", contrasts=len(rows) - 1)
-    state, found = stats.before_looks(len(rows)), dict.fromkeys(rows, LOOKS[0])
-    for at, n in enumerate(LOOKS):
-        for row in (0, *np.flatnonzero(state.active)) if state.active.any() else ():
-            found[rows[row]] = n
-        _, state = stats.take_look(y[:, :n], at, state, method)
-    return found
 
 
 @pytest.mark.parametrize("first", [0, 100])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import Shell
 from support.processes import disturb
-from test_seeding import declared, seeds_given
+from support.seeding import declared, seeds_given
 
 from ablate.analysis.seeding import Seeding
 from ablate.api import training
