@@ -24,6 +24,7 @@ from test_table import tabulate
 from test_pair import A, B
 from test_pair import sown as one_of_two
 from test_tune import declared, simulate
+from support.tuning import declared, simulate
 
 from ablate.analysis import across, paper, stats
 from ablate.analysis.table import Table

@@ -9,7 +9,6 @@ import random
 import re
 import shutil
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from optuna.storages.journal import JournalFileBackend
 from simulation import DRAWS, family, family_wise_error, searched
 from support.processes import disturb
 from support.tables import tabulate
+from support.tuning import BEST, FILE, declared, planted, simulate
 
 import ablate
 from ablate.analysis import stats
@@ -33,24 +33,6 @@ from ablate.planning.plan import Plan, unasked
 from ablate.planning.search import Search
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
-
-FILE = """
-title: tuned
-base: {recipe: quick, data: digits, model.arch: mu/4, model.depth: 1, train.epochs: 2}
-variants:
-  - pre: {}
-  - post: {block.attn: post, block.mlp: post}
-seeds: 2
-tune:
-  space: {optim.lr: {log: [1e-4, 3e-2]}}
-  trials: TRIALS
-  at: {train.epochs: 1}
-"""
-
-
-def declared(folder: Path, text: str = FILE, trials: int = 6, name: str = "lr") -> None:
-    (folder / "sweeps").mkdir(exist_ok=True)
-    (folder / "sweeps" / f"{name}.yaml").write_text(text.replace("TRIALS", str(trials)))
 
 
 def read(shell: Shell, name: str = "lr") -> Plan:
@@ -356,37 +338,6 @@ def test_pruned_trials_are_a_state_of_their_own_and_cost_what_they_used(calm, tm
 
 
 # --- A planted objective ------------------------------------------------------------------------
-
-BEST = {"pre": 3e-3, "post": 1e-3}
-TOP = {"pre": 0.90, "post": 0.93}  # post is better, at its own best rate only
-
-
-def planted(row: str, tree: Any, seed: int) -> dict[str, Any]:
-    """A result: accuracy falls with the distance of log lr from the row's best."""
-    off = math.log10(tree["optim"]["lr"] / BEST[row])
-    top1 = TOP[row] - 0.15 * off**2 + random.Random(f"{row}{seed}").gauss(0, 2e-3)
-    return {
-        **{"status": "finished", "step": 1, "seconds": 1.0, "collapsed": False},
-        "validation": {"top1": top1, "loss": 1 - top1},
-        "test": {"top1": top1, "loss": 1 - top1, "n": 300},
-    }
-
-
-def simulate(plan: Plan) -> tuple[Plan, dict[str, Any]]:
-    """The plan's whole search, every run answered by the planted objective."""
-    results: dict[str, Any] = {}
-    search = Search(plan) if plan.tune else None
-    total = len(list(plan.runs())) + plan.to_come
-    while True:
-        plan = (search and search.grow(results.get, lambda _: [])) or plan
-        now = len(list(plan.runs())) + plan.to_come
-        assert now <= total  # it never grows: equal trials are one run
-        total = now
-        new = [run for run in plan.runs() if run.id not in results]
-        if not new:
-            return plan, results
-        for run in reversed(new):  # whoever ends first changes nothing
-            results[run.id] = planted(run.cell.row, run.cell.spec, run.seed)
 
 
 @pytest.mark.parametrize("sampler", ["tpe", "random", "cmaes"])
