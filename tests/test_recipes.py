@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from test_config import GOLDEN
+from support.runs import GOLDEN
 
 from ablate.analysis.paper import recipe_notes
 from ablate.planning.cell import caveats

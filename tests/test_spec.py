@@ -5,7 +5,7 @@ import math
 import typing
 
 import pytest
-from test_config import GOLDEN
+from support.runs import GOLDEN
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
