@@ -7,7 +7,7 @@ import json
 import re
 
 import pytest
-from support.planted_sweeps import grouped, sown
+from support.planted_sweeps import grouped_sweep, planted_sweep
 from support.tables import SPEC, tabulate, text_of
 
 from ablate.planning.cell import Column
@@ -28,7 +28,7 @@ CHOICES = (
 
 def planted():
     """The sweep of `test_formats`, with rows that set keys."""
-    plan, results = sown()
+    plan, results = planted_sweep()
     rows = tuple(dataclasses.replace(row, settings=SET.get(row.label, {})) for row in plan.rows)
     base = {**SPEC, "stem": {"name": "none"}, "optim": {"lr": 0.003}}
     cells = tuple(dataclasses.replace(cell, spec=base) for cell in plan.cells)
@@ -80,7 +80,7 @@ def test_the_first_sentence_and_counts_are_of_the_whole_table():
     first = [render(table, "md").splitlines()[2] for table in (whole, part)]
     assert first[0] == first[1]
     assert "comparisons" in first[0]
-    plan, results = grouped()
+    plan, results = grouped_sweep()
     part = choose(tabulate(plan, results), plan, columns="pets, S/4,pets, B/4")
     text = render(part, "md")
     assert "| variant | Pets | against vit |" in text
@@ -147,7 +147,7 @@ def test_footnotes_are_those_of_what_is_shown_numbered_anew():
 
 
 def test_a_column_is_named_by_its_label_or_its_heading_and_aliases_name_rows():
-    plan, results = sown()
+    plan, results = planted_sweep()
     names = {"S/4": "1", "B/4": "2"}
     columns = tuple(Column(name, {"lr": int(name)}) for name in names.values())
     cells = tuple(dataclasses.replace(cell, column=names[cell.column]) for cell in plan.cells)

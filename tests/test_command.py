@@ -18,7 +18,16 @@ import numpy as np
 import pytest
 from conftest import Shell, wait_for
 from support.processes import kill, workers
-from support.programs import COMMAND, RESUMES, TRAIN, YAML, attempts, declare, expected, results
+from support.programs import (
+    COMMAND,
+    RESUMES,
+    TRAIN,
+    YAML,
+    attempts,
+    declare,
+    expected_loss,
+    results,
+)
 from yaml import safe_load
 
 from ablate.planning import expand
@@ -63,7 +72,7 @@ def test_a_sweep_is_tabulated_verified_and_bundled(toy, shell):
     done = shell("sweep", "trainer=toy", "trainer.lr=0.1,0.3", "seeds=3")
     assert f"Trained by {COMMAND}" in done.out
     assert told(shell) == {
-        (str(rate), seed): expected(rate, seed) for rate in (0.1, 0.3) for seed in range(3)
+        (str(rate), seed): expected_loss(rate, seed) for rate in (0.1, 0.3) for seed in range(3)
     }
     (path, *_) = toy.glob("runs/runs/*/metrics.jsonl")
     lines = curve(path)
@@ -630,7 +639,7 @@ def test_a_stopped_run_goes_on_where_it_can(toy, shell, resumes):
     assert "stopped" in (done := shell.end(driver)).out + done.err
     shell(*words, "trainer.pause=0.2")
     [result] = results(toy).values()
-    assert result["test"]["loss"] == expected(0.1, 0, 12)
+    assert result["test"]["loss"] == expected_loss(0.1, 0, 12)
     first, second = attempts(toy)
     assert first["exit"] == "stopped"
     assert second["resumed"] is resumes
@@ -659,7 +668,7 @@ def test_where_the_old_processes_may_live_the_folder_is_copied(toy, shell):
     before = (env.parent / "scratch" / "last.json").read_bytes()
     shell(*words, "trainer.pause=0.3", INLINE)
     [result] = results(toy).values()
-    assert result["test"]["loss"] == expected(0.1, 0, 4)
+    assert result["test"]["loss"] == expected_loss(0.1, 0, 4)
     assert attempts(toy)[-1]["folder"] == "scratch.1"
     assert (env.parent / "scratch" / "last.json").read_bytes() == before
     assert not (env.parent / "scratch" / "result.json").exists()
@@ -688,7 +697,9 @@ def test_twenty_kills_of_driver_and_program_lose_and_double_nothing(toy, shell, 
             driver = shell.start(*words)
     driver.wait(240)
     shell(*words)
-    assert told(shell) == {(str(lr), s): expected(lr, s, 8) for lr in (0.1, 0.2) for s in (0, 1)}
+    assert told(shell) == {
+        (str(lr), s): expected_loss(lr, s, 8) for lr in (0.1, 0.2) for s in (0, 1)
+    }
     assert "nothing wrong" in shell("verify").out
     for path in toy.glob("runs/runs/*/metrics.jsonl"):
         assert [line["step"] for line in curve(path)] == [*range(1, 9), 8]
@@ -839,7 +850,7 @@ def test_what_it_writes_trains(toy, shell):
     assert "wrote conf/trainer/train.yaml" in done.out
     shell("sweep", "trainer=train", "trainer.lr=0.1,0.2", "seeds=2", INLINE)
     found = sorted(each["test"]["loss"] for each in results(toy).values())
-    assert found == sorted(expected(lr, seed) for lr in (0.1, 0.2) for seed in (0, 1))
+    assert found == sorted(expected_loss(lr, seed) for lr in (0.1, 0.2) for seed in (0, 1))
 
 
 def test_of_a_hydra_application_it_writes_its_keys(app, shell):

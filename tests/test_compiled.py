@@ -13,7 +13,7 @@ import tiny
 import torch
 from conftest import Shell, wait_for
 from support.processes import kill, workers
-from support.trainings import digits, go, outcome
+from support.trainings import digits, outcome, train_until
 
 from ablate.shared import choices
 from ablate.shared.errors import UserError
@@ -162,12 +162,12 @@ def test_without_a_compiler_true_is_one_line(tmp_path, monkeypatch):
 def test_straight_equals_stopped_and_resumed(tmp_path, captured):
     changes = {"train.epochs": 1, "model.drop_path": 0.5, "model.dropout": 0.1, **DEEP}
     run, cache = digits(**changes, **{"train.compile": True}), tmp_path / "cache"
-    straight = go(run, tmp_path / "a", cache)
-    assert go(run, tmp_path / "b", cache, stop_at=3) is None
-    resumed = go(run, tmp_path / "b", cache)
+    straight = train_until(run, tmp_path / "a", cache)
+    assert train_until(run, tmp_path / "b", cache, stop_at=3) is None
+    resumed = train_until(run, tmp_path / "b", cache)
     assert straight["execution"] == resumed["execution"] == "compiled"
     assert outcome(tmp_path / "a", straight) == outcome(tmp_path / "b", resumed)
-    assert go(digits(**changes), tmp_path / "c", cache)["execution"] == "eager"
+    assert train_until(digits(**changes), tmp_path / "c", cache)["execution"] == "eager"
 
 
 @pytest.mark.slow

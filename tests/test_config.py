@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
-from support.runs import GOLDEN
+from support.runs import GOLDEN_RUN
 
 from ablate.planning.compose import Composer, resolve
 from ablate.planning.conf import compose_config, shipped
@@ -53,7 +53,7 @@ PLACED = {"name": "vit", "attn": "post", "mlp": "pre+post", "post": "branch"}
     ],
 )
 def test_golden_ids(changes, identity):
-    assert build_run({**copy.deepcopy(GOLDEN), **changes}).id == identity
+    assert build_run({**copy.deepcopy(GOLDEN_RUN), **changes}).id == identity
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,10 @@ def test_golden_ids(changes, identity):
     ],
 )
 def test_what_is_no_part_of_a_run_is_no_part_of_its_id(section, keys):
-    assert build_run({**GOLDEN, section: GOLDEN[section] | keys}).id == build_run(GOLDEN).id
+    assert (
+        build_run({**GOLDEN_RUN, section: GOLDEN_RUN[section] | keys}).id
+        == build_run(GOLDEN_RUN).id
+    )
 
 
 @pytest.mark.parametrize("name", ["digits", "mnist5k"])

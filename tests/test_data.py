@@ -24,7 +24,7 @@ from PIL import Image, ImageOps
 from pyarrow import parquet
 from sklearn.datasets import load_digits
 from support.data_sections import DIGITS, MNIST5K, describe, real
-from support.decoding import LOAD, saved
+from support.decoding import LOAD, save_section
 from support.images import folders, jpeg, noise, png, write_parquet, write_plain
 from support.processes import forked
 
@@ -518,7 +518,7 @@ def test_a_cached_set_needs_neither_datasets_nor_sklearn(tmp_path, small):
     both = (describe(path=small), describe(**DIGITS))
     for data in both:
         cache.prepare(data, tmp_path / "cache")
-    files = ":".join(saved(data, tmp_path) for data in both)
+    files = ":".join(save_section(data, tmp_path) for data in both)
     said = in_process(UNNEEDED, DATA=files, FOLDER=str(tmp_path / "cache"))
     assert (said.stdout, said.stderr) == ("[]\n", "")
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.files import changed, edit
-from support.stores import NAME, WORDS, leave
+from support.files import changed_json, flip_digit
+from support.stores import NAME, WORDS, leave_run
 
 import ablate
 from ablate.audit.doctor import examine_store
@@ -36,7 +36,7 @@ def made(tmp_path_factory) -> Path:
     plan, _ = make_plan(WORDS, store=store.root, name=NAME)
     store.write_plan(plan)
     for n, run in enumerate(plan.runs()):
-        leave(store, run, 0.8 + 0.01 * (n % 2) + 0.003 * n)
+        leave_run(store, run, 0.8 + 0.01 * (n % 2) + 0.003 * n)
     with Ledger.driving(store):  # made of the folders
         pass
     return store.root
@@ -78,7 +78,7 @@ def test_untouched_files_are_read_without_a_word(store, ask):
 def test_an_edited_result_is_named_and_withheld_by_every_reader(store, ask):
     run = first(store)
     folder = store.rundir(run.id)
-    edit(folder.result, b'"top1": 0.')
+    flip_digit(folder.result, b'"top1": 0.')
     edited = json.loads(folder.result.read_bytes())["test"]["top1"]
     said = f"{run.label}: runs/runs/{run.id}/result.json was edited since it was recorded"
     code, text = ask("table", "--format", "json")
@@ -99,7 +99,7 @@ def test_an_edited_result_is_named_and_withheld_by_every_reader(store, ask):
 
 def test_edited_metrics_are_named_and_withheld_where_they_are_read(store, ask):
     run = first(store)
-    edit(store.rundir(run.id).metrics, b'"val_top1": 0.')
+    flip_digit(store.rundir(run.id).metrics, b'"val_top1": 0.')
     said = f"{run.label}: runs/runs/{run.id}/metrics.jsonl was edited since the run ended"
     for words in (("table",), ("table", "--show", "auc"), ("plot", "curves")):
         assert said in ask(*words)[1]
@@ -121,14 +121,14 @@ def test_a_run_that_begins_again_has_no_seal_until_it_is_recorded(store):
         assert run.id not in ledger.seals()
         assert ledger.seals([run.id]) == {}
         assert len(ledger.seals()) == 5
-    edit(store.rundir(run.id).result, b'"top1": 0.')  # another file: the new worker's
+    flip_digit(store.rundir(run.id).result, b'"top1": 0.')  # another file: the new worker's
     assert store.results([run]).withheld == {}
 
 
 def test_results_recorded_before_hashes_were_taken_are_read_as_they_are(store, ask):
     with sqlite3.connect(store.ledger) as db:
         db.execute("UPDATE event SET detail = '{}' WHERE kind = 'finished'")
-    edit(store.rundir(first(store).id).result, b'"top1": 0.')
+    flip_digit(store.rundir(first(store).id).result, b'"top1": 0.')
     assert "edited" not in ask("table")[1]
 
 
@@ -143,7 +143,7 @@ def test_an_edited_plan_is_named_by_every_command_that_goes_by_it(store, ask):
     path, run = store.plan_path(NAME), first(store).id
     whole = path.read_bytes()
     line = f"was edited after it was planned; {WRITES_AGAIN}"
-    path.write_text(changed(path, "analysis", "margin", to=50.0))
+    path.write_text(changed_json(path, "analysis", "margin", to=50.0))
     for words in GO_BY_IT:
         code, said = ask(*(run if word == "RUN" else word for word in words))
         assert code == 1, words
@@ -187,7 +187,7 @@ def test_an_edited_env_is_named_by_whoever_prints_it(store, ask):
     folder = store.rundir(run.id)
     assert "edited" not in ask("show", run.label)[1]
     assert "env.json" not in ask("verify")[1]
-    folder.env.write_text(changed(folder.env, "attempts", 0, "exit", to="tampered"))
+    folder.env.write_text(changed_json(folder.env, "attempts", 0, "exit", to="tampered"))
     said = f"runs/runs/{run.id}/env.json was edited since the run ended"
     assert f"attempts\n  withheld: {said}" in ask("show", run.label)[1]
     code, text = ask("show", run.label, "--against", run.label)
@@ -222,7 +222,7 @@ def test_a_bundle_covers_env_json_an_anonymous_one_what_is_left_of_it(store, ask
         code, text = ask("verify", out)
         assert code == 0, text
         env = tmp_path / out / "specs" / first(store).id / "env.json"
-        env.write_text(changed(env, "attempts", 0, "exit", to="tampered"))
+        env.write_text(changed_json(env, "attempts", 0, "exit", to="tampered"))
         code, text = ask("verify", out)
         assert (code, f"specs/{first(store).id}/env.json: changed after" in text) == (1, True)
         assert ("by the hash in result.json" in text) is (out == "plain")
@@ -250,7 +250,7 @@ def test_a_rotten_probe_is_named_and_its_run_withheld_where_probes_are_drawn(sto
         assert (said in page(ask)) == edited
         assert (said in ask("plot", "curves")[1]) == edited
         assert "ithheld" not in ask("table")[1]
-        edit(probe, b"PK")
+        flip_digit(probe, b"PK")
 
 
 # --- Forged -------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def of_a_result(path: Path) -> list[str]:
         *(("collapsed", "no"), ("parameters", "7"), ("kernel", 3), ("digest", [1])),
         *(("metrics_sha256", 3), ("train_loss", math.inf), ("env_sha256", [3])),
     ]
-    return [changed(path, key, to=value) for key, value in changes]
+    return [changed_json(path, key, to=value) for key, value in changes]
 
 
 def of_a_plan(path: Path) -> list[str]:
@@ -285,12 +285,12 @@ def of_a_plan(path: Path) -> list[str]:
         (("analysis", "metric"), "luck"),
         *((("analysis", "alpha"), bad) for bad in (0, "x", 7)),
     ]
-    return [changed(path, *keys, to=value) for keys, value in changes]
+    return [changed_json(path, *keys, to=value) for keys, value in changes]
 
 
 def of_attempts(path: Path) -> list[str]:
     return [
-        changed(path, "attempts", to=value)
+        changed_json(path, "attempts", to=value)
         for value in (3, [3], [[]], [{"at": "x"}], [{"origin": 3}], [{"origin": {"git": []}}])
     ]
 
@@ -310,7 +310,7 @@ def forgeries(store: Store) -> list[tuple[Path, str]]:
         folder.result: of_a_result(folder.result),
         plan: of_a_plan(plan),
         folder.env: of_attempts(folder.env),
-        folder.run: [changed(folder.run, "spec", to=value) for value in (3, [], {"data": 3})],
+        folder.run: [changed_json(folder.run, "spec", to=value) for value in (3, [], {"data": 3})],
         folder.lock.path: ['{"pid": "x", "step": "y", "error": []}'],
         folder.metrics: ['{"epoch": "x"}', '{"val_top1": {}}'],
         store.looks: ['{"sweep": 3, "seeds": 3}', '{"sweep": "planted", "seeds": ["x"]}'],
@@ -405,7 +405,7 @@ def test_what_costs_were_cached_counts_only_where_it_is_an_answer(store):
         forged.append({key: value for key, value in answer.items() if key != lacking})
     write_sealed(path, {f"{n}": tree for n, tree in enumerate([*forged, answer])})
     assert estimate._cache(store).read() == {f"{len(forged)}": answer}
-    edit(path, b'"parameters": ')
+    flip_digit(path, b'"parameters": ')
     assert estimate._cache(store).read() == {}
     path.write_text("[]")
     assert estimate._cache(store).read() == {}

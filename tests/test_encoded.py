@@ -25,7 +25,7 @@ from conftest import contents, refused
 from PIL import Image, ImageOps
 from pyarrow import parquet
 from support.data_sections import describe
-from support.decoding import killed
+from support.decoding import kill_decoding
 from support.images import folders, jpeg, noise, png, write_parquet
 
 from ablate.data import batches, cache
@@ -349,7 +349,7 @@ def test_a_killed_build_is_gone_on_with_and_gives_the_bytes_of_a_calm_one(tmp_pa
     (tmp_path / "images" / "a" / "1.png").write_bytes(b"words")
     data = describe(path=tmp_path / "images", cache="encoded", test=9, broken="skip")
     folder = tmp_path / "cache"
-    killed(data, folder, lambda done, _: done > 20, chunk=8)
+    kill_decoding(data, folder, lambda done, _: done > 20, chunk=8)
     left = cache.look(data, folder)
     assert 0 < left.done < 60
     rotten = shutil.copytree(folder, tmp_path / "rotten")

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import records
-from support.planted_sweeps import golden, sown, whole
+from support.planted_sweeps import golden, planted_sweep, whole
 from support.tables import entries, finished, make_plan, tabulate, text_of
 
 from ablate.analysis import stats
@@ -62,7 +62,7 @@ def test_what_programs_read_is_as_agreed():
 
 @pytest.mark.parametrize("format", ENDINGS)
 def test_an_unfinished_table_says_so_and_what_is_missing(format):
-    text = " ".join(text_of(tabulate(*sown(complete=False)), format).split())
+    text = " ".join(text_of(tabulate(*planted_sweep(complete=False)), format).split())
     assert "UNFINISHED: 1 of 42 runs missing (1 of as good)" in text
     if format in WORDS:
         assert "(unfinished)" in text
@@ -201,7 +201,7 @@ def test_no_number_is_cut_however_narrow_the_terminal():
 
 
 def test_times_are_only_there_when_asked():
-    plain = tabulate(*sown())
+    plain = tabulate(*planted_sweep())
     assert not any("60.0" in render(plain, format) for format in ("csv", "json"))
     text = render(whole(), "md", show=("cost",))
     assert "| helps | 0.05 | 60 | 10 k | 2 GB | 25 % |" in text

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from support.planted_sweeps import sown
+from support.planted_sweeps import planted_sweep
 from support.tables import finished, make_plan
 from test_formats import sown
 from test_table import PLANTED, finished, make_plan, plant
@@ -106,7 +106,7 @@ def test_false_verdicts_are_expected_of_families_of_columns_alone(family, expect
 
 
 def test_without_verdicts_there_is_no_sentence():
-    plan, results = sown(complete=False)
+    plan, results = planted_sweep(complete=False)
     for table in (tabulate(plan, results), planted({"a": (None, 1), "b": (None, 2)})):
         assert headline(table) == ""
         for format in ("md", "html"):

@@ -16,8 +16,8 @@ from conftest import REPOSITORY
 from json_page import written
 from support.pairs import A, B
 from support.pairs import sown as one_of_two
-from support.planted_sweeps import grouped, sown
-from support.stores import sow
+from support.planted_sweeps import grouped_sweep, planted_sweep
+from support.stores import sow_store
 from support.tables import tabulate
 from test_null_tables import sow
 from test_table import tabulate
@@ -25,6 +25,7 @@ from test_pair import A, B
 from test_pair import sown as one_of_two
 from test_tune import declared, simulate
 from support.tuning import declared, simulate
+from support.tuning import declare_tuning, simulate
 
 from ablate.analysis import across, paper, stats
 from ablate.analysis.table import Table
@@ -188,7 +189,7 @@ def documents(said, folder: Path) -> typing.Iterator[tuple[str, Any]]:
     yield "plan", said("plan", *long, "--until", "12", "--margin", "2")
     more = ("norm=layernorm,identity,rmsnorm", "train.steps=2")  # whose baseline may have more
     yield "plan", said("plan", *grid, *more, "--detect", "2", "--on", "h100:8")
-    declared(folder, trials=15)
+    declare_tuning(folder, trials=15)
     yield "plan", said("plan", "lr", "--on", "h100:8")
     changes = ("--change", "a: stem=dpn", "--change", "b: norm=rmsnorm", "--detect", "2")
     yield "plan", said("plan", "launcher=inline", *changes)
@@ -202,11 +203,11 @@ def documents(said, folder: Path) -> typing.Iterator[tuple[str, Any]]:
     yield "show --against", said("show", "pre#0", "--against", "post#0")
     for parts in ("gain,cost,population,epochs_to:0.9", "gain"):
         yield "table", said("table", "--show", parts)
-    planted, results = sown()
+    planted, results = planted_sweep()
     for table in (
         tabulate(planted, results, cost=True),
-        tabulate(*sown(complete=False)),
-        tabulate(*grouped()),
+        tabulate(*planted_sweep(complete=False)),
+        tabulate(*grouped_sweep()),
         whole_table(),
         own_table(),
     ):
@@ -226,7 +227,7 @@ def documents(said, folder: Path) -> typing.Iterator[tuple[str, Any]]:
     words = ("--row", "row", "--metric", "acc:more")
     yield "import", said("import", "sheet.csv", *words, "--store", "elsewhere")
     yield "doctor", said("doctor", "--repair")
-    sow(folder / "twelve", "photos", 12)
+    sow_store(folder / "twelve", "photos", 12)
     yield "doctor", said("doctor", "--statistics", "--store", "twelve")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Shell, wait_for
-from support.files import write
+from support.files import write_files
 
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.plan import Plan
@@ -42,7 +42,7 @@ def file_of(rows: str = "".join(ROWS), seeds: str = "seeds: 3") -> str:
 
 
 def declare(folder: Path, text: str) -> None:
-    write(folder, noisy_py=NOISY, conf__trainer__noisy_yaml=YAML, sweeps__photos_yaml=text)
+    write_files(folder, noisy_py=NOISY, conf__trainer__noisy_yaml=YAML, sweeps__photos_yaml=text)
 
 
 @pytest.fixture(scope="module")
@@ -420,7 +420,7 @@ def found_by_gc(store: Store) -> str:
 def test_words_with_commas_cross_a_file_and_extend_its_sweep_as_seeds_do(shell):
     """A file of rows, driven, then asked whether it is robust to another key."""
     declare(shell.folder, file_of("ab", "seeds: 2"))
-    write(shell.folder, conf__trainer__noisy_yaml=YAML.replace("lr: 0.1", "lr: 0.1, wd: 0.0"))
+    write_files(shell.folder, conf__trainer__noisy_yaml=YAML.replace("lr: 0.1", "lr: 0.1, wd: 0.0"))
     crossed = "trainer.wd=0.0,0.5"
     assert sweep(shell).count("finished: ") == 4
     before = {run.id for run in recorded(shell).runs()}

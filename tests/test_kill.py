@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from conftest import ABLATE, Done, Shell, wait_for
-from support.processes import die, disturb, freeze, frozen, held, kill, thaw, workers
+from support.processes import die, disturb, freeze, freeze_workers, held_runs, kill, thaw, workers
 
 pytestmark = pytest.mark.faults
 
@@ -76,7 +76,7 @@ def succeeded(done: Done) -> Done:
 def test_kill_the_driver_and_the_next_one_adopts_its_workers(shell, calm):
     driver = shell.start(*WORDS)
     wait_for(lambda: len(workers(shell.folder)) == 2)
-    found = frozen(shell)
+    found = freeze_workers(shell)
     die(driver)
     assert {*found} <= {*workers(shell.folder)}  # they live on
     thaw(found)
@@ -90,7 +90,9 @@ def test_kill_workers_under_a_living_driver(shell, calm):
     struck: set[str] = set()
 
     def victims() -> dict[int, str]:
-        return {pid: run for pid, run in held(shell.folder).items() if len(struck | {run}) <= 2}
+        return {
+            pid: run for pid, run in held_runs(shell.folder).items() if len(struck | {run}) <= 2
+        }
 
     for _ in range(4):
         wait_for(lambda: victims() or driver.poll() is not None)
@@ -172,7 +174,7 @@ def said(shell: Shell, file: str, text: str) -> None:
 
 def test_a_second_signal_kills_at_once(shell):
     driver = shell.start(*WORDS)
-    frozen(shell)  # workers that will not answer
+    freeze_workers(shell)  # workers that will not answer
     driver.send_signal(signal.SIGINT)
     said(shell, f"{shell.number}.out", "(a second signal kills them)")  # two at once are one
     assert driver.poll() is None
@@ -185,7 +187,7 @@ def test_a_hanging_worker_is_killed_and_its_run_started_once_more(shell, calm):
     (shell.folder / "runs" / "cache" / "costs.json").unlink()
     # Whom it asks for costs has torch loaded when it starts workers, which takes no seconds then.
     driver = shell.start(*WORDS, "launcher.hang_s=4")
-    victim, *others = frozen(shell)
+    victim, *others = freeze_workers(shell)
     thaw(others)
     assert "no sign of life for 4 s" in succeeded(shell.end(driver)).out
     assert not Path(f"/proc/{victim}").exists()
@@ -214,7 +216,7 @@ def test_a_worker_that_keeps_dying_without_progress_is_given_up_and_retried_when
 
 def test_a_second_driver_says_who_drives_watches_and_takes_over(shell, calm):
     driver = shell.start(*WORDS)
-    pids = frozen(shell)
+    pids = freeze_workers(shell)
     others = Shell(shell.folder, number=10), Shell(shell.folder, number=20)
     watching = [other.start(*WORDS) for other in others]
     for number in (11, 21):
@@ -229,7 +231,7 @@ def test_a_second_driver_says_who_drives_watches_and_takes_over(shell, calm):
 
 def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     driver = shell.start(*WORDS)
-    pids = frozen(shell)
+    pids = freeze_workers(shell)
     other = Shell(shell.folder, number=10)
     assert "'killed' is driven now, not 'else'" in other("stop", "else", code=2).err
     freeze([driver.pid])
@@ -245,7 +247,7 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
     assert shell.end(driver).code == 128 + signal.SIGTERM
     assert workers(shell.folder) == []
     driver = shell.start(*WORDS)
-    pids = frozen(shell)
+    pids = freeze_workers(shell)
     die(driver)
     given_up = other.start("stop")
     said(shell, f"{other.number}.err", " is frozen; ")
@@ -263,7 +265,7 @@ def test_stop_from_another_shell_and_of_workers_without_a_driver(shell, calm):
 
 def test_stop_returns_although_another_sweep_takes_its_turn(shell):
     driver = shell.start(*WORDS)
-    pids = frozen(shell)
+    pids = freeze_workers(shell)
     waiting, other = Shell(shell.folder, number=20), Shell(shell.folder, number=10)
     second = waiting.start(*SWEEP[:-1], "after", "seeds=50")
     said(shell, "21.out", "drives runs already")
@@ -281,7 +283,7 @@ def test_stop_returns_although_another_sweep_takes_its_turn(shell):
 
 def test_the_fork_server_dies_and_its_workers_are_kept(shell, calm):
     driver = shell.start(*WORDS)
-    found = frozen(shell)
+    found = freeze_workers(shell)
     children = Path(f"/proc/{driver.pid}/task/{driver.pid}/children").read_text().split()
     of_server = b"ablate.running.launchers.server"
     (server,) = (p for p in children if of_server in Path(f"/proc/{p}/cmdline").read_bytes())

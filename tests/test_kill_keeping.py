@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from conftest import contents
 from support.commands import Server
-from support.stores import NAME, WORDS, leave
+from support.stores import NAME, WORDS, leave_run
 
 from ablate.audit import bundle_check
 from ablate.audit.bundle import Bundle
@@ -32,7 +32,7 @@ def server(tmp_path_factory) -> Iterator[Server]:
         store.write_plan(plan)
         for n, run in enumerate(plan.runs()):
             if not store.rundir(run.id).path.exists():
-                leave(store, run, 0.8 + 0.01 * (n % 2) + 0.003 * n)
+                leave_run(store, run, 0.8 + 0.01 * (n % 2) + 0.003 * n)
     with Ledger.driving(store):
         pass
     diff = store.root / "diffs" / f"{'a' * 16}.diff"

@@ -11,6 +11,7 @@ from conftest import REPOSITORY
 from test_formats import AWKWARD, golden, sown, whole
 from test_table import finished, make_plan, tabulate
 from test_wide import against_table_3, grouped, published
+from support.planted_sweeps import AWKWARD, golden, grouped_sweep, planted_sweep, whole
 from support.tables import finished, make_plan, tabulate
 from test_wide import grouped
 from support.planted_sweeps import AWKWARD, golden, grouped, sown, whole
@@ -50,7 +51,7 @@ def parts():
         yield render(table, "latex", show=NARROW)
         yield render(table, "latex", transpose=True)
         yield render(table, "latex", wide=True)
-    yield render(tabulate(*grouped()), "latex", show=("accuracy", "gain"))
+    yield render(tabulate(*grouped_sweep()), "latex", show=("accuracy", "gain"))
     _, compared = against_table_3(REPOSITORY)
     for wide in (False, True):
         yield render(compared, "latex", show=("paper", "gain"), wide=wide)
@@ -224,7 +225,7 @@ def test_label_caption_and_notes():
 
 
 def test_an_unfinished_table_says_so_under_any_caption():
-    table = tabulate(*sown(complete=False))
+    table = tabulate(*planted_sweep(complete=False))
     text = render(table, "latex", floated=LatexFloat(caption="Ours", notes="none"))
     assert r"\caption{Ours (unfinished)." in text
     short = render(table, "latex", floated=LatexFloat(notes="short"))
@@ -285,5 +286,5 @@ def test_one_form_of_an_interval():
         check_show("gain,ci,pm")
     with pytest.raises(UserError, match="--show: pm is the interval of another part"):
         check_show("pm")
-    means = tabulate(*sown(), means=True)  # without intervals
+    means = tabulate(*planted_sweep(), means=True)  # without intervals
     assert "± -" in render(means, "md", show=("gain", "pm"))

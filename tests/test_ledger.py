@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from support.looks import reading
-from support.plans import planned, small_plan
+from support.plans import record_plan, small_plan
 
 from ablate.planning.plan import Plan
 from ablate.planning.settings import file_name
@@ -72,7 +72,7 @@ def test_a_store_of_another_format_is_refused_in_a_line_and_left(store, format):
 def test_a_plan_of_another_format_is_named_with_its_remedy(store):
     plan = small_plan()
     with Ledger.driving(store) as ledger:
-        planned(store, ledger, plan)
+        record_plan(store, ledger, plan)
         tree = json.loads(plan.to_bytes()) | {"format": FORMAT - 1}
         store.plan_path(plan.name).write_text(json.dumps(tree))
         with pytest.raises(Failure, match=rf"has format {FORMAT - 1}, .*; the same `ablate s"):
@@ -99,7 +99,7 @@ def test_plans_are_plain_json_and_come_back(store):
 def test_a_plan_counts_from_when_it_is_announced_and_its_forerunner_until_it_is_written(store):
     first, second = small_plan(), small_plan(seeds=(0, 1, 2))
     with Ledger.driving(store) as ledger:
-        planned(store, ledger, first)
+        record_plan(store, ledger, first)
         store.write_plan(second)
         with pytest.raises(Failure, match=r"p\.json: was edited after it was planned; the same"):
             ledger.sealed_plan(store, "p")
@@ -114,7 +114,7 @@ def test_a_plan_counts_from_when_it_is_announced_and_its_forerunner_until_it_is_
         with pytest.raises(Failure, match="was edited after it was planned"):
             ledger.sealed_plan(store, "p")
         count = len(ledger.events("plan of p"))
-        planned(store, ledger, second)
+        record_plan(store, ledger, second)
         assert len(ledger.events("plan of p")) == count == 4
 
 
@@ -123,14 +123,14 @@ def test_a_plan_written_between_two_looks_of_a_reader_is_no_edit(store, monkeypa
     """`parsed`: the moment the file has been read; else before the ledger is asked."""
     second = small_plan(seeds=(0, 1, 2))
     with Ledger.driving(store) as ledger, Ledger.reading(store) as reader:
-        planned(store, ledger, small_plan())
+        record_plan(store, ledger, small_plan())
         owner, name = (Plan, "from_tree") if parsed else (reader, "plan_seals")
         look = getattr(owner, name)
 
         def late(what: Any) -> Any:
             seen = look(what) if parsed else None
             monkeypatch.setattr(owner, name, look)  # a plan that is written is read again, too
-            planned(store, ledger, second)
+            record_plan(store, ledger, second)
             return seen if parsed else look(what)
 
         monkeypatch.setattr(owner, name, late)
@@ -139,7 +139,7 @@ def test_a_plan_written_between_two_looks_of_a_reader_is_no_edit(store, monkeypa
 
 def test_a_plan_without_its_seal_was_never_planned_here(store):
     with Ledger.driving(store) as ledger:
-        planned(store, ledger, small_plan())
+        record_plan(store, ledger, small_plan())
         ledger._db.execute("DELETE FROM event WHERE run = 'plan of p'")
         with pytest.raises(Failure, match="was never planned here"):
             ledger.sealed_plan(store, "p")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from support.drivers import Elsewhere, Quiet, driven, left_behind
-from support.plans import planned, small_plan
+from support.plans import record_plan, small_plan
 
 from ablate.audit.doctor import stored
 from ablate.report.show import describe_run, follow_log
@@ -283,7 +283,7 @@ def test_a_worker_that_notes_another_host_lives_while_it_writes_and_is_not_signa
 def stop_at_once(store: Store) -> list[str]:
     """What `ablate stop` says, which gives up at once."""
     with Ledger.driving(store) as ledger:
-        planned(store, ledger, small_plan())
+        record_plan(store, ledger, small_plan())
         ledger.record("a0", "started", step=0)
     said: list[str] = []
     with pytest.raises(Failure, match="still alive: a#0"):

@@ -25,9 +25,18 @@ from conftest import contents, refused
 from numpy.testing import assert_array_equal
 from PIL import ExifTags, Image
 from support.data_sections import describe
-from support.decoding import killed
+from support.decoding import kill_decoding
 from support.images import jpeg, noise, png, stored
-from support.masks import BLOCK, CLASSES, MASKS, checkers, masked, pair, sample, write
+from support.masks import (
+    BLOCK,
+    CLASSES,
+    MASKS,
+    checkers,
+    image_and_mask,
+    masked_data,
+    masked_settings,
+    write_masks,
+)
 
 from ablate.data import batches, cache
 from ablate.data.augment import colour as colours
@@ -52,14 +61,14 @@ def files(tmp_path_factory):
     """24 pictures of four shapes with their masks, and 4 to test on."""
     folder = tmp_path_factory.mktemp("masks")
     for name, number in (("train", 24), ("test", 4)):
-        pairs = [pair(*SHAPES[n % len(SHAPES)]) for n in range(number)]
-        write(folder / f"{name}.parquet", *([png(one[n]) for one in pairs] for n in (0, 1)))
+        pairs = [image_and_mask(*SHAPES[n % len(SHAPES)]) for n in range(number)]
+        write_masks(folder / f"{name}.parquet", *([png(one[n]) for one in pairs] for n in (0, 1)))
     return folder
 
 
 @pytest.fixture(scope="module")
 def train(files, tmp_path_factory):
-    return cache.prepare(sample(files), tmp_path_factory.mktemp("cache")).split("train")
+    return cache.prepare(masked_data(files), tmp_path_factory.mktemp("cache")).split("train")
 
 
 def release(folder: Path, shapes: dict[str, tuple[int, int]], names: str) -> None:
@@ -68,21 +77,21 @@ def release(folder: Path, shapes: dict[str, tuple[int, int]], names: str) -> Non
         for split, shape in shapes.items():
             (home := folder / kind / split).mkdir(parents=True)
             for name in names:
-                pair(*shape)[n].save(home / f"{name}.png")
+                image_and_mask(*shape)[n].save(home / f"{name}.png")
 
 
 # --- What is kept -------------------------------------------------------------------------------
 
 
 def test_pictures_and_masks_are_kept_as_large_as_they_are(files, tmp_path):
-    data = sample(files)
+    data = masked_data(files)
     for number in (1, 2):  # by a thread, and by two
         found = cache.prepare(data, tmp_path / f"{number}", threads=number)
         assert found.counts == {"train": 20, "validation": 4, "test": 4}
         test = found.split("test")
         assert isinstance(test, MaskedSplit)
         for row, shape in enumerate(SHAPES):
-            image, mask = pair(*shape)
+            image, mask = image_and_mask(*shape)
             assert_array_equal(test.picture(row), image)
             assert_array_equal(test.mask(row), mask)
             pixels = [(np.asarray(mask) == n).sum() for n in range(CLASSES)]
@@ -93,12 +102,12 @@ def test_pictures_and_masks_are_kept_as_large_as_they_are(files, tmp_path):
 def test_a_folder_of_images_and_annotations_is_read_as_its_release_has_it(tmp_path):
     release(tmp_path / "ade", {"training": SHAPES[0], "validation": SHAPES[1]}, "abc")
     split = {"train": "training", "validation": "validation[:1]", "test": "validation[1:]"}
-    found = cache.prepare(sample(tmp_path / "ade", **split), tmp_path / "cache")
+    found = cache.prepare(masked_data(tmp_path / "ade", **split), tmp_path / "cache")
     assert found.counts == {"train": 3, "validation": 1, "test": 2}
-    assert_array_equal(found.split("test").mask(1), pair(*SHAPES[1])[1])
+    assert_array_equal(found.split("test").mask(1), image_and_mask(*SHAPES[1])[1])
     (tmp_path / "ade/annotations/training/b.png").unlink()
     with refused(r"images/training/b.png: has no mask of its name"):
-        cache.prepare(sample(tmp_path / "ade", **split), tmp_path / "other")
+        cache.prepare(masked_data(tmp_path / "ade", **split), tmp_path / "other")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +133,7 @@ def test_levels_become_classes(ignore, levels, expected):
 
 
 def test_what_is_no_mask_is_named_and_left_out(tmp_path):
-    image, mask = pair(40, 30)
+    image, mask = image_and_mask(40, 30)
     bad = {
         png(mask.transpose(Image.Transpose.ROTATE_90)): "row 1 of .*: has 30x40 pix.* image 40x30",
         png(image): "the mask in row 2 of .*one number a pixel, this is RGB",
@@ -132,12 +141,12 @@ def test_what_is_no_mask_is_named_and_left_out(tmp_path):
         b"words": "the mask in row 4 of .*no whole PNG",
     }
     masks = [png(mask), *bad, *[png(mask)] * 7]
-    write(tmp_path / "data" / "train.parquet", [png(image)] * 12, masks)
+    write_masks(tmp_path / "data" / "train.parquet", [png(image)] * 12, masks)
     settings = {"validation": 2, "test": 2}
     with refused("4 of 12 images can't be read") as raised:
-        cache.prepare(sample(tmp_path / "data", **settings), tmp_path / "cache")
+        cache.prepare(masked_data(tmp_path / "data", **settings), tmp_path / "cache")
     assert all(re.search(said, str(raised.value)) for said in bad.values())
-    data = sample(tmp_path / "data", **settings, broken="skip")
+    data = masked_data(tmp_path / "data", **settings, broken="skip")
     found = cache.prepare(data, tmp_path / "cache")
     assert sum(found.counts.values()) == 8
     for name in decoded.SPLITS:
@@ -150,14 +159,18 @@ def test_what_is_no_mask_is_named_and_left_out(tmp_path):
 def test_a_mask_belongs_to_the_upright_image(tmp_path):
     """As mmsegmentation reads the two: EXIF turns the image, and not the mask. One that was drawn
     on the image as it is stored has another size, unless it is square."""
-    image, mask = pair(96, 70)
+    image, mask = image_and_mask(96, 70)
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = 6  # by a quarter, to be seen upright
     turned = [each.transpose(Image.Transpose.ROTATE_90) for each in (image, mask)]
 
     def prepared(mask):
-        write(tmp_path / "set/train.parquet", [stored(turned[0], "PNG", exif=exif)] * 6, [mask] * 6)
-        return cache.prepare(sample(tmp_path / "set", validation=1, test=1), tmp_path / "cache")
+        write_masks(
+            tmp_path / "set/train.parquet", [stored(turned[0], "PNG", exif=exif)] * 6, [mask] * 6
+        )
+        return cache.prepare(
+            masked_data(tmp_path / "set", validation=1, test=1), tmp_path / "cache"
+        )
 
     split = prepared(png(mask)).split("train")
     assert_array_equal(split.picture(0), image)
@@ -168,9 +181,9 @@ def test_a_mask_belongs_to_the_upright_image(tmp_path):
 
 def test_two_of_a_name_and_masks_without_images_are_refused(tmp_path):
     release(tmp_path / "set", {"train": (48, 48), "test": (48, 48)}, "abcde")
-    pair(48, 48)[0].save(tmp_path / "set" / "images" / "train" / "a.jpg")
+    image_and_mask(48, 48)[0].save(tmp_path / "set" / "images" / "train" / "a.jpg")
     with refused(r"^data\.path: .*train/a\.png: has the name of a\.jpg"):
-        cache.prepare(sample(tmp_path / "set", validation=1), tmp_path / "cache")
+        cache.prepare(masked_data(tmp_path / "set", validation=1), tmp_path / "cache")
     (tmp_path / "set" / "images").rename(tmp_path / "set" / "pictures")
     said = r"^data\.path: .*set: holds annotations and no images: .* or call a class that has this"
     for words in (["data=imagefolder"], ["data=imagefolder", "data.labels=masks", "task=segment"]):
@@ -180,14 +193,16 @@ def test_two_of_a_name_and_masks_without_images_are_refused(tmp_path):
 
 def test_masks_of_no_class_at_all_are_refused(tmp_path):
     nothing = png(Image.new("L", (40, 30), 255))
-    write(tmp_path / "data" / "train.parquet", [png(pair(40, 30)[0])] * 9, [nothing] * 9)
+    write_masks(
+        tmp_path / "data" / "train.parquet", [png(image_and_mask(40, 30)[0])] * 9, [nothing] * 9
+    )
     with refused(r"data.label: no pixel of the train images"):
-        cache.prepare(sample(tmp_path / "data", test=2), tmp_path / "cache")
+        cache.prepare(masked_data(tmp_path / "data", test=2), tmp_path / "cache")
 
 
 def test_a_killed_build_is_gone_on_with_and_rot_is_found(files, tmp_path):
-    data, folder = sample(files), tmp_path / "cache"
-    killed(data, folder, lambda done, _: done > 9, chunk=4)
+    data, folder = masked_data(files), tmp_path / "cache"
+    kill_decoding(data, folder, lambda done, _: done > 9, chunk=4)
     left = cache.look(data, folder)
     assert 0 < left.done < 28
 
@@ -216,14 +231,14 @@ def test_a_killed_build_is_gone_on_with_and_rot_is_found(files, tmp_path):
 
 
 def test_smaller_fractions_are_within_larger_ones(files, tmp_path):
-    rows = [share(sample(files, fraction=f), 20_010) for f in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)]
+    rows = [share(masked_data(files, fraction=f), 20_010) for f in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)]
     assert [len(some) for some in rows] == [1251, 2501, 5002, 10005, 20010]
     for fewer, more in itertools.pairwise(rows):
         assert {*fewer.tolist()} < {*more.tolist()}
         assert (np.diff(fewer) > 0).all()
     assert abs(rows[0].mean() - 20_010 / 2) < 600  # from all of it, not from its beginning
-    half = sample(files, fraction=0.5)
-    assert half.fingerprint == sample(files).fingerprint  # decoded once
+    half = masked_data(files, fraction=0.5)
+    assert half.fingerprint == masked_data(files).fingerprint  # decoded once
     assert cache.count(half, tmp_path) == {"train": 10, "validation": 4, "test": 4}
 
 
@@ -354,7 +369,7 @@ def first_fitting(mask: np.ndarray, size: int, uniform: np.ndarray) -> tuple[int
 def test_crops_of_mostly_one_class_are_drawn_again():
     mask = np.zeros((60, 80), np.uint8)
     mask[30:, 40:], mask[:10] = 1, NO_CLASS
-    picture, random = pair(80, 60)[0], np.random.default_rng(1)
+    picture, random = image_and_mask(80, 60)[0], np.random.default_rng(1)
     many, redrawn, stood = random.random((300, DRAWN)), 0, 0
     for n, uniform in enumerate(many):
         pixels, labels = crops(many, 24, class_share=0.75).show_both(n, picture, mask)
@@ -440,7 +455,7 @@ def test_each_part_is_what_it_says_half_of_the_time():
 )
 def test_what_can_t_be_is_refused_in_a_line(changes, line):
     with refused(line):
-        tiny.run({**masked(), **changes})
+        tiny.run({**masked_settings(), **changes})
 
 
 @pytest.mark.parametrize(
@@ -450,7 +465,7 @@ def test_what_can_t_be_is_refused_in_a_line(changes, line):
 def test_keys_of_masks_are_for_masks(key, value):
     with refused(rf"{key}: is for images with masks"):
         tiny.run({key: value})
-    before, after = (tiny.run({**masked(), **more}) for more in ({}, {key: value}))
+    before, after = (tiny.run({**masked_settings(), **more}) for more in ({}, {key: value}))
     assert before.id != after.id
 
 

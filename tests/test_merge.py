@@ -16,7 +16,7 @@ import pytest
 from conftest import ABLATE, Shell, contents, wait_for
 from support.commands import Server
 from support.looks import reading
-from support.stores import leave
+from support.stores import leave_run
 
 from ablate.audit.verify import verify
 from ablate.planning.design import with_seeds
@@ -267,7 +267,7 @@ def planted(root: Path, scores: dict[int, float], *words: str, name: str = "plan
     words = (*(words or ("optim.lr=0.001,0.003",)), "recipe=quick", f"seeds={[*scores]}")
     plan, _ = make_plan([word.replace(" ", "") for word in words], store=store.root, name=name)
     for run in plan.runs():
-        leave(store, run, scores[run.seed])
+        leave_run(store, run, scores[run.seed])
         folder, weights = store.rundir(run.id), random.Random(run.id).randbytes(300_000)
         folder.weights.write_bytes(weights)
         result = json.loads(folder.result.read_bytes())

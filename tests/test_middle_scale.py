@@ -14,7 +14,7 @@ import pytest
 import yaml
 from conftest import REPOSITORY, Shell
 from support.images import noise, png, write_parquet
-from support.masks import pair, write
+from support.masks import image_and_mask, write_masks
 
 from ablate.planning.expand import plan as make_plan
 
@@ -79,8 +79,8 @@ def folders(place: Path, name: str) -> tuple[str, ...]:
     first.mkdir()
     if name == "table5":
         for split, number in (("train", 32), ("validation", 2), ("test", 2)):
-            pairs = [pair(240 + n, 240) for n in range(number)]
-            write(own / f"{split}.parquet", *([png(one[n]) for one in pairs] for n in (0, 1)))
+            pairs = [image_and_mask(240 + n, 240) for n in range(number)]
+            write_masks(own / f"{split}.parquet", *([png(one[n]) for one in pairs] for n in (0, 1)))
     for folder in (first, *[own] * (name != "table5")):
         for split, number in (("train", 32), ("test", 6)):
             images = [png(noise(n, (32, 32))) for n in range(number)]

@@ -10,7 +10,7 @@ import json
 import numpy as np
 import pytest
 from scipy import stats as oracle
-from support.stores import sow
+from support.stores import sow_store
 
 from ablate.analysis import stats
 from ablate.analysis.stats.null_tables import FEWEST_RUNS, mixed_error, null_error, null_shape
@@ -179,7 +179,7 @@ def test_as_many_variants_as_fit_then_as_many_seeds(seeds, variants, shape):
 
 
 def test_a_sweep_is_judged_by_its_images_and_beside_it_in_pairs(shell):
-    sow(shell.folder / "runs", "photos", 12, "norm=layernorm,rmsnorm")
+    sow_store(shell.folder / "runs", "photos", 12, "norm=layernorm,rmsnorm")
     done = shell("doctor", "--statistics")
     [line] = done.out.splitlines()
     assert line.startswith("ok       verdicts  photos: tables without a gain are told wrongly in ")
@@ -198,11 +198,11 @@ def test_a_sweep_is_judged_by_its_images_and_beside_it_in_pairs(shell):
 
 
 def test_a_metric_without_images_is_judged_one_way(shell):
-    sow(shell.folder / "runs", "photos", 9, "norm=layernorm,rmsnorm", "analysis.metric=loss")
+    sow_store(shell.folder / "runs", "photos", 9, "norm=layernorm,rmsnorm", "analysis.metric=loss")
     line = shell("doctor", "photos", "--statistics").out
     assert "(K = 2, n = 3; 4 rows of 9 seeds; judged one way; 5 % is allowed)" in line
     # Where predictions are gone, images tell nothing of top-1 either.
-    store = sow(shell.folder / "more", "others", 9, "norm=layernorm,rmsnorm")
+    store = sow_store(shell.folder / "more", "others", 9, "norm=layernorm,rmsnorm")
     next(iter((store.root / "runs").glob("*/predictions.npy"))).unlink()
     line = shell("doctor", "--statistics", "--store", store.root).out
     assert "judged one way, for seed " in line
@@ -210,7 +210,7 @@ def test_a_metric_without_images_is_judged_one_way(shell):
 
 
 def test_too_few_seeds_are_refused_with_what_would_do(shell):
-    store = sow(shell.folder / "runs", "few", 3)
+    store = sow_store(shell.folder / "runs", "few", 3)
     needs = "a row needs 9 seeds that finished, three for a baseline and three for each of two"
     done = shell("doctor", "few", "--statistics", code=2)
     assert done.err.startswith(f"ablate: few: {needs} variants, and no row has as many: `ablate ")
@@ -218,12 +218,14 @@ def test_too_few_seeds_are_refused_with_what_would_do(shell):
     assert len(done.err.splitlines()) == 1
     assert shell("doctor", "--statistics", code=2).err == done.err
     # Beside a sweep that has enough it is a line; a row with too few seeds is left out.
-    sow(store.root, "many", 9, "norm=scalenorm,rmsnorm", finish=8)
+    sow_store(store.root, "many", 9, "norm=scalenorm,rmsnorm", finish=8)
     first, second = sorted(shell("doctor", "--statistics").out.splitlines())
     assert "(K = 2, n = 3; 2 rows of 9 seeds; " in first
     assert second.startswith(f"warning  verdicts  few: {needs}")
     # A single variant is judged by its paired t, as in tables.
-    line = shell("doctor", "--statistics", "--store", sow(shell.folder / "one", "one", 9).root).out
+    line = shell(
+        "doctor", "--statistics", "--store", sow_store(shell.folder / "one", "one", 9).root
+    ).out
     assert line.count("[") == 2  # of one row's seeds, and of both rows as they are
     assert "(K = 1, n = 4; 2 rows of 9 seeds; judged by paired t; 5 % is allowed)" in line
     assert "expected one driven in" in shell("doctor", "fewer", "--statistics", code=2).err

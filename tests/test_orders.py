@@ -12,7 +12,7 @@ from typing import get_args
 import pytest
 from conftest import wait_for
 from support.drivers import Elsewhere, driven, left_behind
-from support.plans import planned, small_plan
+from support.plans import record_plan, small_plan
 
 from ablate.cli import app
 from ablate.planning.design import Looks
@@ -171,7 +171,7 @@ def finished(tmp_path, monkeypatch) -> Store:
     plan, seeds = store.read_plan("fixture"), (0, 1, 2, 3)
     cells = tuple(dataclasses.replace(c, ids=ids_of(c.spec, seeds)) for c in plan.cells)
     with Ledger.driving(store) as ledger:
-        planned(store, ledger, dataclasses.replace(plan, seeds=seeds, cells=cells))
+        record_plan(store, ledger, dataclasses.replace(plan, seeds=seeds, cells=cells))
     return store
 
 
@@ -327,7 +327,7 @@ def test_orders_are_told_and_undone(finished, capsys):
 def test_what_a_look_or_a_search_needs_can_not_be_skipped(finished):
     plan = dataclasses.replace(finished.read_plan("fixture"), design=Looks((2, 4)))
     with Ledger.driving(finished) as ledger:
-        planned(finished, ledger, plan)
+        record_plan(finished, ledger, plan)
     with pytest.raises(UserError, match="pre#3: a look of fixture needs this run; `ablate stop`"):
         ask("run", "pre#3", "--skip")
 

@@ -24,7 +24,7 @@ from conftest import ABLATE, Shell, contents, refused, wait_for
 from numpy.testing import assert_array_equal
 from PIL import Image
 from support.data_sections import PLAIN, describe
-from support.decoding import killed
+from support.decoding import kill_decoding
 from support.images import folders, jpeg, noise, png, stored, write_plain
 
 from ablate.analysis.footnotes import data_notes
@@ -357,7 +357,7 @@ def test_a_build_killed_while_it_skips_gives_the_same_bytes(tmp_path, spoilt, at
     def when(done, noted):
         return at == "journal" and "truncated" in noted
 
-    killed(data, folder, when, 8, before=before)
+    kill_decoding(data, folder, when, 8, before=before)
     assert (cache.look(data, folder).done > 0) == (at == "journal")
     resumed, calm = cache.prepare(data, folder), cache.prepare(data, tmp_path / "calm")
     assert contents(resumed.folder) == contents(calm.folder)

@@ -19,7 +19,7 @@ import process_engine
 import pytest
 from conftest import contents
 from launcher_contract import BesideContract, end, settings, until
-from support.pilots import CPUS, offered
+from support.pilots import CPUS, offer_slots
 from support.plans import small_plan
 
 from ablate.running.launchers import pilots, slurm, slurm_jobs
@@ -71,7 +71,7 @@ class TestPilots(BesideContract):
     @classmethod
     def launcher(cls, store) -> Iterator[PilotLauncher]:
         made, engine = process_engine.launcher(CPUS, store.root)
-        yield offered(made)
+        yield offer_slots(made)
         made.free()
         assert [job.wait(60) for job in engine.jobs.values()] == [0]
 
@@ -154,7 +154,7 @@ def test_groups_of_a_jobs_gpus_are_its_slots(tmp_path, machine):
     machine.has([nvidia.gpu(n) for n in range(5)])
     with flown(tmp_path / "runs", PAIRS) as made:
         assert made.most == 2 * 2 * 3  # of jobs, nodes and pairs
-        names = [slot.name.partition("/")[2] for slot in offered(made).slots]
+        names = [slot.name.partition("/")[2] for slot in offer_slots(made).slots]
         assert names == ["gpu:0+1", "gpu:2+3"]
 
 
@@ -163,7 +163,7 @@ def test_where_the_number_is_open_a_job_has_groups_of_every_size(tmp_path, machi
     given = {**PAIRS, "gpus_per_run": "auto", "nodes": 1}
     with flown(tmp_path / "runs", given, jobs=2) as made:
         assert (made.worlds, made.most) == ([1, 2, 4], 4 * 3)
-        slots = {slot.name.partition("/")[2]: slot for slot in offered(made).slots}
+        slots = {slot.name.partition("/")[2]: slot for slot in offer_slots(made).slots}
         assert [*slots] == ["gpu:0", "gpu:1", "gpu:2", "gpu:3", "gpu:0+1", "gpu:2+3", "gpu:0+1+2+3"]
         beside = {(a, b) for a in slots for b in slots if slots[a].takes.isdisjoint(slots[b].takes)}
         assert ("gpu:0+1", "gpu:2+3") in beside

@@ -17,7 +17,7 @@ import process_engine
 import pytest
 from launcher_contract import LONG, TINY, end, trains, until
 from process_engine import Processes
-from support.pilots import CPUS, offered
+from support.pilots import CPUS, offer_slots
 from support.processes import family
 
 from ablate.planning.compose import resolve
@@ -307,7 +307,7 @@ def training(made: PilotLauncher, store: Store) -> RunDir:
     folder = attempts.attempt_folder(store, run, 1)
     folder.create(tree)
     attempts.appoint(store, run, 1)
-    made.start(folder, offered(made).slots[0])
+    made.start(folder, offer_slots(made).slots[0])
     until(lambda: trains(made, folder))
     return folder
 
@@ -354,7 +354,7 @@ def test_a_pilot_that_was_cut_off_kills_its_workers_when_it_is_back(store, launc
 def test_a_pilot_whose_job_is_about_to_end_makes_way_for_another(store, launched):
     made, engine = launched(jobs=1)
     engine.limit = 3.0  # of which half is too short for a run
-    (slot, *_) = offered(made).slots
+    (slot, *_) = offer_slots(made).slots
     assert engine.jobs.keys() == {"0"}
     run = RunDir(store.attempts / "1" / "a0")
     until(lambda: made.poll(0.05) or engine.jobs["0"].poll() == 0)
@@ -369,5 +369,5 @@ def test_a_pilot_whose_job_is_about_to_end_makes_way_for_another(store, launched
 def test_a_pilot_without_a_driver_ends(launched):
     made, engine = launched()
     engine.stale_s = 0.5
-    offered(made)._beat._over.set()  # as if it had died
+    offer_slots(made)._beat._over.set()  # as if it had died
     assert engine.jobs["0"].wait(60) == 0

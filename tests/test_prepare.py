@@ -23,7 +23,7 @@ import pytest
 from conftest import ABLATE, contents, refused, wait_for
 from pyarrow import parquet
 from support.data_sections import DIGITS, describe
-from support.decoding import LOAD, killed, saved
+from support.decoding import LOAD, kill_decoding, save_section
 from support.images import cells, folders, noise, png, take, write_parquet
 
 from ablate.data import building, cache, source
@@ -110,13 +110,15 @@ def test_a_table_is_read_a_row_group_at_a_time(tmp_path):
 
 def at_once(data: Data, folder: Path) -> None:
     """Killed by the first that its journal has."""
-    killed(data, folder, lambda done, noted: done > 0 and noted != "", threads=2)
+    kill_decoding(data, folder, lambda done, noted: done > 0 and noted != "", threads=2)
     assert cache.look(data, folder).done > 0
 
 
 def test_a_killed_build_is_gone_on_with_and_gives_the_same_bytes(tmp_path, sample):
     folder = tmp_path / "cache"
-    killed_at = killed(sample, folder, lambda done, noted: done > 150 and noted != "", threads=2)
+    killed_at = kill_decoding(
+        sample, folder, lambda done, noted: done > 150 and noted != "", threads=2
+    )
     assert not Lock(folder / f"{sample.fingerprint}.lock").is_held()  # by no child of the dead
     kept = cache.look(sample, folder)
     assert 0 < kept.done <= killed_at
@@ -218,7 +220,7 @@ for threads in (1, 2):
 def test_a_full_disk_says_how_much_is_needed_and_leaves_nothing(tmp_path):
     (tiny := tmp_path / "tiny").mkdir()
     data = describe(**DIGITS)
-    environment = os.environ | {"FOLDER": str(tiny), "DATA": saved(data, tmp_path)}
+    environment = os.environ | {"FOLDER": str(tiny), "DATA": save_section(data, tmp_path)}
     environment |= {"SCRIPT": PREPARED, "OMP_NUM_THREADS": "1"}
 
     def in_tmpfs(command):

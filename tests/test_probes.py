@@ -11,7 +11,7 @@ import pytest
 import tiny
 import torch
 from safetensors.torch import load_file
-from support.trainings import digits, go, outcome
+from support.trainings import digits, outcome, train_until
 
 from ablate.planning.compose import resolve
 from ablate.shared import spec
@@ -120,7 +120,7 @@ def test_tokens_are_as_long_as_what_enters_and_leaves_the_blocks():
 
 def test_scales_are_those_of_the_model_that_is_measured(tmp_path, cache):
     run = digits(**SHORT, **{"train.ema": 0.9}, probe=["scales"])
-    go(run, tmp_path / "a", cache)
+    train_until(run, tmp_path / "a", cache)
     scales = RunDir(tmp_path / "a").read_probe("scales")
     saved = load_file(tmp_path / "a" / "weights.safetensors")
     norms = ("stem.before", "stem.after", "blocks.0.attn.pre", "blocks.0.mlp.pre", "norm")
@@ -139,7 +139,7 @@ def whole(tmp_path_factory, cache):
     """(folder, result) of one training with all probes on."""
     folder = tmp_path_factory.mktemp("whole")
     torch.set_num_threads(1)
-    return folder, go(digits(**SHORT, probe=ALL), folder, cache)
+    return folder, train_until(digits(**SHORT, probe=ALL), folder, cache)
 
 
 def test_the_same_bits_with_probes_and_without(whole, tmp_path, cache, monkeypatch):
@@ -151,7 +151,7 @@ def test_the_same_bits_with_probes_and_without(whole, tmp_path, cache, monkeypat
     for name in ("register_forward_hook", "register_forward_pre_hook"):
         monkeypatch.setattr(torch.nn.Module, name, refused)
     off = digits(**SHORT)
-    plain = go(off, tmp_path, cache)
+    plain = train_until(off, tmp_path, cache)
     assert not list(tmp_path.glob("probe-*"))
     assert plain.pop("probes_sha256") == {}
     with_probes = {key: value for key, value in result.items() if key != "probes_sha256"}
@@ -165,9 +165,9 @@ def test_a_resumed_run_ends_with_the_same_files(whole, tmp_path, cache):
     folder, result = whole
     run = digits(**SHORT, probe=ALL)
     for stop_at in (5, 9):  # in the first steps, and behind them
-        assert go(run, tmp_path, cache, stop_at) is None
+        assert train_until(run, tmp_path, cache, stop_at) is None
     assert not list(tmp_path.glob("probe-*"))
-    again = go(run, tmp_path, cache)
+    again = train_until(run, tmp_path, cache)
     assert again["probes_sha256"] == result["probes_sha256"]
     assert set(again["probes_sha256"]) == set(ALL)
     for name in ALL:
@@ -179,7 +179,7 @@ def test_norms_are_taken_before_clipping(tmp_path, cache):
     norms = []
     for clip in (None, 1e-4):
         run = digits(**{"train.steps": 1, "optim.clip": clip}, probe=["gradnorm"])
-        go(run, tmp_path / str(clip), cache)
+        train_until(run, tmp_path / str(clip), cache)
         norms.append(RunDir(tmp_path / str(clip)).read_probe("gradnorm")["norms"])
     assert np.array_equal(*norms)
     assert norms[0].max() > 1e-2
@@ -187,7 +187,7 @@ def test_norms_are_taken_before_clipping(tmp_path, cache):
 
 def test_a_run_that_diverges_keeps_its_gradients(tmp_path, cache):
     settings = {"train.steps": 60, "optim.lr": 1e30, "optim.warmup_epochs": 0, "optim.clip": None}
-    result = go(digits(**settings, probe=ALL), tmp_path, cache)
+    result = train_until(digits(**settings, probe=ALL), tmp_path, cache)
     assert result["status"] == "diverged"
     assert set(result["probes_sha256"]) == {"gradnorm"}
     arrays = RunDir(tmp_path).read_probe("gradnorm")

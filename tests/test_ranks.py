@@ -16,8 +16,8 @@ import tiny
 import torch
 from conftest import Shell, wait_for
 from support.images import png
-from support.masks import WORDS, pair, write
-from support.ranks import GROUP, QUICK, answers, children, on, predictions
+from support.masks import SEGMENT_WORDS, image_and_mask, write_masks
+from support.ranks import GROUP, QUICK, children, predictions, results_by_run, train_on_ranks
 from support.tables import PLANTED_TWO, make_plan, plant, tabulate
 
 from ablate.planning.expand import plan as planned
@@ -145,20 +145,22 @@ LONGER = ("fine-tuned", "few-shot", "contrastive")  # for `make soak`
 )
 def test_two_and_four_ranks_have_the_bits_of_one(task, tmp_path):
     """Results and predictions, byte for byte."""
-    alone = on(1, tmp_path, *TASKS[task])
+    alone = train_on_ranks(1, tmp_path, *TASKS[task])
     assert len(alone) >= 2
     for ranks in (2, 4) if task == "mixed" else (4,):
-        assert on(ranks, tmp_path, *TASKS[task]) == alone
+        assert train_on_ranks(ranks, tmp_path, *TASKS[task]) == alone
 
 
 @pytest.mark.slow
 def test_segmentation_on_four_ranks_has_the_bits_of_one(tmp_path):
-    words = [word for word in WORDS if not word.startswith(("stem", "train.micro", "data.path"))]
-    pairs = [pair(60 + n, 80 - n) for n in range(20)]
-    write(tmp_path / "train.parquet", *([png(one[n]) for one in pairs] for n in (0, 1)))
+    words = [
+        word for word in SEGMENT_WORDS if not word.startswith(("stem", "train.micro", "data.path"))
+    ]
+    pairs = [image_and_mask(60 + n, 80 - n) for n in range(20)]
+    write_masks(tmp_path / "train.parquet", *([png(one[n]) for one in pairs] for n in (0, 1)))
     words += [f"data.path={tmp_path}", "stem=none,dpn", "train.micro_batch=1", "train.steps=4"]
     words += ["from.train.micro_batch=16", "seeds=1"]
-    assert on(1, tmp_path, *words) == on(4, tmp_path, *words)
+    assert train_on_ranks(1, tmp_path, *words) == train_on_ranks(4, tmp_path, *words)
 
 
 TWO, THREE = "launcher.cores_per_run=2", "launcher.cores_per_run=3"
@@ -266,9 +268,9 @@ def test_a_table_says_where_ranks_do_not_promise_the_bits_of_one():
 @pytest.mark.slow
 def test_an_automatic_micro_batch_leaves_eight_to_share(tmp_path):
     words = (*QUICK, "stem=none,dpn", "train.micro_batch=auto")
-    two = on(2, tmp_path, *words)
+    two = train_on_ranks(2, tmp_path, *words)
     assert {json.loads(result)["micro_batch"] for result, _ in two.values()} == {8}
-    assert on(8, tmp_path, *words) == two
+    assert train_on_ranks(8, tmp_path, *words) == two
 
 
 @pytest.fixture
@@ -284,8 +286,8 @@ def test_a_group_of_gpus_is_handed_to_the_ranks_of_a_run(shell, machine, tmp_pat
     given = ("--yes", "launcher.gpus_per_run=2", "launcher.attempts=1")
     assert shell.end(shell.start("sweep", *words, *given, **machine.stand_in)).code == 0
     assert {visible for what, visible, _ in machine.touched() if what == "run"} == {GROUP}
-    alone = on(1, tmp_path / "alone", *words, "launcher.devices=cpu")
-    assert predictions(answers(shell)) == predictions(alone)
+    alone = train_on_ranks(1, tmp_path / "alone", *words, "launcher.devices=cpu")
+    assert predictions(results_by_run(shell)) == predictions(alone)
 
 
 # --- Trainers of one's own ------------------------------------------------------------------------
@@ -463,7 +465,7 @@ OFTEN = ("launcher.checkpoint_s=0.2", "launcher.attempts=9")
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory) -> dict[str, tuple]:
-    return on(1, tmp_path_factory.mktemp("calm"), *LONG)
+    return train_on_ranks(1, tmp_path_factory.mktemp("calm"), *LONG)
 
 
 def gone(pid: int) -> bool:
@@ -485,7 +487,7 @@ def test_a_rank_that_dies_or_stops_is_named_and_its_run_goes_on(number, how, she
     done = shell.end(driver)
     assert done.code == 0
     assert f"rank 2 of 4 {how}" in done.out + done.err
-    assert answers(shell) == calm
+    assert results_by_run(shell) == calm
 
 
 @pytest.mark.faults
@@ -498,7 +500,7 @@ def test_ranks_die_with_the_first_and_its_run_goes_on_alone(shell, calm):
     wait_for(lambda: all(map(gone, victims)), 5)
     driver.wait()
     shell("sweep", *LONG, "--yes")
-    assert answers(shell) == calm
+    assert results_by_run(shell) == calm
 
 
 @pytest.mark.faults
@@ -510,7 +512,7 @@ def test_a_stop_is_the_first_ones_to_answer_and_another_number_goes_on(shell, ca
     assert shell.end(driver).code != 0
     assert [*(shell.folder / "runs").glob("runs/*/checkpoint-*")]
     shell("sweep", *LONG, "launcher.cores_per_run=2", "--yes")
-    assert answers(shell) == calm
+    assert results_by_run(shell) == calm
 
 
 UNEQUAL = """
@@ -542,4 +544,4 @@ def test_ranks_that_are_made_unequal_are_named_and_nothing_is_lost(shell, calm):
     assert done.code == 0
     assert (shell.folder / "tried").exists()
     assert "rank 1 of 4: weights differ from the others'" in done.out + done.err
-    assert answers(shell) == calm
+    assert results_by_run(shell) == calm

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.runs import GOLDEN
+from support.runs import GOLDEN_RUN
 
 from ablate.analysis.paper import recipe_notes
 from ablate.planning.cell import caveats
@@ -167,7 +167,7 @@ def test_runs_keep_their_ids(folder, words, identity):
 
 def build(key, value):
     section, _, name = key.partition(".")
-    return build_run({**GOLDEN, section: {**GOLDEN[section], name: value}})
+    return build_run({**GOLDEN_RUN, section: {**GOLDEN_RUN[section], name: value}})
 
 
 def test_a_thousand_has_a_short_form():
@@ -190,7 +190,7 @@ def test_a_thousand_has_a_short_form():
 )
 def test_a_field_that_was_added_later_leaves_ids_at_its_default_alone(key, default):
     written = [*default] if isinstance(default, tuple) else default  # as JSON has it
-    assert build(key, written).id == build_run(GOLDEN).id
+    assert build(key, written).id == build_run(GOLDEN_RUN).id
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import Shell
-from support.files import changed, edit
+from support.files import changed_json, flip_digit
 from support.looks import reading
 
 from ablate.audit.verify import verify
@@ -139,10 +139,10 @@ def test_events_taken_out_at_the_end_are_said_to_be(store):
 def test_an_edited_file_is_not_made_true_by_a_repair(store, ask):
     """The ledger is whole: what it says counts."""
     path, run = store.plan_path("fixture"), next(iter(store.folders()))
-    edit(store.rundir(run).result, b'"top1": 0.')
+    flip_digit(store.rundir(run).result, b'"top1": 0.')
     alone(store)
     assert f"{run}/result.json was edited since it was recorded" in ask("table")[1]
-    path.write_text(changed(path, "title", to="another"))
+    path.write_text(changed_json(path, "title", to="another"))
     assert not alone(store).lines
     code, said = ask("table")
     assert (code, "fixture.json: was edited after it was planned" in said) == (1, True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.trainings import answer, digits, go, outcome
+from support.trainings import answer, digits, outcome, train_until
 
 from ablate.data.cache import prepare
 from ablate.shared import spec
@@ -32,10 +32,12 @@ def farthest(one: Path, other: Path) -> float:
 def resumed(run: spec.Run, folder: Path, cache: Path, *stops: int) -> dict:
     """The result of a training, which is that of one that is stopped after so many steps, each
     time, and resumed."""
-    straight = go(run, folder / "a", cache)
+    straight = train_until(run, folder / "a", cache)
     for stop_at in stops:
-        assert go(run, folder / "b", cache, stop_at) is None
-    assert outcome(folder / "a", straight) == outcome(folder / "b", go(run, folder / "b", cache))
+        assert train_until(run, folder / "b", cache, stop_at) is None
+    assert outcome(folder / "a", straight) == outcome(
+        folder / "b", train_until(run, folder / "b", cache)
+    )
     return straight
 
 
@@ -87,9 +89,9 @@ def test_a_pruned_run_comes_to_its_last_step_again_after_a_crash(tmp_path, cache
     run = digits(**{"train.epochs": 4, "eval.every": 1})
     last = prepare(run.data, cache).counts["train"] // run.train.batch  # of the first epoch
     for side, stop in (("a", last + 2), ("b", last - 3)):
-        assert go(run, tmp_path / side, cache, stop_at=stop) is None
+        assert train_until(run, tmp_path / side, cache, stop_at=stop) is None
         RunDir(tmp_path / side).write_prune(last)
-    straight, resumed = (go(run, tmp_path / side, cache) for side in "ab")
+    straight, resumed = (train_until(run, tmp_path / side, cache) for side in "ab")
     assert (straight["status"], straight["step"]) == ("pruned", last)
     assert answer(straight) == answer(resumed)
     assert len(RunDir(tmp_path / "b").read_metrics()) == 1
@@ -102,36 +104,36 @@ def test_a_prune_step_that_nobody_measured_ends_nothing(tmp_path, cache, monkeyp
     for side, step in (("early", 3), ("before", -1)):
         RunDir(tmp_path / side).path.mkdir()
         RunDir(tmp_path / side).write_prune(step)
-        assert go(run, tmp_path / side, cache)["status"] == "finished"
+        assert train_until(run, tmp_path / side, cache)["status"] == "finished"
 
 
 def test_an_automatic_micro_batch_is_kept_when_memory_changes(tmp_path, cache, monkeypatch):
     run = digits(**{"train.micro_batch": "auto", "train.epochs": 2})
-    assert go(run, tmp_path / "whole", cache)["micro_batch"] == 64
+    assert train_until(run, tmp_path / "whole", cache)["micro_batch"] == 64
     monkeypatch.setattr(calibrate, "free_bytes", lambda: 400_000)
-    straight = go(run, tmp_path / "a", cache)
+    straight = train_until(run, tmp_path / "a", cache)
     assert 1 < straight["micro_batch"] < 64
-    assert go(run, tmp_path / "b", cache, stop_at=7) is None
+    assert train_until(run, tmp_path / "b", cache, stop_at=7) is None
     monkeypatch.setattr(calibrate, "free_bytes", lambda: 1e12)
-    resumed = go(run, tmp_path / "b", cache)
+    resumed = train_until(run, tmp_path / "b", cache)
     assert outcome(tmp_path / "a", straight) == outcome(tmp_path / "b", resumed)
     assert farthest(tmp_path / "whole", tmp_path / "a") < 2e-3  # the same batches
 
 
 def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path, cache):
     run = digits(**{"train.epochs": 3})
-    straight = go(run, tmp_path / "a", cache)
+    straight = train_until(run, tmp_path / "a", cache)
     for stop_at in (5, 6):
-        assert go(run, tmp_path / "b", cache, stop_at) is None
+        assert train_until(run, tmp_path / "b", cache, stop_at) is None
     (newest, path), (older, _) = RunDir(tmp_path / "b").checkpoints()
     assert (newest, older) == (11, 5)
     whole = path.read_bytes()
     for length in (0, 7, 100, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:length])
         copied = shutil.copytree(tmp_path / "b", tmp_path / f"c{length}")
-        assert go(run, copied, cache, stop_at=1) is None
+        assert train_until(run, copied, cache, stop_at=1) is None
         assert older + 1 in dict(RunDir(copied).checkpoints())
-        assert outcome(copied, go(run, copied, cache)) == outcome(tmp_path / "a", straight)
+        assert outcome(copied, train_until(run, copied, cache)) == outcome(tmp_path / "a", straight)
 
 
 def test_two_micro_batches_are_the_batch_in_float64(tmp_path, cache):
@@ -140,25 +142,25 @@ def test_two_micro_batches_are_the_batch_in_float64(tmp_path, cache):
     whole, split = (digits(**settings, **{"train.micro_batch": micro}) for micro in (None, 32))
     assert whole.id != split.id
     for run, side in ((whole, "a"), (split, "b")):
-        assert go(run, tmp_path / side, cache)["status"] == "finished"
+        assert train_until(run, tmp_path / side, cache)["status"] == "finished"
     assert 0 < farthest(tmp_path / "a", tmp_path / "b") < 1e-9
 
 
 def test_a_non_finite_loss_ends_the_run_as_diverged_at_its_step(tmp_path, cache):
     run = digits(**{"optim.lr": 1e30, "optim.clip": None, "optim.warmup_epochs": 0})
-    result = go(run, tmp_path, cache)
+    result = train_until(run, tmp_path, cache)
     assert result["status"] == "diverged"
     assert 1 <= result["step"] < 10
     assert "test" not in result
     json.dumps(result, allow_nan=False)
-    assert go(run, tmp_path, cache)["step"] == result["step"]
+    assert train_until(run, tmp_path, cache)["step"] == result["step"]
 
 
 def test_a_run_that_learns_nothing_is_collapsed_and_one_that_learns_is_not(tmp_path, cache):
-    good = go(digits(), tmp_path / "good", cache)
+    good = train_until(digits(), tmp_path / "good", cache)
     assert not good["collapsed"]
     assert good["test"]["top1"] > 0.5
-    assert go(digits(**{"optim.lr": 1e-12}), tmp_path / "flat", cache)["collapsed"]
+    assert train_until(digits(**{"optim.lr": 1e-12}), tmp_path / "flat", cache)["collapsed"]
 
 
 def test_bfloat16_trains_and_resumes_to_the_same_bits(tmp_path, cache, monkeypatch):
@@ -180,7 +182,7 @@ def test_what_is_measured_and_saved_is_the_average(tmp_path, cache, monkeypatch)
         own.append({name: p.detach().clone() for name, p in average._model.named_parameters()})
 
     monkeypatch.setattr(Average, "update", spy)
-    result = go(run, tmp_path / "a", cache)
+    result = train_until(run, tmp_path / "a", cache)
     expected = {name: p.detach().clone() for name, p in build(run).named_parameters()}
     for step in own:
         expected = {name: 0.9 * mean + 0.1 * step[name] for name, mean in expected.items()}
@@ -193,14 +195,14 @@ def test_what_is_measured_and_saved_is_the_average(tmp_path, cache, monkeypatch)
     training.model.load_state_dict(saved)
     for split in ("validation", "test"):
         assert result[split] == training.measure(cached.split(split))[0]
-    seldom = go(digits(**{**OTHERWISE, "eval.every": 9}), tmp_path / "b", cache)
+    seldom = train_until(digits(**{**OTHERWISE, "eval.every": 9}), tmp_path / "b", cache)
     assert seldom["weights_sha256"] == result["weights_sha256"]  # to measure changes nothing
 
 
 def test_a_sigmoid_run_is_judged_by_its_own_prior(tmp_path, cache):
     still = {"optim.lr": 1e-12, "train.loss": "sigmoid", "model.head_bias": -2.0}
     run = digits(**still, **{"train.epochs": 1, "eval.every": 1})
-    result = go(run, tmp_path, cache)
+    result = train_until(run, tmp_path, cache)
     first = 10 * math.log1p(math.exp(-2)) + 2  # ten classes at a bias of -2, one of them is true
     for told in (result["train_loss"], result["validation"]["loss"]):
         assert told == pytest.approx(first, rel=1e-5)
@@ -223,6 +225,6 @@ def test_all_variants_of_a_seed_see_the_same_batches(tmp_path, cache, monkeypatc
             return forward(module, *args)
 
         monkeypatch.setattr(torch.nn.Module, "__call__", spy)
-        go(digits(**post, **augmented), tmp_path / name, cache)
+        train_until(digits(**post, **augmented), tmp_path / name, cache)
     assert len(seen["pre"]) > 10
     assert all(torch.equal(a, b) for a, b in zip(*seen.values(), strict=True))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from conftest import Shell
 from support.processes import disturb
-from support.seeding import FILE, LOOKS, declared, seeds_given
+from support.seeding import FILE, LOOKS, declare_seeding, seeds_given
 
 from ablate.analysis import reading, seeding, stats
 from ablate.analysis.course import STOPPED, courses_of, look_events, standing, told_by
@@ -36,7 +36,7 @@ DECIDED = {"DPN": "helps"}
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
     shell = Shell(tmp_path_factory.mktemp("calm"))
-    declared(shell.folder)
+    declare_seeding(shell.folder)
     (shell.folder / "said").write_text(shell("sweep", "few", "launcher=inline").out)
     return shell
 
@@ -73,7 +73,7 @@ def planned(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def planned(*words, text=FILE, **options) -> Plan:
-        declared(tmp_path, text)
+        declare_seeding(tmp_path, text)
         return make_plan(["few", *words], store=tmp_path / "runs", **options)[0]
 
     return planned
@@ -391,7 +391,7 @@ def test_every_look_is_sealed_once_whoever_reads_it_again(calm):
 @pytest.mark.faults
 def test_five_kills_decide_as_none_does(calm, tmp_path):
     shell = Shell(tmp_path)
-    declared(tmp_path)
+    declare_seeding(tmp_path)
     shutil.copytree(calm.folder / "runs" / "cache", tmp_path / "runs" / "cache")
     disturb(shell, ("sweep", "few", "launcher.attempts=1000"), random.Random(9), 5)
     shell("sweep", "few", "launcher=inline")

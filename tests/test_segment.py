@@ -27,9 +27,16 @@ from conftest import refused, wait_for
 from safetensors.torch import load_file
 from sklearn.metrics import accuracy_score, confusion_matrix, jaccard_score
 from support.images import png
-from support.masks import CLASSES, WORDS, masked, pair, sample, write
+from support.masks import (
+    CLASSES,
+    SEGMENT_WORDS,
+    image_and_mask,
+    masked_data,
+    masked_settings,
+    write_masks,
+)
 from support.processes import kill, workers
-from support.trainings import CPU, trained
+from support.trainings import CPU, train_to_end
 from torch import Tensor
 
 from ablate.analysis.paper import beside
@@ -51,7 +58,9 @@ from ablate.training.training import Training, arithmetic
 
 
 def run(**changes: Any) -> Run:
-    return tiny.run({**masked(), "model.width": 16, "model.heads": 2, "model.depth": 2, **changes})
+    return tiny.run(
+        {**masked_settings(), "model.width": 16, "model.heads": 2, "model.depth": 2, **changes}
+    )
 
 
 def painted(images: Tensor) -> Tensor:
@@ -310,14 +319,14 @@ def test_logits_are_enlarged_in_single_precision_at_least(precision):
 @pytest.fixture
 def streets(shell):
     """A folder with 20 pictures of checkers whose colours say what is where."""
-    pairs = [pair(60 + n, 80 - n) for n in range(20)]
+    pairs = [image_and_mask(60 + n, 80 - n) for n in range(20)]
     file = shell.folder / "streets" / "train.parquet"
-    write(file, *([png(one[n]) for one in pairs] for n in (0, 1)))
+    write_masks(file, *([png(one[n]) for one in pairs] for n in (0, 1)))
     return shell
 
 
 def test_a_sweep_of_segmentation_from_its_runs_to_its_table(streets):
-    streets("sweep", *WORDS, "seeds=1", "train.steps=6", "eval.every=1", "launcher=inline")
+    streets("sweep", *SEGMENT_WORDS, "seeds=1", "train.steps=6", "eval.every=1", "launcher=inline")
     facts = streets.facts()
     assert {f["row"] for f in facts if f["quantity"] == "miou"} == {"none", "dpn"}
     assert "mean iou" in streets("table", "--show", "miou,pixels,gain").out.lower()
@@ -344,31 +353,31 @@ def test_a_sweep_of_segmentation_from_its_runs_to_its_table(streets):
 FILES = ("weights.safetensors", "predictions.npy", "metrics.jsonl")
 KILLED = """
 import json, os, signal, sys
-from support.trainings import trained
+from support.trainings import train_to_end
 
 def killed(steps):
     if steps == 5:
         os.kill(os.getpid(), signal.SIGKILL)
 
-trained(json.loads(sys.argv[1]), sys.argv[2], killed)
+train_to_end(json.loads(sys.argv[1]), sys.argv[2], killed)
 """
 
 
 @pytest.mark.faults
 def test_a_run_that_is_killed_in_the_middle_goes_on_with_the_same_bits(streets, tmp_path):
     """kill -9 within an epoch, by micro-batches, with everything drawn that can be."""
-    own = sample(streets.folder / "streets", fraction=0.9, test=4, validation=3)
+    own = masked_data(streets.folder / "streets", fraction=0.9, test=4, validation=3)
     data = {f"data.{key}": value for key, value in vars(own).items()}
     changes = {**data, "train.batch": 4, "train.micro_batch": 2, "train.steps": 9, "eval.every": 1}
     drawn = {"augment.flip": True, "augment.rescale": 2.0, "augment.class_share": 0.75}
     drawn |= {"augment.photometric": True, "model.drop_path": 0.2, "optim.schedule": "poly"}
     tree = spec.to_tree(run(**changes, **drawn))
     calm, killed = (str(tmp_path / name) for name in ("calm", "killed"))
-    assert "training from step 0 of 9, 3 an epoch, on cpu" in trained(tree, calm)
+    assert "training from step 0 of 9, 3 an epoch, on cpu" in train_to_end(tree, calm)
     command = [sys.executable, "-c", KILLED, json.dumps(tree), killed]
     ended = subprocess.run(command, cwd=Path(__file__).parent, check=False)
     assert ended.returncode == -signal.SIGKILL
-    assert "training from step 4 of 9, 3 an epoch, on cpu" in trained(tree, killed)
+    assert "training from step 4 of 9, 3 an epoch, on cpu" in train_to_end(tree, killed)
     one, other = ([(Path(f) / name).read_bytes() for name in FILES] for f in (calm, killed))
     assert one == other
 

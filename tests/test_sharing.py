@@ -7,7 +7,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from support.ranks import answers, on
+from support.ranks import results_by_run, train_on_ranks
 
 from ablate.planning.expand import plan as planned
 from ablate.running import sharing
@@ -130,4 +130,4 @@ def test_a_sweep_shares_its_long_runs_alone_to_the_same_results(ask, here, monke
     with Ledger.reading(Store(here / "runs")) as ledger:  # for the forecast of another number
         noted = ledger.last_detail("finished")
     assert sorted(each.get("ranks", 1) for each in noted.values()) == [1, 1, 2]
-    assert answers(SimpleNamespace(folder=here)) == on(1, here / "alone", *words)
+    assert results_by_run(SimpleNamespace(folder=here)) == train_on_ranks(1, here / "alone", *words)

@@ -25,7 +25,7 @@ import pytest
 from conftest import ABLATE, Shell
 from launcher_contract import end, settings, until
 from nvidia import Machine, gpu
-from support.processes import frozen, thaw, workers
+from support.processes import freeze_workers, thaw, workers
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
@@ -80,7 +80,7 @@ def story(tmp_path_factory) -> Story:
     victim = rundir(shell, "pre")
     until(victim.checkpoints)
     until(lambda: len(workers(shell.folder)) == 2)
-    waits = [*{*frozen(shell)} - {victim.lock.notes().pid}]
+    waits = [*{*freeze_workers(shell)} - {victim.lock.notes().pid}]
     os.kill(victim.lock.notes().pid, signal.SIGKILL)
     until(lambda: len(victim.read_attempts()) == 2)
     begun = victim.read_attempts()[1]["from_step"]
@@ -90,7 +90,7 @@ def story(tmp_path_factory) -> Story:
     assert "stopped after 0 of 2" in shell.end(driver).out
     driver = shell.start(*SWEEP, "seeds=1")
     until(lambda: len(workers(shell.folder)) == 2)
-    both = frozen(shell)
+    both = freeze_workers(shell)
     look = Shell(shell.folder, number=100)
     watching = look.start("status", "--watch")
     until((shell.folder / "101.out").read_text)

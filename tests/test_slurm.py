@@ -23,8 +23,8 @@ import pytest
 import slurm_cluster
 from conftest import Shell, wait_for
 from slurm_cluster import SlurmCluster
-from support.programs import TRAIN, attempts, declare, expected, results
-from support.ranks import GROUP, QUICK, answers, children, on, predictions
+from support.programs import TRAIN, attempts, declare, expected_loss, results
+from support.ranks import GROUP, QUICK, children, predictions, results_by_run, train_on_ranks
 
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import read_object, token_of
@@ -201,7 +201,9 @@ def ended_as_alone(shell: Shell, driver: subprocess.Popen, folder: Path, words) 
     """With the predictions of runs on one rank; what it said."""
     done = shell.end(driver, timeout=400)
     assert done.code == 0, done.out + done.err
-    assert predictions(answers(shell)) == predictions(on(1, folder / "alone", *words))
+    assert predictions(results_by_run(shell)) == predictions(
+        train_on_ranks(1, folder / "alone", *words)
+    )
     return done.out + done.err
 
 
@@ -244,7 +246,7 @@ def test_programs_are_stopped_killed_and_resumed_as_here(shell, cluster, monkeyp
     os.kill(wait_for(with_saved)[0], signal.SIGKILL)
     assert shell.end(process).code == 0
     found = [each["test"]["loss"] for each in results(shell.folder).values()]
-    assert sorted(found) == sorted(expected(lr, 0, 20) for lr in (0.1, 0.2))
+    assert sorted(found) == sorted(expected_loss(lr, 0, 20) for lr in (0.1, 0.2))
     assert any(each["resumed"] for each in attempts(shell.folder))
 
 

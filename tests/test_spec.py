@@ -5,7 +5,7 @@ import math
 import typing
 
 import pytest
-from support.runs import GOLDEN
+from support.runs import GOLDEN_RUN
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
@@ -54,14 +54,14 @@ def test_bounds(bounds: Bounds, inside: list[object], outside: list[object], sai
         assert str(caught.value) == f"a.key: must be {said}, got {value!r}"
 
 
-@pytest.mark.parametrize("key", [key for key in KEYS if key.partition(".")[0] in GOLDEN])
+@pytest.mark.parametrize("key", [key for key in KEYS if key.partition(".")[0] in GOLDEN_RUN])
 def test_a_number_out_of_bounds_is_refused_by_its_key(key: str) -> None:
     """In the whole tree: every section asks its keys."""
     name, _, field = key.partition(".")
     bounds = keys(SECTIONS[name]).get(field, Bounds())
     for bound, out in ((bounds.above, 0), (bounds.least, -1), (bounds.below, 0), (bounds.most, 1)):
         if bound is not None:
-            tree = {**GOLDEN, name: {**GOLDEN[name], field: bound + out}}
+            tree = {**GOLDEN_RUN, name: {**GOLDEN_RUN[name], field: bound + out}}
             with pytest.raises(UserError, match=f"^{key}: must be {bounds}, got "):
                 build_run(tree)
 
@@ -76,7 +76,7 @@ def test_a_settings_bounds_hold_for_every_choice_that_has_it() -> None:
     for kind, table in choices.CHOICES.items():
         for name, choice in table.items():
             if "eps" in choice.params:
-                tree = {**GOLDEN, kind: {"name": name, **defaults(choice), "eps": -1.0}}
+                tree = {**GOLDEN_RUN, kind: {"name": name, **defaults(choice), "eps": -1.0}}
                 with pytest.raises(UserError, match=f"^{kind}.eps: must be at least 0, got -1.0"):
                     build_run(tree)
 
@@ -86,8 +86,8 @@ def defaults(choice: choices.Choice) -> dict[str, object]:
 
 
 def test_a_thousand_is_read_where_the_arch_is_spelled_out() -> None:
-    model = {**GOLDEN["model"], "width": "1k", "heads": "1k", "head_dim": None}
-    assert build_run({**GOLDEN, "model": model}).model.head_dim == 1
+    model = {**GOLDEN_RUN["model"], "width": "1k", "heads": "1k", "head_dim": None}
+    assert build_run({**GOLDEN_RUN, "model": model}).model.head_dim == 1
 
 
 def test_a_literal_of_numbers_takes_no_other_type() -> None:

@@ -19,7 +19,7 @@ from launcher_contract import settings, until
 from pages import blocks
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
-from support.files import write
+from support.files import write_files
 from support.processes import freeze, kill, thaw, workers
 
 from ablate.audit import export
@@ -78,7 +78,7 @@ fork_safe: true
 @pytest.fixture
 def toy(tmp_path, monkeypatch) -> Path:
     """The user's folder, in which this process works."""
-    write(tmp_path, toy_py=TOY, helper_py=HELPER, conf__trainer__toy_yaml=YAML)
+    write_files(tmp_path, toy_py=TOY, helper_py=HELPER, conf__trainer__toy_yaml=YAML)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -173,7 +173,7 @@ def test_words_that_a_trainer_does_not_know_are_refused_in_a_line(toy, words, li
 )
 def test_a_yaml_with_a_mistake_is_one_line(toy, before, after, line):
     assert before in YAML
-    write(toy, conf__trainer__toy_yaml=YAML.replace(before, after, 1))
+    write_files(toy, conf__trainer__toy_yaml=YAML.replace(before, after, 1))
     assert re.search(line, refused("trainer=toy", "trainer.steps=1,2"))
 
 
@@ -186,14 +186,14 @@ def test_what_a_metric_is_called_is_no_part_of_an_id_but_its_reading_is(toy):
         ("other:", "another:", False),
         ("fork_safe: true", "fork_safe: false", True),
     ):
-        write(toy, conf__trainer__toy_yaml=YAML.replace(old, new))
+        write_files(toy, conf__trainer__toy_yaml=YAML.replace(old, new))
         assert (ids("trainer.lr=0.1,0.2") == before) is same, new
 
 
 def test_the_versions_of_what_it_imports_are_in_the_id(toy, monkeypatch):
     import importlib.metadata as metadata
 
-    write(toy, helper_py="import json\nimport numpy.linalg\n" + HELPER)
+    write_files(toy, helper_py="import json\nimport numpy.linalg\n" + HELPER)
     before = ids("trainer.lr=0.1,0.2")
     version = metadata.version("numpy")
     assert made("trainer.lr=0.1,0.2").cells[0].spec["code"]["packages"] == {"numpy": version}
@@ -278,13 +278,13 @@ def test_a_search_over_a_key_of_it(toy, shell):
         seeds: 2
         tune: {space: {trainer.lr: {uniform: [0.05, 0.6]}}, trials: 6, repeats: 1}
     """
-    write(toy, sweeps__rates_yaml=sweep)
+    write_files(toy, sweeps__rates_yaml=sweep)
     assert "trainer.lr" in shell("sweep", "rates", INLINE).out
     [column] = json.loads(shell("table", "--format", "json").out)["columns"]
     rates = [c["params"]["trainer.lr"] for entry in column["entries"] for c in entry["chosen"]]
     assert rates == [pytest.approx(0.3, abs=0.15)] * len(rates)  # where the score is the best
     assert "nothing wrong" in shell("verify").out
-    write(toy, toy_py=TOY.replace(', score=helper.score(settings["lr"], state))', ")"))
+    write_files(toy, toy_py=TOY.replace(', score=helper.score(settings["lr"], state))', ")"))
     line = "a trial logged no score, by which trials are judged; call run.log(step, score=...)"
     done = shell("sweep", "rates", "--as", "blind", "tune.trials=5", INLINE, code=2)
     assert line in done.err
@@ -357,7 +357,7 @@ def test_a_classifier_that_saves_nothing(tmp_path):
     """In fresh interpreters, without torch."""
     shell = Shell(tmp_path)
     yaml = "name: forest:main\nkeys: {trees: 20}\nmetrics: {accuracy: {direction: more, unit: '%',"
-    write(
+    write_files(
         tmp_path,
         forest_py=FOREST,
         conf__trainer__forest_yaml=f"{yaml} range: [0, 1], chance: 0.1}}}}\n",
@@ -452,7 +452,7 @@ def main(settings, run):
 @pytest.mark.faults
 def test_what_a_trainer_does_wrong_is_one_line_and_harms_nothing_else(tmp_path):
     cases = [f"    if how == {how!r}:\n        {code}\n" for how, (code, _, _) in WRONG.items()]
-    write(
+    write_files(
         tmp_path,
         wrong_py=PROGRAM + "".join(cases) + "    run.result(score=0.75)\n",
         conf__trainer__wrong_yaml="name: wrong:main\nkeys: {how: hangs}\n"
@@ -484,7 +484,7 @@ def main(settings, run):
 
 
 def test_what_a_trainer_starts_ends_with_its_worker(tmp_path):
-    write(
+    write_files(
         tmp_path,
         starts_py=CHILDREN,
         conf__trainer__starts_yaml="name: starts:main\n"
@@ -525,7 +525,7 @@ def end(pid: str) -> None:
 
 def test_an_edit_between_plan_and_start_fails_and_is_never_trained_under_the_old_id(toy):
     folder = planned(toy, "trainer.lr=0.1,0.2")
-    write(toy, helper_py=f"{HELPER}\nimport time\n")
+    write_files(toy, helper_py=f"{HELPER}\nimport time\n")
     assert work.here(str(folder.path), OPTIONS) == 1
     assert folder.read_result() is None
     [attempt] = folder.read_attempts()
@@ -534,7 +534,7 @@ def test_an_edit_between_plan_and_start_fails_and_is_never_trained_under_the_old
 
 def test_what_importlib_brings_is_told(toy, shell):
     late = "import importlib\nhelper = importlib.import_module('helper')"
-    write(toy, toy_py=TOY.replace("import helper", late))
+    write_files(toy, toy_py=TOY.replace("import helper", late))
     shell("sweep", "trainer=toy", "trainer.lr=0.1,0.2", "seeds=2", INLINE)
     assert set(made("trainer.lr=0.1,0.2").cells[0].spec["code"]["files"]) == {"toy.py"}
     logs = [path.read_text() for path in (toy / "runs" / "runs").glob("*/log.txt")]
@@ -621,7 +621,7 @@ def test_doctor_says_whether_a_kill_changes_its_bits(toy, shell):
         ("drifts", drifts, "resume is not bit-exact: .*so what it saves lacks some state"),
     ):
         yaml = YAML.replace("toy:main", f"{name}:main")
-        write(toy, **{f"{name}_py": text, f"conf__trainer__{name}_yaml": yaml})
+        write_files(toy, **{f"{name}_py": text, f"conf__trainer__{name}_yaml": yaml})
         tree, _ = compose.resolve([f"trainer={name}", "trainer.steps=9"], Path("runs"))
         found = resume_check.resume_own(Slot("cpu", "cpu", "cpu"), name, tree, compared)
         assert re.search(line, " ".join(finding.text for finding in found)), name
@@ -639,7 +639,7 @@ TIMED = TOY.replace("import helper", "import helper, os, time")
 
 def test_a_stopped_run_saves_and_goes_on(toy, shell):
     (toy / "slowly").touch()
-    write(toy, toy_py=TIMED.replace(SAVE, SAVE + SLOWLY))
+    write_files(toy, toy_py=TIMED.replace(SAVE, SAVE + SLOWLY))
     words = ("sweep", "trainer=toy", "trainer.lr=0.1,0.3", "trainer.steps=80", "seeds=1")
     driver = shell.start(*words)
     runs = toy / "runs" / "runs"
@@ -664,7 +664,7 @@ def test_off_this_host_an_attempt_goes_on_from_the_state_of_the_one_before(toy, 
         monkeypatch.setattr(module, name, 0.1)
     (toy / "slowly").touch()
     slow = TIMED.replace(SAVE, SLOWLY + SAVE)
-    write(toy, toy_py=slow.replace("def main", "open('here', 'w').close()\n\n\ndef main"))
+    write_files(toy, toy_py=slow.replace("def main", "open('here', 'w').close()\n\n\ndef main"))
     run = next(made("trainer.lr=0.1,0.2", "trainer.steps=80", "seeds=1").runs())
     store = Store(toy / "runs")
     launcher, engine = process_engine.launcher(settings("slurm", gpus=0, cpus=1), store.root)
@@ -694,7 +694,7 @@ def test_off_this_host_an_attempt_goes_on_from_the_state_of_the_one_before(toy, 
 
 def test_no_better_than_guessing_is_collapsed_and_a_prune_is_obeyed(toy, shell):
     """Where chance is declared, of the first metric; `other` declares none."""
-    write(toy, conf__trainer__toy_yaml=YAML.replace("chance: 0.2", "chance: 0.9"))
+    write_files(toy, conf__trainer__toy_yaml=YAML.replace("chance: 0.2", "chance: 0.9"))
     shell("sweep", "trainer=toy", "trainer.lr=0.3,0.8", "seeds=1", INLINE)
     assert expected(0.8, 0) < 0.9 < expected(0.3, 0)
     found = shell("table").out

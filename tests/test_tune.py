@@ -21,7 +21,7 @@ from optuna.storages.journal import JournalFileBackend
 from simulation import DRAWS, family, family_wise_error, searched
 from support.processes import disturb
 from support.tables import tabulate
-from support.tuning import BEST, FILE, declared, planted, simulate
+from support.tuning import BEST, FILE, declare_tuning, planted_result, simulate
 
 import ablate
 from ablate.analysis import stats
@@ -46,7 +46,7 @@ def plan_of(here):
     """`plan_of("seeds=5", text=..., trials=24)`: the plan of a file, before anything is tried."""
 
     def made(*words: str, text: str = FILE, trials: int = 6) -> Plan:
-        declared(here, text, trials)
+        declare_tuning(here, text, trials)
         return make_plan(["lr", *words], store=here / "runs")[0]
 
     return made
@@ -75,7 +75,7 @@ EACH = TRIALS // 3  # past the nine that are spread over the range
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory) -> Shell:
     shell = Shell(tmp_path_factory.mktemp("calm"))
-    declared(shell.folder, trials=TRIALS)
+    declare_tuning(shell.folder, trials=TRIALS)
     shell("sweep", "lr", "launcher=inline")
     return shell
 
@@ -84,7 +84,7 @@ def calm(tmp_path_factory) -> Shell:
 @pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_search_that_is_killed_has_the_same_trials_choice_and_table(calm, tmp_path, kills):
     shell = Shell(tmp_path)
-    declared(tmp_path, trials=TRIALS)
+    declare_tuning(tmp_path, trials=TRIALS)
     shutil.copytree(calm.folder / "runs" / "cache", tmp_path / "runs" / "cache")
     disturb(shell, ("sweep", "lr", "launcher.attempts=1000"), random.Random(3), kills)
     done = shell("sweep", "lr", "launcher=inline")
@@ -102,7 +102,7 @@ IN_PART = FILE.replace("seeds: 2", COLUMNS).replace(
 
 
 def test_a_column_without_searches_is_trained_as_it_is_and_equal_trials_are_trained_once(shell):
-    declared(shell.folder, IN_PART)
+    declare_tuning(shell.folder, IN_PART)
     shell("sweep", "lr", "launcher=inline")
     plan, store = read(shell), Store(shell.folder / "runs")
     tried = {column: {} for column in ("before", "found", "longer")}
@@ -187,7 +187,7 @@ def test_choosing_is_not_reporting_and_every_seed_has_a_search_of_its_own(calm):
 
 def test_more_seeds_are_more_searches_of_that_size_and_more_trials_extend_them(calm, shell):
     shutil.copytree(calm.folder / "runs", shell.folder / "runs")
-    declared(shell.folder, trials=TRIALS)
+    declare_tuning(shell.folder, trials=TRIALS)
     before = read(shell)
     more = shell("sweep", "lr", "seeds=3", "launcher=inline")
     assert more.out.count("finished: ") == 2 * (EACH + 1)
@@ -320,7 +320,7 @@ def test_pruned_trials_are_a_state_of_their_own_and_cost_what_they_used(calm, tm
     shells = [Shell(tmp_path / name) for name in ("killed", "one")]
     for shell, word in zip(shells, ("launcher.attempts=1000", "launcher=inline"), strict=True):
         shell.folder.mkdir()
-        declared(shell.folder, PRUNED, trials=TRIALS)
+        declare_tuning(shell.folder, PRUNED, trials=TRIALS)
         shutil.copytree(calm.folder / "runs" / "cache", shell.folder / "runs" / "cache")
         if shell is shells[0]:
             disturb(shell, ("sweep", "lr", word), random.Random(5), kills=3)
@@ -374,7 +374,7 @@ def race(plan: Plan, stopped: bool) -> tuple[Plan, int]:
         if not new:
             return plan, steps
         for run in new:
-            told = planted(run.cell.row, run.cell.spec, run.seed)
+            told = planted_result(run.cell.row, run.cell.spec, run.seed)
             results[run.id] = {**told, "step": EVALUATIONS, "multiply_adds": 10}
             lines[run.id] = curve = learns(results[run.id])
             ends = (search.prune(run.id, curve[:seen]) for seen in range(1, EVALUATIONS + 1))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from conftest import Shell
 from support.processes import disturb
-from support.seeding import declared, seeds_given
+from support.seeding import declare_seeding, seeds_given
 
 from ablate.analysis.seeding import Seeding
 from ablate.api import training
@@ -51,7 +51,7 @@ def planned(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def planned(*words, text=FILE, **options) -> Plan:
-        declared(tmp_path, text)
+        declare_seeding(tmp_path, text)
         return make_plan(["few", *words], store=tmp_path / "runs", **options)[0]
 
     return planned
@@ -204,7 +204,7 @@ def test_hours_of_a_seed_count_its_search_and_its_parent(shell, sections, epochs
     base = "{recipe: quick, data: digits, model.arch: L/1, model.depth: 48, train.epochs: 4}"
     seeds = "until: {looks: [5, 9], margin: 1}" if looks else "seeds: 9"
     rows = "variants: [{plain: {}}, {DPN: {optim.b2: 0.9}}]"
-    declared(shell.folder, f"base: {base}\n{rows}\n{seeds}\n{sections}\n")
+    declare_seeding(shell.folder, f"base: {base}\n{rows}\n{seeds}\n{sections}\n")
     words = ("launcher=inline", *(() if looks else ("--detect", "1")), "--on", "t4:1")
     tree = json.loads(shell("plan", "few", *words, "--spread", "1", "--format", "json").out)
     if looks:
@@ -250,7 +250,7 @@ def test_five_kills_search_and_decide_as_none_does(tmp_path):
     calm, shell = Shell(tmp_path / "calm"), Shell(tmp_path / "killed")
     for each in (calm, shell):
         each.folder.mkdir()
-        declared(each.folder, FILE)
+        declare_seeding(each.folder, FILE)
     said = calm("sweep", "few", "launcher=inline").out
     plan = Store(calm.folder / "runs").read_plan("few")
     assert given(plan)["asleep"] == 5 < given(plan)["plain"]

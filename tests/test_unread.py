@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 import tiny
 import torch
-from support.masks import masked
+from support.masks import masked_settings
 
 from ablate.planning.compose import resolve
 from ablate.shared import choices, schema
@@ -234,7 +234,7 @@ def test_a_key_that_says_more_of_what_is_off_is_refused_in_one_line(word, switch
 @pytest.mark.parametrize("key", ["rep", "final_norm", "head_bias", "norm_eps"])
 def test_a_decoder_of_masks_has_nothing_of_what_a_classifier_has_behind_the_tokens(key):
     other = {"rep": True, "final_norm": "drop", "head_bias": 3.0, "norm_eps": 0.1}[key]
-    plain = {**masked(), "norm": "rmsnorm", "model.depth": 2}
+    plain = {**masked_settings(), "norm": "rmsnorm", "model.depth": 2}
     one, two = tiny.run(plain), tiny.run({**plain, f"model.{key}": other})
     models = [build(run) for run in (one, two)]
     weights = [model.state_dict() for model in models]

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import scipy.stats
 from conftest import records
-from support.planted_sweeps import GAINS, GROUPS, grouped
+from support.planted_sweeps import GAINS, GROUPS, grouped_sweep
 from support.tables import SPEC, finished, grids, make_plan, tabulate, text_of
 
 from ablate.analysis import paper, stats
@@ -150,7 +150,7 @@ ARCHS, SETS = ("S/4", "B/4"), ("pets", "svhn", "dmlab")
 
 
 def test_a_sweep_with_groups_is_a_grid_for_each_with_counts_of_verdicts():
-    table = tabulate(*grouped())
+    table = tabulate(*grouped_sweep())
     words = {e.column: e.verdict for e in table.entries if e.row == "dpn"}
     assert words["pets, S/4"] == "helps"
     assert words["svhn, S/4"] == "hurts"
@@ -180,7 +180,7 @@ def test_a_sweep_with_groups_is_a_grid_for_each_with_counts_of_verdicts():
 
 
 def test_without_verdicts_means_are_counted():
-    plan, results = grouped()
+    plan, results = grouped_sweep()
     results["dpn@dmlab, B/4#1"] = None
     table = tabulate(plan, results)  # unfinished
     found = grids(render(table, "md"))
@@ -197,12 +197,12 @@ def test_without_verdicts_means_are_counted():
         ([level], "above in 0 of 1"),
     ):
         assert wins(table, several) == said
-    less = tabulate(grouped(metric="loss")[0], results)  # 1 - top-1: as much lower
+    less = tabulate(grouped_sweep(metric="loss")[0], results)  # 1 - top-1: as much lower
     assert wins(less, [e for e in less.entries if e.row == "dpn"]) == "below in 5 of 6"
 
 
 def test_a_diverged_run_is_shown_and_has_no_verdict():
-    plan, results = grouped()
+    plan, results = grouped_sweep()
     results["dpn@svhn, B/4#1"] = {"status": "diverged", "step": 3}
     text = render(tabulate(plan, results), "md")
     assert "| runs |  | 1/3 diverged" in text
@@ -210,7 +210,7 @@ def test_a_diverged_run_is_shown_and_has_no_verdict():
 
 
 def test_another_set_is_a_column_beside_its_own_in_the_same_group():
-    plan, results = grouped()
+    plan, results = grouped_sweep()
     also = [{"name": "dark", "classes": 10}]
     tested = {**SPEC, "data": {**SPEC["data"], "name": "x"}, "eval": {"also": also}}
     plan = replace(plan, cells=tuple(replace(cell, spec=tested) for cell in plan.cells))
@@ -224,7 +224,7 @@ def test_another_set_is_a_column_beside_its_own_in_the_same_group():
 
 @pytest.mark.parametrize("family", ["column", "table"])
 def test_the_average_over_a_group_is_a_t_interval_of_the_means_over_its_columns(family):
-    table = tabulate(*grouped(family=family))
+    table = tabulate(*grouped_sweep(family=family))
     [block] = [block for block in table.blocks if block.kind == "group"]
     contrasts = {"column": 1, "table": 2}[family]
     assert block.contrasts == contrasts
@@ -236,23 +236,23 @@ def test_the_average_over_a_group_is_a_t_interval_of_the_means_over_its_columns(
         low, high = t.interval(1 - 0.05 / contrasts)
         assert (line.gain.low, line.gain.high) == pytest.approx((low, high))
     assert [line.column for line in block.lines] == ["Natural", "Made"]
-    assert not [b for b in tabulate(*grouped(groups=())).blocks if b.kind == "group"]
+    assert not [b for b in tabulate(*grouped_sweep(groups=())).blocks if b.kind == "group"]
 
 
 def test_a_group_of_one_column_has_no_average_and_a_noisy_baseline_is_left_out():
     few = (replace(GROUPS[0], name="both"), replace(GROUPS[1], name="one"))
-    plan, results = grouped(groups=few)
+    plan, results = grouped_sweep(groups=few)
     results["vit@pets, S/4#0"]["collapsed"] = True
     [block] = [block for block in tabulate(plan, results).blocks if block.kind == "group"]
     assert block.lines[0].columns == ("svhn, S/4", "pets, B/4", "svhn, B/4")
     assert block.note.endswith("without pets, S/4: its baseline is unstable")
     single = replace(plan, columns=plan.columns[:3], cells=plan.cells[:6])
-    [block] = [b for b in tabulate(single, grouped()[1]).blocks if b.kind == "group"]
+    [block] = [b for b in tabulate(single, grouped_sweep()[1]).blocks if b.kind == "group"]
     assert [line.column for line in block.lines] == ["both"]
 
 
 def test_programs_get_the_group_of_each_column():
-    table = tabulate(*grouped())
+    table = tabulate(*grouped_sweep())
     tree = json.loads(render(table, "json"))
     assert tree["groups"] == ["Natural", "Made"]
     assert [column["group"] for column in tree["columns"]] == ["Natural", "Natural", "Made"] * 2

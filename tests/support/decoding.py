@@ -15,7 +15,7 @@ from ablate.shared.sections import Data
 from support.processes import forked
 
 
-def killed(
+def kill_decoding(
     data: Data,
     folder: Path,
     when: Callable[[int, str], bool],
@@ -49,7 +49,7 @@ def killed(
     return int(said.stdout or 0)
 
 
-def saved(data: Data, tmp_path: Path) -> str:
+def save_section(data: Data, tmp_path: Path) -> str:
     """The name of a file from which `load` gets `data` in another process."""
     file = tmp_path / f"{data.fingerprint}.json"
     file.write_text(json.dumps(dataclasses.asdict(data)))

@@ -10,7 +10,7 @@ from ablate.shared.notes import Notes
 from ablate.shared.rundir import RunDir, to_json, write_whole
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
-from support.plans import planned, small_plan
+from support.plans import record_plan, small_plan
 
 SETTINGS = {"attempts": 3, "hang_s": 1800, "checkpoint_s": 60}
 
@@ -86,7 +86,7 @@ def driven(store: Store, launcher: Elsewhere, view=None, plan: Plan | None = Non
 def left_behind(store: Store, launcher: Elsewhere) -> Elsewhere:
     """Of four runs `a0` has a worker, which a driver started that is dead."""
     with Ledger.driving(store) as ledger:
-        planned(store, ledger, small_plan())
+        record_plan(store, ledger, small_plan())
         ledger.record("a0", "started", step=0, slot="far:1")
     store.rundir("a0").create({"data": {"fingerprint": "f"}})
     launcher.live(store.rundir("a0"), "far:1")

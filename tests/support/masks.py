@@ -21,13 +21,13 @@ def checkers(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     return np.where(columns < BLOCK // 2, NO_CLASS, found).astype(np.uint8)
 
 
-def pair(width: int, height: int) -> tuple[Image.Image, Image.Image]:
+def image_and_mask(width: int, height: int) -> tuple[Image.Image, Image.Image]:
     rows, columns = np.indices((height, width))
     levels = np.stack([columns, rows, np.full_like(rows, 200)], 2).astype(np.uint8)
     return Image.fromarray(levels), Image.fromarray(checkers(rows, columns))
 
 
-def write(file: Path, images: list[bytes], masks: list[bytes]) -> None:
+def write_masks(file: Path, images: list[bytes], masks: list[bytes]) -> None:
     """Parquet as `datasets` writes two columns of pictures."""
     import datasets
     import pyarrow
@@ -43,11 +43,11 @@ MASKS = {"image": "image", "label": "annotation", "labels": "masks", "cache": "e
 SPLIT = {"train": "train", "validation": 4, "test": "test"}
 
 
-def sample(folder: Path, **more: Any) -> Data:
+def masked_data(folder: Path, **more: Any) -> Data:
     return describe(path=folder, **{**MASKS, **SPLIT, "size": 48, "classes": CLASSES, **more})
 
 
-def masked() -> dict[str, Any]:
+def masked_settings() -> dict[str, Any]:
     """What makes a run of `tiny` one on masks."""
     return {
         **{f"data.{key}": value for key, value in MASKS.items()},
@@ -60,7 +60,7 @@ SMALL = {
     **{"data.size": 48, "data.classes": CLASSES, "data.cache": "encoded", "data.labels": "masks"},
     **{"data.image": "image", "data.label": "annotation", "data.validation": 3, "data.test": 4},
 }
-WORDS = (
+SEGMENT_WORDS = (
     *("stem=none,dpn", "recipe=segment", "data=parquet", "data.path=streets", "model.arch=mu/8"),
     *(f"{key}={value}" for key, value in SMALL.items()),
     *("train.precision=fp32", "train.micro_batch=2", "train.batch=4", "optim.lr=0.003"),

@@ -9,7 +9,7 @@ from ablate.running.launchers.pilots import PilotLauncher
 CPUS = settings("slurm", gpus=0, cpus=2)
 
 
-def offered(launcher: PilotLauncher) -> PilotLauncher:
+def offer_slots(launcher: PilotLauncher) -> PilotLauncher:
     """Once it has slots."""
     until(lambda: not launcher.poll(0.1) and not launcher.offer(1, ()) and launcher.slots)
     return launcher

@@ -21,7 +21,7 @@ def small_plan(name="p", seeds=(0, 1)) -> Plan:
     return Plan(name, "title", (name,), rows, (Column("", {}),), cells, "a", seeds, Analysis())
 
 
-def planned(store: Store, ledger: Ledger, plan: Plan) -> None:
+def record_plan(store: Store, ledger: Ledger, plan: Plan) -> None:
     """As a driver plans: a crash comes between any two of the three steps, and a reader, too."""
     ledger.announce(plan)
     store.write_plan(plan)

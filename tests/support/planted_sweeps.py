@@ -27,7 +27,7 @@ MORE = {
 COLUMNS = {"S/4": {"lr": 1}, "B/4": {"lr": 2}}
 
 
-def sown(complete=True):
+def planted_sweep(complete=True):
     """A planted sweep: known gains, spreads, one row that diverges, one that collapses."""
     plan = make_plan(
         list(SOWN),
@@ -62,7 +62,7 @@ def scores_of(column):
 
 
 def whole():
-    plan, results = sown()
+    plan, results = planted_sweep()
     return tabulate(plan, results, cost=True)
 
 
@@ -87,7 +87,7 @@ GROUPS = (
 )
 
 
-def grouped(groups=GROUPS, **analysis):
+def grouped_sweep(groups=GROUPS, **analysis):
     plan = make_plan(["vit", "dpn"], tuple(GAINS), **analysis)
     columns = tuple(Column(label, {"model.arch": label.split(", ")[1]}) for label in GAINS)
     results = {

@@ -21,7 +21,7 @@ from conftest import ABLATE, Shell, wait_for
 from ablate.shared.files import Lock
 
 
-def held(folder: Path) -> dict[int, str]:
+def held_runs(folder: Path) -> dict[int, str]:
     """Process ids of this store's living workers, by the lock files they hold open, and their runs.
     A command opens these files, too, for a moment, to look at them."""
     found = {}
@@ -38,7 +38,7 @@ def held(folder: Path) -> dict[int, str]:
 
 
 def workers(folder: Path) -> list[int]:
-    return [*held(folder)]
+    return [*held_runs(folder)]
 
 
 def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
@@ -60,12 +60,12 @@ def freeze(pids: list[int]) -> list[int]:
     return [pid for pid in pids if state(pid) == "T"]
 
 
-def frozen(shell: Shell) -> list[int]:
+def freeze_workers(shell: Shell) -> list[int]:
     """Workers at work that do nothing until `thaw`: what happens meanwhile is no race. They have
     noted who they are: nobody can know or tell of one that has just taken its lock."""
 
     def at_work() -> list[int]:
-        found = held(shell.folder)
+        found = held_runs(shell.folder)
         pids = freeze([*found])
         locks = (Lock(shell.folder / "runs" / "runs" / found[pid] / "lock") for pid in pids)
         if pids and {lock.notes().pid for lock in locks} == {*pids}:

@@ -58,7 +58,7 @@ def declare(folder: Path, *without: str, name: str = "toy", **changes: object) -
     (folder / "conf" / "trainer" / f"{name}.yaml").write_text(json.dumps(said))
 
 
-def expected(lr: float, seed: int, steps: int = 3, act: str = "gelu") -> float:
+def expected_loss(lr: float, seed: int, steps: int = 3, act: str = "gelu") -> float:
     loss = 4.0
     for step in range(steps):
         draw = random.Random(f"{seed} {step}").random()

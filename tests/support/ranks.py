@@ -14,7 +14,7 @@ PLACES = {"seconds", "images_per_s", "peak_bytes", "utilisation", "env_sha256", 
 QUICK = ("data=digits", "recipe=quick", "model.depth=2", "train.steps=6", "seeds=1")
 
 
-def answers(shell: Shell) -> dict[str, tuple]:
+def results_by_run(shell: Shell) -> dict[str, tuple]:
     """What each run came to, but for times and places."""
     found = {}
     for folder in (shell.folder / "runs" / "runs").iterdir():
@@ -28,13 +28,13 @@ def predictions(found: dict[str, tuple]) -> dict[str, bytes]:
     return {run: table for run, (_, table) in found.items()}
 
 
-def on(ranks: int, folder: Path, *words: str) -> dict[str, tuple]:
+def train_on_ranks(ranks: int, folder: Path, *words: str) -> dict[str, tuple]:
     shell = Shell(folder / str(ranks))
     shell.folder.mkdir(parents=True)
     shell("sweep", *words, f"launcher.cores_per_run={ranks}", "--quiet", "--yes")
     for env in (shell.folder / "runs" / "runs").glob("*/result.json"):
         assert json.loads(env.read_text())["ranks"] == ranks
-    return answers(shell)
+    return results_by_run(shell)
 
 
 GROUP = ",".join(nvidia.gpu(n)["uuid"] for n in (0, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 # A run as `run.json` keeps it. What stands here has been trained somewhere: it never changes.
-GOLDEN: dict[str, Any] = {
+GOLDEN_RUN: dict[str, Any] = {
     "data": {
         **{"name": "digits", "source": "sklearn", "path": None, "hub": None, "revision": None},
         **{"image": None, "label": None, "size": 8, "channels": 1, "classes": 10},

@@ -20,7 +20,7 @@ until: {looks: [5, 7, 9], margin: 2}
 LOOKS = (5, 7, 9)
 
 
-def declared(folder, text=FILE, name="few"):
+def declare_seeding(folder, text=FILE, name="few"):
     (folder / "sweeps").mkdir(exist_ok=True)
     (folder / "sweeps" / f"{name}.yaml").write_text(text)
 

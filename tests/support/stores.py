@@ -21,7 +21,7 @@ WORDS = ["optim.lr=0.001,0.003", "recipe=quick", "seeds=3"]
 NAME = "planted"
 
 
-def leave(store: Store, run: Any, top1: float) -> None:
+def leave_run(store: Store, run: Any, top1: float) -> None:
     """A run's folder as a worker leaves it, but for the weights."""
     folder = store.rundir(run.id)
     folder.path.mkdir(parents=True)
@@ -57,7 +57,7 @@ ROWS = ("none", "dpn")
 TINY = ("model.arch=mu/4", "model.depth=1", "train.steps=2")
 
 
-def sow(folder: Path, name: str, seeds: int, *words: str, finish: int | None = None) -> Store:
+def sow_store(folder: Path, name: str, seeds: int, *words: str, finish: int | None = None) -> Store:
     """A store with a sweep of rows whose runs have results and predictions, but were never
     trained; `finish`: the seeds of rows with dpn that did."""
     store = Store(folder)

@@ -29,7 +29,9 @@ def digits(**settings) -> spec.Run:
     return build_run(tree)
 
 
-def go(run: spec.Run, folder: Path, cache: Path, stop_at: int | None = None) -> dict | None:
+def train_until(
+    run: spec.Run, folder: Path, cache: Path, stop_at: int | None = None
+) -> dict | None:
     """Train in `folder` until the step `stop_at`; None if it stopped there."""
     rundir, steps = RunDir(folder), itertools.count(1)
     rundir.create(spec.to_tree(run))
@@ -58,7 +60,7 @@ def outcome(folder: Path, result: dict) -> tuple:
 CPU = torch.device("cpu")
 
 
-def trained(tree: dict[str, Any], folder: str, after: Any = lambda steps: None) -> list[str]:
+def train_to_end(tree: dict[str, Any], folder: str, after: Any = lambda steps: None) -> list[str]:
     """Train to the end, a checkpoint each step; what was said. `after`: called after each step."""
     said, steps, cache = [], itertools.count(1), Path(folder).parent / "cache"
 

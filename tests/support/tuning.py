@@ -24,7 +24,7 @@ tune:
 """
 
 
-def declared(folder: Path, text: str = FILE, trials: int = 6, name: str = "lr") -> None:
+def declare_tuning(folder: Path, text: str = FILE, trials: int = 6, name: str = "lr") -> None:
     (folder / "sweeps").mkdir(exist_ok=True)
     (folder / "sweeps" / f"{name}.yaml").write_text(text.replace("TRIALS", str(trials)))
 
@@ -33,7 +33,7 @@ BEST = {"pre": 3e-3, "post": 1e-3}
 TOP = {"pre": 0.90, "post": 0.93}  # post is better, at its own best rate only
 
 
-def planted(row: str, tree: Any, seed: int) -> dict[str, Any]:
+def planted_result(row: str, tree: Any, seed: int) -> dict[str, Any]:
     """A result: accuracy falls with the distance of log lr from the row's best."""
     off = math.log10(tree["optim"]["lr"] / BEST[row])
     top1 = TOP[row] - 0.15 * off**2 + random.Random(f"{row}{seed}").gauss(0, 2e-3)
@@ -58,4 +58,4 @@ def simulate(plan: Plan) -> tuple[Plan, dict[str, Any]]:
         if not new:
             return plan, results
         for run in reversed(new):  # whoever ends first changes nothing
-            results[run.id] = planted(run.cell.row, run.cell.spec, run.seed)
+            results[run.id] = planted_result(run.cell.row, run.cell.spec, run.seed)
