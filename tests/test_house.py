@@ -2,8 +2,10 @@
 nouns; and what the digest of the training code is a hash of."""
 
 import ast
+import re
 import shutil
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 from conftest import REPOSITORY
@@ -15,6 +17,8 @@ PACKAGE = REPOSITORY / "ablate"
 LONGEST_FILE, LONGEST_FUNCTION = 600, 100
 MOST_NOUNS = 25
 TABLES = {"shared/choices.py"}  # of data
+# In a string it is the program of another process.
+IMPORTS_OF_TESTS = re.compile(r"^\s*(?:from|import)\s+(?:tests\.)?test_\w+", re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +62,28 @@ def test_a_function_fits_on_a_screen(trees):
 
 def test_a_stranger_has_few_nouns_to_learn():
     assert len(OWNERS) <= MOST_NOUNS
+
+
+def imported_test_modules(tree: ast.Module) -> Iterator[str]:
+    """List the imports of test modules in a file, also in the programs that its strings hold."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+            if any(part.startswith("test_") for name in names for part in name.split(".")):
+                yield ast.unparse(node)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield from IMPORTS_OF_TESTS.findall(node.value)
+
+
+def test_no_file_imports_a_test_module():
+    """What several files share is in `tests/support`, in conftest, or in a module of its own."""
+    imports = {
+        path.relative_to(REPOSITORY).as_posix(): found
+        for folder in ("tests", "benchmarks", ".ci")
+        for path in (REPOSITORY / folder).rglob("*.py")
+        if (found := [*imported_test_modules(ast.parse(path.read_text()))])
+    }
+    assert imports == {}
 
 
 def test_the_digest_is_the_hash_of_what_a_worker_loads(tmp_path, monkeypatch):

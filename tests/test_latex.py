@@ -12,6 +12,7 @@ from test_formats import AWKWARD, golden, sown, whole
 from test_table import finished, make_plan, tabulate
 from test_wide import against_table_3, grouped, published
 from support.planted_sweeps import AWKWARD, golden, grouped_sweep, planted_sweep, whole
+from support.planted_sweeps import golden, grouped_sweep, planted_sweep, whole
 from support.tables import finished, make_plan, tabulate
 from test_wide import grouped
 from support.planted_sweeps import AWKWARD, golden, grouped, sown, whole
@@ -21,6 +22,8 @@ from ablate.report.formats import LatexFloat, check_show, render
 from ablate.report.formats.grid import Grid, GridCell, GridLine
 from ablate.report.formats.latex import COLUMN, SPECIAL, TEXT, escape, fitted, lines_of, points
 from ablate.shared.errors import UserError
+
+AWKWARD = r"""a\b{c}&%$#_~^<>|"'`[x]--·×±−é«æα中"""
 
 NARROW = ("gain", "verdict")
 

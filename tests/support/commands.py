@@ -35,7 +35,7 @@ for line in sys.stdin:
 
 
 class Server:
-    """Runs commands in a folder, whose last words are in its file `said`."""
+    """Runs commands in a folder; what they print is in its file `said`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.said = folder, folder / "said"
@@ -45,11 +45,11 @@ class Server:
             self.process = subprocess.Popen(words, cwd=folder, stderr=said, **pipes)
 
     def start(self, *words: str) -> int:
-        """Its process."""
+        """Start `ablate WORDS` and return its process id."""
         return self._ask(json.dumps(words))
 
     def end(self) -> int:
-        """Its exit code. Before this its process id is nobody else's."""
+        """Wait for the command and return its exit code. Until then no other process has its id."""
         return self._ask("")
 
     def _ask(self, line: str) -> int:
@@ -57,14 +57,15 @@ class Server:
         return int(self.process.stdout.readline())
 
     def __call__(self, *words: str) -> float:
-        """To the end, which is 0; the seconds that it took."""
+        """Run to the end, with exit code 0, and return the seconds that it took."""
         begun = time.monotonic()
         self.start(*words)
         assert self.end() == 0, self.said.read_text()[-3000:]
         return time.monotonic() - begun
 
     def killed(self, after: float, *words: str, seen: Path | None = None) -> None:
-        """Killed after so many seconds, or as soon as a file is seen, where it is not faster."""
+        """Start a command and kill it after so many seconds, or as soon as the file `seen` exists,
+        unless it has ended before."""
         pid, until = self.start(*words), time.monotonic() + after
         while time.monotonic() < until and not (seen and seen.exists()):
             time.sleep(0.0005)

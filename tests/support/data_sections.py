@@ -17,7 +17,7 @@ real = pytest.mark.skipif(
 
 
 def describe(**settings: Any) -> Data:
-    """A `data` section with its fingerprint; by default 8x8 RGB parquet with 3 classes."""
+    """Make a `data` section with its fingerprint; by default 8x8 RGB Parquet with 3 classes."""
     plain = {
         **dict.fromkeys(("path", "hub", "revision", "image", "label")),
         **{"name": "small", "source": "datasets", "size": 8, "channels": 3, "classes": 3},

@@ -23,8 +23,10 @@ def kill_decoding(
     threads: int = 1,
     before: Callable[[], None] = lambda: None,
 ) -> int:
-    """How many images were done when a process that decodes them was killed (-9): where `when` says
-    so of that number and of the build's journal, which has each chunk before more is told."""
+    """Decode a dataset in a fork that kills itself (SIGKILL), and return how many images were done.
+
+    `when(images done, text of the build's journal)` says whether to kill; the journal has a chunk
+    before `when` is called again."""
     journal = folder / f".{data.fingerprint}.building" / "journal.json"
     note = building.BuildJournal.note
 
@@ -50,7 +52,7 @@ def kill_decoding(
 
 
 def save_section(data: Data, tmp_path: Path) -> str:
-    """The name of a file from which `load` gets `data` in another process."""
+    """Write a `data` section to a file, which `LOAD` reads in another process; return its name."""
     file = tmp_path / f"{data.fingerprint}.json"
     file.write_text(json.dumps(dataclasses.asdict(data)))
     return str(file)

@@ -16,7 +16,7 @@ SETTINGS = {"attempts": 3, "hang_s": 1800, "checkpoint_s": 60}
 
 
 class Elsewhere:
-    """A launcher that answers for workers far away; each needs so many polls to finish its run."""
+    """Stands for a launcher with workers on other hosts: each ends its run after `polls` polls."""
 
     remote = False  # but they write into their runs' own folders
 
@@ -66,6 +66,8 @@ class Elsewhere:
 
 
 class Quiet:
+    """Stands for the view of a sweep: keeps the lines that it is given, and shows nothing."""
+
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -77,6 +79,7 @@ class Quiet:
 
 
 def driven(store: Store, launcher: Elsewhere, view=None, plan: Plan | None = None, **settings):
+    """Drive a plan to its end with this launcher, and return what the driver returns."""
     plan = plan or small_plan()
     with driving(store, plan.name, Quiet) as ledger:
         settings = {**SETTINGS, **settings}
@@ -84,7 +87,7 @@ def driven(store: Store, launcher: Elsewhere, view=None, plan: Plan | None = Non
 
 
 def left_behind(store: Store, launcher: Elsewhere) -> Elsewhere:
-    """Of four runs `a0` has a worker, which a driver started that is dead."""
+    """Record a plan of four runs, one of which (`a0`) has a worker whose driver has died."""
     with Ledger.driving(store) as ledger:
         record_plan(store, ledger, small_plan())
         ledger.record("a0", "started", step=0, slot="far:1")

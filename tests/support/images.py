@@ -13,31 +13,35 @@ from pyarrow import parquet
 
 
 def noise(seed: int, size: tuple[int, int] = (8, 8), mode: str = "RGB") -> Image.Image:
+    """Make an image of random pixels; `size` is (width, height)."""
     shape = (size[1], size[0]) if mode == "L" else (size[1], size[0], len(mode))
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8))
 
 
 def stored(image: Image.Image, kind: str, **settings: Any) -> bytes:
-    """As a file has it."""
+    """Encode an image as a file of that kind: "PNG", "JPEG"."""
     stream = io.BytesIO()
     image.save(stream, kind, **settings)
     return stream.getvalue()
 
 
 def png(image: Image.Image) -> bytes:
+    """Encode an image as PNG."""
     return stored(image, "PNG")
 
 
 def jpeg(image: Image.Image, **settings: Any) -> bytes:
+    """Encode an image as JPEG of quality 95."""
     return stored(image, "JPEG", quality=95, **settings)
 
 
 def cells(images: list[Any]) -> list[dict[str, Any]]:
+    """Make the cells of a Parquet column of encoded images."""
     return [{"bytes": image, "path": None} for image in images]
 
 
 def write_parquet(file: Path, images: list[bytes], labels: list[Any], **more: Any) -> None:
-    """As `datasets` writes it: Image and ClassLabel noted in the file."""
+    """Write images and labels as `datasets` does: the file notes Image and ClassLabel."""
     import datasets
 
     classes = [f"class {i}" for i in range(more.pop("classes", 3))]
@@ -49,13 +53,14 @@ def write_parquet(file: Path, images: list[bytes], labels: list[Any], **more: An
 
 
 def write_plain(file: Path, images: list[Any], **columns: list[Any]) -> None:
-    """Nothing noted of its columns; `images`: cells, or their bytes."""
+    """Write a Parquet file that notes nothing about its columns; `images` are cells or bytes."""
     file.parent.mkdir(exist_ok=True)
     each = images if isinstance(images[0], dict) else cells(images)
     parquet.write_table(pyarrow.table({"image": each, **columns}), file)
 
 
 def folders(root: Path, classes: str, number: int, seed: int = 0) -> None:
+    """Write `number` PNG files of noise in a folder per class; each letter names a class."""
     for c, name in enumerate(classes):
         (root / name).mkdir(parents=True)
         for i in range(number):
@@ -63,7 +68,7 @@ def folders(root: Path, classes: str, number: int, seed: int = 0) -> None:
 
 
 def take(source: Path, folder: Path, **rows: int) -> None:
-    """The first rows of a real set, as `datasets` wrote them: its notes on the columns stay."""
+    """Copy the first rows of the splits of a real dataset, with what it notes about its columns."""
     folder.mkdir()
     for split, number in rows.items():
         with parquet.ParquetFile(source / f"{split}.parquet") as file:

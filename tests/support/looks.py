@@ -13,7 +13,9 @@ ANALYSIS = {"alpha": 0.05, "spread": "one way", "family": "column", "looks": [],
 
 
 def column(rows: str, seeds: range | tuple[int, ...], planned: int = 0) -> ReadColumn:
-    """Rows by letter, the first the baseline: "bxy". Of a peek `planned` runs are there."""
+    """Make the column of a look: `rows` are letters ("bxy"), the first the baseline.
+
+    Where `planned` is given, it is a peek: so many seeds of each row have finished."""
     counted = range(planned) if planned else seeds
     found = {row: ReadRow(f"spec {row}", {s: f"{row}#{s}" for s in counted}) for row in rows}
     return ReadColumn(len(seeds), 0 if planned else len(rows) - 1, {}, found)
@@ -22,6 +24,7 @@ def column(rows: str, seeds: range | tuple[int, ...], planned: int = 0) -> ReadC
 def reading(
     rows: str, seeds: int | tuple[int, ...], sweep: str = "g", planned: int = 0, **more
 ) -> InterimLook:
+    """Make a look of the sweep `sweep` with one column (see `column`)."""
     counted = range(seeds) if isinstance(seeds, int) else seeds
     analysis = ANALYSIS | more.pop("analysis", {})
     return InterimLook(
@@ -34,13 +37,16 @@ def reading(
 
 
 def contrasts(now: InterimLook, *before: InterimLook) -> int:
+    """Count the contrasts of all looks that bear upon `now`, its own among them."""
     return PastLooks(before, now).contrasts("")
 
 
 @functools.cache
 def tree() -> dict:
+    """Return the tree of a tiny run, without its seed."""
     return {key: value for key, value in to_tree(tiny.run()).items() if key != "seed"}
 
 
 def spec(row: str, at: str) -> dict:
+    """Return the tree of a tiny run whose data differs by row and column."""
     return tree() | {"data": tree()["data"] | {"fingerprint": f"{row} {at}"}}

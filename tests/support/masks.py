@@ -12,23 +12,24 @@ from ablate.shared.sections import NO_CLASS, Data
 from support.data_sections import describe
 from support.images import cells
 
-BLOCK, CLASSES = 12, 5
+BLOCK, CLASSES = 12, 5  # of a checkerboard: pixels of a square, and how many classes
 
 
 def checkers(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """The class at these places; a stripe at the left has none."""
+    """Compute the class at these places, a checkerboard; a stripe at the left has none."""
     found = (rows // BLOCK + columns // BLOCK) % CLASSES
     return np.where(columns < BLOCK // 2, NO_CLASS, found).astype(np.uint8)
 
 
 def image_and_mask(width: int, height: int) -> tuple[Image.Image, Image.Image]:
+    """Make an image whose red is a pixel's column and whose green is its row, and its mask."""
     rows, columns = np.indices((height, width))
     levels = np.stack([columns, rows, np.full_like(rows, 200)], 2).astype(np.uint8)
     return Image.fromarray(levels), Image.fromarray(checkers(rows, columns))
 
 
 def write_masks(file: Path, images: list[bytes], masks: list[bytes]) -> None:
-    """Parquet as `datasets` writes two columns of pictures."""
+    """Write images and masks to Parquet, as `datasets` writes two columns of images."""
     import datasets
     import pyarrow
     from pyarrow import parquet
@@ -44,11 +45,12 @@ SPLIT = {"train": "train", "validation": 4, "test": "test"}
 
 
 def masked_data(folder: Path, **more: Any) -> Data:
+    """Make the `data` section of a dataset with masks in `folder`."""
     return describe(path=folder, **{**MASKS, **SPLIT, "size": 48, "classes": CLASSES, **more})
 
 
 def masked_settings() -> dict[str, Any]:
-    """What makes a run of `tiny` one on masks."""
+    """Return the settings that make a run of `tiny` segment images."""
     return {
         **{f"data.{key}": value for key, value in MASKS.items()},
         **{"data.source": "datasets", "data.size": 48, "data.classes": CLASSES},
@@ -56,6 +58,7 @@ def masked_settings() -> dict[str, Any]:
     }
 
 
+# A sweep of segmentation, on the folder `streets`.
 SMALL = {
     **{"data.size": 48, "data.classes": CLASSES, "data.cache": "encoded", "data.labels": "masks"},
     **{"data.image": "image", "data.label": "annotation", "data.validation": 3, "data.test": 4},

@@ -10,7 +10,7 @@ from support.tables import BLOCKS, SPEC, make_plan, plant, tabulate
 
 
 def sown(name, rows, seeds=3, **how):
-    """A sweep of rows: label -> (stem, points above the first)."""
+    """Make a sweep of rows: label -> (stem, points above the first). Returns its plan and table."""
     plan = make_plan(list(rows), seeds=seeds, **how)
     data = {**SPEC["data"], "name": name}
     cells = tuple(

@@ -10,6 +10,6 @@ CPUS = settings("slurm", gpus=0, cpus=2)
 
 
 def offer_slots(launcher: PilotLauncher) -> PilotLauncher:
-    """Once it has slots."""
+    """Ask a launcher for slots and wait until it has some."""
     until(lambda: not launcher.poll(0.1) and not launcher.offer(1, ()) and launcher.slots)
     return launcher

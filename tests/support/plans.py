@@ -13,6 +13,7 @@ from ablate.store.store import Store
 
 
 def small_plan(name="p", seeds=(0, 1)) -> Plan:
+    """Make a plan of two rows, `a` and `b`, whose runs are named a0, a1, b0, b1."""
     cells = tuple(
         Cell(row, "", {"data": {"classes": 10}}, {seed: f"{row}{seed}" for seed in seeds})
         for row in ("a", "b")
@@ -22,11 +23,12 @@ def small_plan(name="p", seeds=(0, 1)) -> Plan:
 
 
 def record_plan(store: Store, ledger: Ledger, plan: Plan) -> None:
-    """As a driver plans: a crash comes between any two of the three steps, and a reader, too."""
+    """Record a plan as a driver does, in three steps: a crash may come between any two."""
     ledger.announce(plan)
     store.write_plan(plan)
     ledger.plan(plan)
 
 
 def plan(*words: str, **options: object) -> Plan:
+    """Plan the sweep of these words, in ./store."""
     return expand.plan(words, store=Path("store"), **options)[0]

@@ -28,7 +28,8 @@ COLUMNS = {"S/4": {"lr": 1}, "B/4": {"lr": 2}}
 
 
 def planted_sweep(complete=True):
-    """A planted sweep: known gains, spreads, one row that diverges, one that collapses."""
+    """Make the sweep of the golden tables: known gains and spreads, a row that diverges, one that
+    collapses. Unless `complete`, a run is missing. Returns its plan and its results."""
     plan = make_plan(
         list(SOWN),
         tuple(COLUMNS),
@@ -55,23 +56,24 @@ def planted_sweep(complete=True):
 
 
 def scores_of(column):
-    """Per cent, rows x seeds: `helps` gains half a point more in B/4."""
+    """Compute scores in per cent, rows x seeds: `helps` gains half a point more in B/4."""
     y = np.array([*SOWN.values()]) + MORE[column[0]]
     y[1] += 0.5 * (column == "B/4")
     return y
 
 
 def whole():
+    """Make the gain table of the complete planted sweep."""
     plan, results = planted_sweep()
     return tabulate(plan, results, cost=True)
 
 
 def golden(format):
+    """Render the table of the file `golden/table.FORMAT`."""
     how = {} if format in ("csv", "json") else {"show": (*DEFAULT, "top5", "params")}
     return text_of(whole(), format, **how)
 
 
-AWKWARD = r"""a\b{c}&%$#_~^<>|"'`[x]--·×±−é«æα中"""
 # Points that `dpn` gains, by column, seed after seed.
 GAINS = {
     "pets, S/4": [2.0, 2.1, 1.9],
@@ -88,6 +90,7 @@ GROUPS = (
 
 
 def grouped_sweep(groups=GROUPS, **analysis):
+    """Make a sweep of two rows with groups of columns, and return its plan and its results."""
     plan = make_plan(["vit", "dpn"], tuple(GAINS), **analysis)
     columns = tuple(Column(label, {"model.arch": label.split(", ")[1]}) for label in GAINS)
     results = {

@@ -22,8 +22,9 @@ from ablate.shared.files import Lock
 
 
 def held_runs(folder: Path) -> dict[int, str]:
-    """Process ids of this store's living workers, by the lock files they hold open, and their runs.
-    A command opens these files, too, for a moment, to look at them."""
+    """List the living workers of the store in `folder`/runs: their process ids and their runs, by
+    the lock files that they hold open. Commands, which open these files for a moment, are left out.
+    """
     found = {}
     for process in Path("/proc").iterdir():
         if process.name.isdigit():
@@ -38,17 +39,19 @@ def held_runs(folder: Path) -> dict[int, str]:
 
 
 def workers(folder: Path) -> list[int]:
+    """List the process ids of the living workers of the store in `folder`/runs."""
     return [*held_runs(folder)]
 
 
 def kill(pids: Iterable[int], number: int = signal.SIGKILL) -> None:
+    """Send a signal to those of these processes that still exist."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def freeze(pids: list[int]) -> list[int]:
-    """Those that live, stopped by now: a signal takes a while to arrive."""
+    """Stop these processes, wait until each has stopped or ended, and return the stopped ones."""
 
     def state(pid: int) -> str:
         with contextlib.suppress(OSError):
@@ -61,8 +64,8 @@ def freeze(pids: list[int]) -> list[int]:
 
 
 def freeze_workers(shell: Shell) -> list[int]:
-    """Workers at work that do nothing until `thaw`: what happens meanwhile is no race. They have
-    noted who they are: nobody can know or tell of one that has just taken its lock."""
+    """Stop the workers that train, until `thaw`, and return their process ids: what happens
+    meanwhile is no race. Waits until each has noted its process id in its run's lock."""
 
     def at_work() -> list[int]:
         found = held_runs(shell.folder)
@@ -77,17 +80,19 @@ def freeze_workers(shell: Shell) -> list[int]:
 
 
 def thaw(pids: list[int]) -> None:
+    """Let stopped processes go on."""
     for pid in pids:
         os.kill(pid, signal.SIGCONT)
 
 
 def die(driver: subprocess.Popen) -> None:
+    """Kill a driver and wait for its end."""
     driver.kill()
     driver.wait()
 
 
 def disturb(shell: Shell, words: tuple[str, ...], moment: random.Random, kills: int) -> None:
-    """Start the command and kill driver, workers or both at a random moment, so many times."""
+    """Start the command and kill driver, workers or both at a random moment, `kills` times."""
     for _ in range(kills):
         driver = shell.start(*words)
         time.sleep(moment.choice([moment.uniform(0.05, 1.0), moment.uniform(1.0, 4.0)]))
@@ -100,7 +105,7 @@ def disturb(shell: Shell, words: tuple[str, ...], moment: random.Random, kills: 
 
 
 def family(pid: int) -> Iterator[int]:
-    """A process and its children, theirs, too."""
+    """List a process and all its descendants."""
     yield pid
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in file.read_text().split():
@@ -108,7 +113,8 @@ def family(pid: int) -> Iterator[int]:
 
 
 def forked(*works: Callable[[], Any]) -> list[subprocess.CompletedProcess[str]]:
-    """How these end, all at once, each in a process of its own that has loaded what we have."""
+    """Run these functions at once, each in a fork of this process; return their exit codes and what
+    they printed."""
     with contextlib.ExitStack() as stack:
         pids, files = [], []
         for work in works:
@@ -126,7 +132,7 @@ def forked(*works: Callable[[], Any]) -> list[subprocess.CompletedProcess[str]]:
 
 
 def _child(work: Callable[[], Any], out: TextIO, err: TextIO) -> None:
-    """Prints what `work` returns, where that is something."""
+    """Run `work` in a fork, print what it returns unless that is None, and end the process."""
     code = 1
     try:
         os.dup2(out.fileno(), 1)

@@ -52,13 +52,14 @@ YAML = {
 
 
 def declare(folder: Path, *without: str, name: str = "toy", **changes: object) -> None:
-    """Write conf/trainer/NAME.yaml; JSON is YAML."""
+    """Declare the program as a trainer: write conf/trainer/NAME.yaml, as JSON, which is YAML."""
     said = {key: value for key, value in {**YAML, **changes}.items() if key not in without}
     (folder / "conf" / "trainer").mkdir(parents=True, exist_ok=True)
     (folder / "conf" / "trainer" / f"{name}.yaml").write_text(json.dumps(said))
 
 
 def expected_loss(lr: float, seed: int, steps: int = 3, act: str = "gelu") -> float:
+    """Compute the loss that `TRAIN` comes to."""
     loss = 4.0
     for step in range(steps):
         draw = random.Random(f"{seed} {step}").random()
@@ -67,11 +68,13 @@ def expected_loss(lr: float, seed: int, steps: int = 3, act: str = "gelu") -> fl
 
 
 def results(folder: Path) -> dict[str, dict]:
+    """Read the results of the store in `folder`/runs, by run."""
     found = sorted((folder / "runs" / "runs").glob("*/result.json"))
     return {path.parent.name: json.loads(path.read_text()) for path in found}
 
 
 def attempts(folder: Path) -> list[dict]:
+    """Read the attempts of all runs of the store in `folder`/runs."""
     found = sorted((folder / "runs" / "runs").glob("*/env.json"))
     return [each for path in found for each in json.loads(path.read_text())["attempts"]]
 

@@ -15,7 +15,7 @@ QUICK = ("data=digits", "recipe=quick", "model.depth=2", "train.steps=6", "seeds
 
 
 def results_by_run(shell: Shell) -> dict[str, tuple]:
-    """What each run came to, but for times and places."""
+    """Read each run's result, except for times and places, and its predictions file."""
     found = {}
     for folder in (shell.folder / "runs" / "runs").iterdir():
         same = json.loads((folder / "result.json").read_text())
@@ -25,10 +25,12 @@ def results_by_run(shell: Shell) -> dict[str, tuple]:
 
 
 def predictions(found: dict[str, tuple]) -> dict[str, bytes]:
+    """Take the predictions files out of what `results_by_run` read."""
     return {run: table for run, (_, table) in found.items()}
 
 
 def train_on_ranks(ranks: int, folder: Path, *words: str) -> dict[str, tuple]:
+    """Run a sweep in `folder`/RANKS, each run on so many ranks, and read its results."""
     shell = Shell(folder / str(ranks))
     shell.folder.mkdir(parents=True)
     shell("sweep", *words, f"launcher.cores_per_run={ranks}", "--quiet", "--yes")
@@ -37,11 +39,12 @@ def train_on_ranks(ranks: int, folder: Path, *words: str) -> dict[str, tuple]:
     return results_by_run(shell)
 
 
+# The GPUs of one run on two ranks, as CUDA_VISIBLE_DEVICES names them.
 GROUP = ",".join(nvidia.gpu(n)["uuid"] for n in (0, 1))
 
 
 def children(shell: Shell) -> list[int]:
-    """The processes of ranks beyond the first, of a run with a checkpoint."""
+    """List the process ids of the ranks beyond the first of a run that has a checkpoint."""
     runs = shell.folder / "runs"
     for folder in (*runs.glob("runs/*"), *runs.glob("attempts/*/*")):
         notes = RunDir(folder).lock.notes()

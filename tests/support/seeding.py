@@ -21,13 +21,14 @@ LOOKS = (5, 7, 9)
 
 
 def declare_seeding(folder, text=FILE, name="few"):
+    """Write the sweep file NAME.yaml, by default of a sweep with looks."""
     (folder / "sweeps").mkdir(exist_ok=True)
     (folder / "sweeps" / f"{name}.yaml").write_text(text)
 
 
 def seeds_given(y, rows, margin):
-    """How many seeds each row is given, by the pure function. Without images, as here, looks judge
-    each row by its own spread."""
+    """Count the seeds that each row is given, by the pure function. Without images, as here, looks
+    judge each row by its own spread."""
     method = stats.Sequential(LOOKS, margin, "paired", contrasts=len(rows) - 1)
     state, found = stats.before_looks(len(rows)), dict.fromkeys(rows, LOOKS[0])
     for at, n in enumerate(LOOKS):

@@ -22,7 +22,7 @@ NAME = "planted"
 
 
 def leave_run(store: Store, run: Any, top1: float) -> None:
-    """A run's folder as a worker leaves it, but for the weights."""
+    """Write a run's folder as a worker leaves it, except for the weights."""
     folder = store.rundir(run.id)
     folder.path.mkdir(parents=True)
     folder.run.write_bytes(to_json({"id": run.id, "spec": run.spec()}))
@@ -58,8 +58,8 @@ TINY = ("model.arch=mu/4", "model.depth=1", "train.steps=2")
 
 
 def sow_store(folder: Path, name: str, seeds: int, *words: str, finish: int | None = None) -> Store:
-    """A store with a sweep of rows whose runs have results and predictions, but were never
-    trained; `finish`: the seeds of rows with dpn that did."""
+    """Write a store with a sweep whose runs have results and predictions, but were never trained.
+    `finish`: how many seeds of the rows with dpn have finished (default: all)."""
     store = Store(folder)
     words = (f"stem={','.join(ROWS)}", *TINY, f"seeds={seeds}", *words)
     plan, _ = expand.plan(words, store=folder, name=name)
@@ -78,6 +78,7 @@ def sow_store(folder: Path, name: str, seeds: int, *words: str, finish: int | No
 
 
 def _finish(store: Store, run: str, right: np.ndarray) -> None:
+    """Write the result and predictions of a run; `right`: which images it got right."""
     folder = store.rundir(run)
     folder.path.mkdir(parents=True)
     table = np.zeros(len(right), [("class", "i4"), ("rank", "i4"), ("loss", "f8")])

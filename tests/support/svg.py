@@ -8,10 +8,11 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def marks(svg: str) -> list[tuple[str, ElementTree.Element]]:
-    """(what it says when pointed at, its group) of every mark, in order."""
+    """List the marks in order: (the text shown when pointed at, the group) of each."""
     groups = ElementTree.fromstring(svg).iter(f"{SVG}g")
     return [(title.text, g) for g in groups if (title := g.find(f"{SVG}title")) is not None]
 
 
 def texts(svg: str) -> list[str]:
+    """List the texts in order."""
     return ["".join(text.itertext()) for text in ElementTree.fromstring(svg).iter(f"{SVG}text")]

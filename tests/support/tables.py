@@ -29,6 +29,7 @@ TEXTS = ("md", "latex", "html", "csv", "json")
 
 
 def make_plan(rows, columns=("",), seeds=3, families=None, confounds=None, **analysis):
+    """Make a plan of these rows, the first the baseline; its runs are named row@column#seed."""
     families, confounds = families or {}, confounds or {}
     cells = tuple(
         Cell(r, c, SPEC, {s: f"{r}@{c}#{s}" for s in range(seeds)}) for c in columns for r in rows
@@ -47,6 +48,7 @@ def make_plan(rows, columns=("",), seeds=3, families=None, confounds=None, **ana
 
 
 def finished(top1, **more):
+    """Make the result of a finished run with this top-1, a fraction."""
     test = {"n": 300, "loss": 1 - top1, "top1": top1}
     result = {"status": "finished", "collapsed": False, "test": test, "device": "cpu"}
     result["train"] = {"n": 1197}
@@ -54,7 +56,7 @@ def finished(top1, **more):
 
 
 def plant(plan, values):
-    """Results: row -> top-1 in per cent by seed, the same in every column."""
+    """Make the plan's results. `values`: row -> top-1 in per cent by seed, for every column."""
     return {
         run: finished(values[cell.row][seed] / 100)
         for cell in plan.cells
@@ -75,22 +77,25 @@ PLANTED = {
 
 
 def entries(table):
+    """Index a table's entries by row."""
     return {entry.row: entry for entry in table.entries}
 
 
 def printed(table, width=100):
+    """Print a table as a terminal of this width shows it."""
     console = Console(file=io.StringIO(), width=width)
     console.print(render(table, "rich"))
     return console.file.getvalue()
 
 
 def every_text(table):
-    """Spaces and line breaks apart, what each format says."""
+    """Render a table in every format, each as a line with single spaces."""
     texts = [printed(table), *(render(table, name) for name in TEXTS)]
     return [" ".join(text.replace("\\%", "%").split()) for text in texts]
 
 
 def text_of(table, format, **how):
+    """Render a table in a format; as a terminal shows it where that is `rich`."""
     made = render(table, format, **how)
     if format != "rich":
         return made
@@ -103,7 +108,7 @@ RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹˒"
 
 
 def grids(text):
-    """The grids of a Markdown table: lists of rows of cells, without footnote marks and rules."""
+    """Read the grids of a Markdown table: rows of cells, without footnote marks and rules."""
     found = [[]]
     for line in text.splitlines():
         if line.startswith("|"):

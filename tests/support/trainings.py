@@ -19,7 +19,7 @@ from ablate.training.loop import Machine, TrainingStopped, train
 
 
 def digits(**settings) -> spec.Run:
-    """A run on 8x8 digits: `tiny.run` with the real set. Keys with a dot by `**{"train.x": 1}`."""
+    """Make a run of `tiny.run`'s model on the real 8x8 digits. Settings: `**{"train.x": 1}`."""
     data = {"data.channels": 1, "data.fingerprint": ""}
     run = tiny.run({**data, "train.batch": 64, "train.epochs": 6, "eval.every": 2, **settings})
     tree = spec.to_tree(run)
@@ -32,7 +32,7 @@ def digits(**settings) -> spec.Run:
 def train_until(
     run: spec.Run, folder: Path, cache: Path, stop_at: int | None = None
 ) -> dict | None:
-    """Train in `folder` until the step `stop_at`; None if it stopped there."""
+    """Train in `folder` until the step `stop_at`; return the result, None if it stopped there."""
     rundir, steps = RunDir(folder), itertools.count(1)
     rundir.create(spec.to_tree(run))
 
@@ -49,10 +49,12 @@ COST = ("seconds", "images_per_s", "peak_bytes", "utilisation")
 
 
 def answer(result: dict) -> dict:
+    """Take what a training costs out of its result."""
     return {key: value for key, value in result.items() if key not in COST}
 
 
 def outcome(folder: Path, result: dict) -> tuple:
+    """Collect what an interruption must not change: the result, the curve, the predictions."""
     rundir = RunDir(folder)
     return answer(result), rundir.metrics.read_bytes(), rundir.predictions.read_bytes()
 
@@ -61,7 +63,8 @@ CPU = torch.device("cpu")
 
 
 def train_to_end(tree: dict[str, Any], folder: str, after: Any = lambda steps: None) -> list[str]:
-    """Train to the end, a checkpoint each step; what was said. `after`: called after each step."""
+    """Train to the end with a checkpoint at each step, and return the lines that were printed.
+    `after`: called after each step."""
     said, steps, cache = [], itertools.count(1), Path(folder).parent / "cache"
 
     def stopping():

@@ -25,6 +25,7 @@ tune:
 
 
 def declare_tuning(folder: Path, text: str = FILE, trials: int = 6, name: str = "lr") -> None:
+    """Write the sweep file NAME.yaml, by default of a sweep that tunes its learning rate."""
     (folder / "sweeps").mkdir(exist_ok=True)
     (folder / "sweeps" / f"{name}.yaml").write_text(text.replace("TRIALS", str(trials)))
 
@@ -34,7 +35,7 @@ TOP = {"pre": 0.90, "post": 0.93}  # post is better, at its own best rate only
 
 
 def planted_result(row: str, tree: Any, seed: int) -> dict[str, Any]:
-    """A result: accuracy falls with the distance of log lr from the row's best."""
+    """Make a result: accuracy falls with the distance of log lr from the row's best."""
     off = math.log10(tree["optim"]["lr"] / BEST[row])
     top1 = TOP[row] - 0.15 * off**2 + random.Random(f"{row}{seed}").gauss(0, 2e-3)
     return {
@@ -45,7 +46,8 @@ def planted_result(row: str, tree: Any, seed: int) -> dict[str, Any]:
 
 
 def simulate(plan: Plan) -> tuple[Plan, dict[str, Any]]:
-    """The plan's whole search, every run answered by the planted objective."""
+    """Simulate the plan's whole search: each run's result is `planted_result`. Returns the grown
+    plan and the results."""
     results: dict[str, Any] = {}
     search = Search(plan) if plan.tune else None
     total = len(list(plan.runs())) + plan.to_come
