@@ -4,9 +4,7 @@ import dataclasses
 
 import pytest
 from support.planted_sweeps import planted_sweep
-from support.tables import finished, make_plan
-from test_formats import sown
-from test_table import PLANTED, finished, make_plan, plant
+from support.tables import PLANTED, finished, make_plan, plant
 
 from ablate.analysis.headline import false_words, headline
 from ablate.analysis.tabulate import tabulate

@@ -14,17 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 from conftest import REPOSITORY
 from json_page import written
-from support.pairs import A, B
-from support.pairs import sown as one_of_two
 from support.planted_sweeps import grouped_sweep, planted_sweep
 from support.stores import sow_store
 from support.tables import tabulate
-from test_null_tables import sow
-from test_table import tabulate
-from test_pair import A, B
-from test_pair import sown as one_of_two
-from test_tune import declared, simulate
-from support.tuning import declared, simulate
 from support.tuning import declare_tuning, simulate
 
 from ablate.analysis import across, paper, stats

@@ -8,14 +8,14 @@ import unicodedata
 import numpy as np
 import pytest
 from conftest import REPOSITORY
-from test_formats import AWKWARD, golden, sown, whole
-from test_table import finished, make_plan, tabulate
-from test_wide import against_table_3, grouped, published
-from support.planted_sweeps import AWKWARD, golden, grouped_sweep, planted_sweep, whole
-from support.planted_sweeps import golden, grouped_sweep, planted_sweep, whole
+from support.planted_sweeps import (
+    golden,
+    grouped_sweep,
+    planted_sweep,
+    whole,
+)
+from support.published_tables import against_table_3, published
 from support.tables import finished, make_plan, tabulate
-from test_wide import grouped
-from support.planted_sweeps import AWKWARD, golden, grouped, sown, whole
 from tex import compiled, has
 
 from ablate.report.formats import LatexFloat, check_show, render

@@ -132,7 +132,7 @@ def test_a_skipped_run_whose_worker_outlived_its_driver_is_stopped_by_the_next(s
 def test_an_order_that_a_killed_driver_left_is_obeyed_once(store):
     """Between the event and the end of the order's file, and before it."""
     with Ledger.driving(store) as ledger:
-        planned(store, ledger, small_plan())
+        record_plan(store, ledger, small_plan())
         ledger.record("b1", "skipped", was="planned", begun=False, step=0)
     store.order("skip", ["b1"])
     (store.root / "orders" / "torn.json").write_text('{"order": ')

@@ -18,8 +18,6 @@ from pathlib import Path
 import pytest
 from conftest import Shell, records
 from html_page import Page, tidy
-from test_table import PLANTED, make_plan, plant, tabulate
-from html_page import Page
 from support.tables import PLANTED, make_plan, plant, tabulate
 
 from ablate.planning.cell import Column, PlannedRun, Row, Trial, Tune, TuningStage, TuningWinner

@@ -1,7 +1,6 @@
 """Tables as papers print them: lines are architectures x variants, a grid for each group of
 columns, counts at a line's end, averages over groups; and how columns map to published ones."""
 
-import csv
 import json
 import re
 from collections import Counter
@@ -13,62 +12,18 @@ import pytest
 import scipy.stats
 from conftest import records
 from support.planted_sweeps import GAINS, GROUPS, grouped_sweep
-from support.tables import SPEC, finished, grids, make_plan, tabulate, text_of
+from support.published_tables import LAID_OUT, PRINTED, THEIRS, against_table_3, planted, published
+from support.tables import SPEC, finished, grids, tabulate, text_of
 
 from ablate.analysis import paper, stats
 from ablate.analysis.headline import wins
-from ablate.analysis.table import Note
 from ablate.planning.cell import Column, ColumnGroup, TuningWinner, wide_places
 from ablate.planning.expand import plan as make_real
 from ablate.planning.plan import Plan
 from ablate.report.formats import render
 from ablate.shared.errors import UserError
 
-# The headings of the published tables, group by group.
-LAID_OUT = {
-    "T2R": {"": ["220k, 224", "220k, 384", "1.1M, 224", "1.1M, 384"]},
-    "T3": {
-        "Natural": ["Caltech101", "CIFAR-100", "DTD", "Flowers102", "Pets", "Sun397", "SVHN"],
-        "Specialized": ["Camelyon", "EuroSAT", "Resisc45", "Retinopathy"],
-        "Structured": [
-            *("Clevr-Count", "Clevr-Dist", "DMLab", "dSpr-Loc", "dSpr-Ori", "KITTI-Dist"),
-            *("sNORB-Azim", "sNORB-Elev"),
-        ],
-    },
-    "T4": {"": ["220k", "1.1M"]},
-    "T5": {"": ["1/16", "1/8", "1/4", "1/2", "1"]},
-}
-with open(paper.FILE, newline="") as file:
-    PRINTED = [*csv.DictReader(file)]
-
-
 # --- The layout of the papers -------------------------------------------------------------------
-
-
-def published(name, **settings):
-    """A sweep whose runs, one a cell, have the values of a published table as their results, and
-    the remarks of that table as its footnotes."""
-    printed = [row for row in PRINTED if row["table"] == name]
-    headings = [heading for group in LAID_OUT[name].values() for heading in group]
-    archs = dict.fromkeys(row["arch"] for row in printed)
-    columns = {f"{heading}, {arch}": arch for arch in archs for heading in headings}
-    plan = make_plan(["base", "dpn"], tuple(columns), seeds=1, **settings)
-    groups = [ColumnGroup(g, {h: h for h in of}) for g, of in LAID_OUT[name].items() if g]
-    plan = replace(
-        plan,
-        columns=tuple(Column(label, {"model.arch": arch}) for label, arch in columns.items()),
-        groups=tuple(groups),
-    )
-    results, remarks = {}, []
-    for row in ("base", "dpn"):
-        cells = [cell for cell in plan.cells if cell.row == row]
-        theirs = [number for number in printed if number["variant"] == row]
-        for cell, number in zip(cells, theirs, strict=True):
-            results[cell.ids[0]] = finished(float(number["value"]) / 100)
-            if number["note"]:
-                remarks.append(Note("footnote", number["note"], (row, cell.column)))
-    table = tabulate(plan, results)
-    return replace(table, notes=(*table.notes, *remarks))
 
 
 @pytest.mark.parametrize("name", LAID_OUT)
@@ -325,45 +280,6 @@ def test_groups_are_of_the_columns_at_hand(tmp_path, monkeypatch):
 
 
 # --- Columns that map themselves ----------------------------------------------------------------
-
-THEIRS = {  # our sets, in the order of the published columns
-    **{"Natural": "caltech101 cifar100 dtd flowers102 pets sun397 svhn"},
-    **{"Specialized": "camelyon eurosat resisc45 retinopathy"},
-    "Structured": "clevr_count clevr_distance dmlab dsprites_position dsprites_orientation kitti "
-    "smallnorb_azimuth smallnorb_elevation",
-}
-
-
-def planted(ours, table, **mapped):
-    """Of columns label -> (arch, data): a plan that stands beside a published table."""
-    plan = make_plan(["vit", "dpn"], tuple(ours))
-    cells = []
-    for cell in plan.cells:
-        arch, data = ours[cell.column]
-        data = {**cell.spec["data"], "name": data, "order": "keyed"}
-        parent = {"data": {"name": "imagenet1k"}, "train": {"steps": 9}}
-        spec = {**cell.spec, "data": data, "model": {"arch": arch}, "parent": parent}
-        cells.append(replace(cell, spec=spec))
-    return replace(
-        plan,
-        cells=tuple(cells),
-        columns=tuple(Column(c, {"model.arch": arch}) for c, (arch, _) in ours.items()),
-        paper={"table": table, "rows": {"vit": "base", "dpn": "dpn"}, **mapped},
-    )
-
-
-def against_table_3(store):
-    """(the published figures, the table) of a sweep of 38 columns on its data."""
-    ours = " ".join(THEIRS.values()).split()
-    columns = {f"{d}, {a}": (a, f"vtab_{d}") for a in ("B/32", "B/16") for d in ours}
-    plan = planted(columns, "T3")
-    found = paper.beside(plan, store)
-    results = {
-        run: finished(0.6 + (0.01 + 0.0001 * seed) * (cell.row == "dpn"))
-        for cell in plan.cells
-        for seed, run in cell.ids.items()
-    }
-    return found, tabulate(plan, results, paper=found)
 
 
 def test_38_columns_map_themselves_by_their_data(tmp_path):
