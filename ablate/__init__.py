@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # typing is long to import, and no Ctrl-C is ours to hear
 if TYPE_CHECKING:
     from typing import Any
 
-    from ablate.api.nouns import Design, Run, Store, Sweep, Table
+    from ablate.api import Design, Run, Store, Sweep, Table
 
 __all__ = ["Design", "Run", "Store", "Sweep", "Table"]
 
@@ -23,7 +23,7 @@ __all__ = ["Design", "Run", "Store", "Sweep", "Table"]
 def __getattr__(name: str) -> Any:
     """The nouns, imported once they are asked for: `import ablate` takes no time."""
     if name in __all__:
-        from ablate.api import nouns
+        from ablate import api
 
-        return getattr(nouns, name)
+        return getattr(api, name)
     raise AttributeError(f"module 'ablate' has no attribute {name!r}")

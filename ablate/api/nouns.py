@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis import table as tables
 from ablate.analysis.reading import read
+from ablate.analysis.table import Table as GainTable
 from ablate.api import training
 from ablate.audit.bundle import Bundle, open_sweep
 from ablate.planning.design import Design as Design
@@ -19,9 +19,9 @@ from ablate.planning.plan import Plan
 from ablate.planning.settings import show
 from ablate.report.formats import render
 from ablate.shared.errors import UserError
-from ablate.store import store as stores
 from ablate.store.ledger import Ledger
 from ablate.store.record import RunRecord, load_records
+from ablate.store.store import Store as OpenStore
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,7 @@ class Store:
 
         if (bundle := Bundle(self.path)).is_one:
             return [bundle.read()[0].name]
-        store = stores.Store(self.path)
+        store = OpenStore(self.path)
         with Ledger.reading(store) as ledger:
             return sweeps(store, ledger) if ledger.sweeps() else []
 
@@ -78,7 +78,7 @@ class Store:
 
         keys = [metrics] if isinstance(metrics, str) else list(metrics)
         declared = Declared(name, row, keys, column, seed, baseline, predictions)
-        import_alone(stores.Store(self.path), read_frame(frame), declared)
+        import_alone(OpenStore(self.path), read_frame(frame), declared)
         return self.sweep(name)
 
 
@@ -105,7 +105,7 @@ class Sweep:
         margin: float | None = None,
         **keys: Any,
     ) -> None:
-        self._store = stores.Store(Store(store).path)
+        self._store = OpenStore(Store(store).path)
         texts = [*words, *_words(keys)]
         options: dict[str, Any] = {"scale": scale, "name": name, "across": across, "each": each}
         change = [f"{name}: {' '.join(_words(each))}" for name, each in (changes or {}).items()]
@@ -205,7 +205,7 @@ class Sweep:
         measured = measured_records(plan, store, records)
         return (curves_frame if curves else runs_frame)(plan, measured, trials)
 
-    def _records(self) -> tuple[Plan, stores.Store, list[RunRecord]]:
+    def _records(self) -> tuple[Plan, OpenStore, list[RunRecord]]:
         plan, store, events = open_sweep(self._store.root, self.name)
         return plan, store, load_records(plan, store, events, probes=True)
 
@@ -253,7 +253,7 @@ def _run(record: RunRecord) -> Run:
 class Table:
     """A table of gains with intervals and verdicts. `data`: every number of it."""
 
-    def __init__(self, data: tables.Table) -> None:
+    def __init__(self, data: GainTable) -> None:
         self.data = data
 
     def __str__(self) -> str:

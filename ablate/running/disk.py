@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from ablate.running import View
+from ablate.running.view import View
 from ablate.shared.errors import Failure, NoRoom
 from ablate.shared.files import FULL, identity
 from ablate.store.store import Store

@@ -21,7 +21,6 @@ from typing import Any
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.planning.search import Grower
-from ablate.running import View
 from ablate.running.board import ActiveRun, Board, Folders, Lost, PlaceHealth
 from ablate.running.disk import Disk
 from ablate.running.launchers import Launcher, Slot, usable
@@ -29,6 +28,7 @@ from ablate.running.next_step import is_death, next_step
 from ablate.running.orders import carry_out, decide
 from ablate.running.preflight import Decisions, decision_for
 from ablate.running.sharing import Worlds, world_of
+from ablate.running.view import View
 from ablate.shared.checks import WORLDS
 from ablate.shared.errors import Failure
 from ablate.shared.files import FULL

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning.plan import Plan
-from ablate.running import View
+from ablate.running.view import View
 from ablate.shared.errors import Failure, UserError, cut, unknown
 from ablate.shared.files import make_folder
 from ablate.shared.rundir import RunDir

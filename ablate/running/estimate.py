@@ -14,7 +14,7 @@ from typing import Any
 from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
 from ablate.planning.tuning import FACTORS
-from ablate.running import AnswerCache
+from ablate.running.answer_cache import AnswerCache
 from ablate.running.devices import Devices
 from ablate.running.launchers import Ask, Launcher
 from ablate.running.sharing import (

@@ -19,7 +19,7 @@ from typing import Any
 
 from ablate.planning.cell import Cell, PlannedRun
 from ablate.planning.plan import Plan
-from ablate.running import AnswerCache
+from ablate.running.answer_cache import AnswerCache
 from ablate.running.gpus import NoAnswer, busy
 from ablate.running.launchers import Launcher, Slot, usable
 from ablate.shared.checks import LEAST

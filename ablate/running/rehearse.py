@@ -18,7 +18,7 @@ from typing import Any
 from ablate.planning.cell import Cell
 from ablate.planning.plan import Plan
 from ablate.planning.settings import show
-from ablate.running import AnswerCache
+from ablate.running.answer_cache import AnswerCache
 from ablate.running.launchers import Launcher
 from ablate.shared import spec
 from ablate.shared.files import is_number

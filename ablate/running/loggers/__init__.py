@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any
 
 from ablate.planning.logger import LOGGERS, Aside
-from ablate.running import View
+from ablate.running.view import View
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import make_folder
 from ablate.store.progress import GIVEN_UP, SweepProgress, turn_of_child

@@ -1,0 +1,28 @@
+"""Answers of the training half, kept in a store's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ablate.shared.files import make_folder, read_sealed, write_sealed
+
+
+class AnswerCache:
+    """Answers by key. `is_answer`: malformed ones are left out."""
+
+    def __init__(self, path: Path, is_answer: Callable[[Any], bool]) -> None:
+        self.path, self._is_answer = path, is_answer
+
+    def read(self) -> dict[str, Any]:
+        """Return the answers; {} where the file is missing or not whole."""
+        answers = read_sealed(self.path) or {}
+        return {key: answer for key, answer in answers.items() if self._is_answer(answer)}
+
+    def add(self, answers: Mapping[str, Any]) -> dict[str, Any]:
+        """Write these answers next to the earlier ones, and return all."""
+        every = {**self.read(), **answers}
+        make_folder(self.path.parent)
+        write_sealed(self.path, every)
+        return every
