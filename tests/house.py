@@ -12,24 +12,38 @@ from functools import cached_property
 from pathlib import Path
 
 # Participles, pronouns, prepositions and adverbs: as names they don't say what the value is.
-EMPTY_NAMES = frozenset(
-    """about after again all and another any apart aside asked at before begun beside by chosen
+EMPTY = """
+    about after again all and another any apart aside asked at before begun beside by chosen
     counted declared done drawn driven each else every first found from given gone got grown had
     has have held here how in judged kept known last least left less listed made more most named
     needed next none now obj of one ones only other others over own raised read recalled res
     rounded said same sealed seen sent shared shown so spelled still such taken that them then
     there these thing things this those thrown to told too under unread unseen wanted what
-    whatever when where which who whoever whole whose why with within without written yet""".split()
-)
+    whatever when where which who whoever whole whose why with within without written yet
+"""
+EMPTY_NAMES = frozenset(EMPTY.split())
 # First words of docstrings that lean on a name instead of saying what a function does.
 PRONOUNS = frozenset(
-    "as by from in of one that those what whether which who whose".split()
+    (
+        "as",
+        "by",
+        "from",
+        "in",
+        "of",
+        "one",
+        "that",
+        "those",
+        "what",
+        "whether",
+        "which",
+        "who",
+        "whose",
+    )
 )
 MOST_PARAMETERS = 7
 SENTENCE_WORDS = 4
-PACKED = (
-    ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp, ast.IfExp, ast.Starred, ast.NamedExpr,
-)  # fmt: skip
+COMPREHENSIONS = (ast.ListComp, ast.DictComp, ast.SetComp, ast.GeneratorExp)
+PACKED = (*COMPREHENSIONS, ast.IfExp, ast.Starred, ast.NamedExpr)
 
 
 @dataclass(frozen=True)
@@ -153,10 +167,12 @@ class House:
 
     @property
     def pronoun_docstrings(self) -> int:
-        first_words = (
-            text.value.value.split()[:1] for file in self.files for text in docstrings(file.tree)
-        )
-        return sum(word.lower().strip("`,.:;") in PRONOUNS for words in first_words for word in words)
+        count = 0
+        for file in self.files:
+            for text in docstrings(file.tree):
+                words = text.value.value.split()
+                count += bool(words) and words[0].lower().strip("`,.:;") in PRONOUNS
+        return count
 
     @property
     def long_signatures(self) -> list[str]:
