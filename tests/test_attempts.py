@@ -14,12 +14,11 @@ import pytest
 from support.plans import small_plan
 
 from ablate.planning.plan import Plan
-from ablate.running import driver_lock
+from ablate.running import attempts, driver_lock
 from ablate.running.board import Folders
 from ablate.running.driver_lock import alone
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir
-from ablate.store import attempts
 from ablate.store.gc import KeptSweeps, Rubbish, collect, rubbish
 from ablate.store.ledger import Ledger, Unrecorded, journal_mode, transaction
 from ablate.store.pilots import PilotDir, Pilots, put

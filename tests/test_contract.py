@@ -21,9 +21,9 @@ from conftest import Shell
 from ablate.audit import export
 from ablate.planning import compose, templates
 from ablate.planning.analysis_keys import read_own_metric
+from ablate.planning.search import any_run
 from ablate.shared import parts, spec
 from ablate.shared.errors import UserError
-from ablate.shared.trainer import any_run
 from ablate.store.store import Store
 from ablate.training.answers import answer_describe
 

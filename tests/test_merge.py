@@ -22,9 +22,9 @@ from ablate.audit.verify import verify
 from ablate.planning.design import with_seeds
 from ablate.planning.expand import plan as make_plan
 from ablate.planning.plan import unite
+from ablate.running import attempts
 from ablate.running.board import Folders
 from ablate.shared.files import read_sealed, write_sealed
-from ablate.store import attempts
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 

@@ -25,14 +25,14 @@ from support.processes import freeze, kill, thaw, workers
 from ablate.audit import export
 from ablate.audit.doctor import resume_check
 from ablate.planning import compose, expand
+from ablate.planning.search import any_run
+from ablate.running import attempts
 from ablate.running.launchers import Slot, pilots
 from ablate.running.launchers import pilots as engines
 from ablate.shared import own, spec
 from ablate.shared.errors import UserError
 from ablate.shared.own import OwnRun
 from ablate.shared.rundir import RunDir
-from ablate.shared.trainer import any_run
-from ablate.store import attempts
 from ablate.store.store import Store
 from ablate.training.answers import ANSWERS
 from ablate.training.own import handle as states

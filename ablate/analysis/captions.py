@@ -14,7 +14,7 @@ from ablate.analysis import stats, trained_on
 from ablate.analysis.across import noisy
 from ablate.analysis.judging import gain_alpha
 from ablate.analysis.scores import Scores
-from ablate.analysis.table import Note, Table, TableColumn, notes
+from ablate.analysis.table import Note, TableColumn, notes
 from ablate.analysis.trained_on import length_of
 from ablate.planning.cell import FIRST_TUNING_SEED, Tune
 from ablate.planning.design import ONE_SEARCH
@@ -436,48 +436,3 @@ def seeds_command(plan: Plan, n: int) -> str:
 
 
 # --- What is shown of a table -------------------------------------------------------------------
-
-
-def cut_words(table: Table, show: Sequence[str]) -> Iterator[str]:
-    """Tell that intervals of means end where the metric does, where such intervals are shown."""
-    of, means = table.of(), [entry.accuracy for entry in table.entries if entry.accuracy]
-    if of.most is None or not {"ci", "pm"} & {*show} or not {"accuracy", table.metric} & {*show}:
-        return
-    if any(mean.n > 1 and (mean.low == 0 or mean.high == of.most) for mean in means):
-        yield f"Intervals of the mean are cut at 0 and {of.most:g} {of.unit}."
-
-
-def wide_words(table: Table) -> Iterator[str]:
-    """State what a wide table counts, and where the numbers are that it leaves out."""
-    if not any(entry.verdict for entry in table.entries) and any(e.gain for e in table.entries):
-        beyond = "below" if table.of().sign < 0 else "above"
-        yield (
-            f"Counts without verdicts are of means that are {beyond} the mean of {table.baseline}, "
-            f"by however little."
-        )
-    command = shlex.join(["ablate", "table", *(table.words or [table.sweep]), "--no-wide"])
-    yield f"`{command}` shows n, intervals and verdicts, column by column."
-
-
-def part_words(table: Table, part: Table, sort: str | None) -> Iterator[str]:
-    """Tell how much of a table is shown in a part of it, and what numbers are of."""
-    counts = [
-        f"{len(some)} of {len(every)} {noun}"
-        for some, every, noun in (
-            (part.rows, table.rows, "rows"),
-            (part.columns, table.columns, "columns"),
-        )
-        if len(some) < len(every)
-    ]
-    if len(part.entries) < len(table.entries) and not counts:
-        counts = [f"{len(part.entries)} of {len(table.entries)} cells"]
-    if counts:
-        yield (
-            f"{' and '.join(counts)} shown; intervals, verdicts and counts are those of the whole "
-            f"table."
-        )
-    if len(part.blocks) < len(table.blocks):
-        yield "Averages and contrasts over more than is shown are left out."
-    if sort:
-        by = "their mean gain over the columns shown" if len(part.columns) > 1 else "gain"
-        yield f"Rows are sorted by {by}, the baseline first."

@@ -12,7 +12,7 @@ import dataclasses
 import io
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -25,12 +25,12 @@ from ablate.audit.sheet import check_sheets
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.report.formats import render
-from ablate.shared import decoded, spec
+from ablate.shared import decoded, own, spec
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import is_number, read_json, sha256_of
 from ablate.shared.own import is_own
 from ablate.shared.rundir import FINAL, RunDir
-from ablate.shared.spec import also_of, classes_of, datasets_of, said_by, task_in
+from ablate.shared.spec import also_of, classes_of, datasets_of, last_measured, task_in
 from ablate.store.events import BUNDLED, PLANNING, History, RunState
 from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger
@@ -475,3 +475,8 @@ def _looks(store: Store, ledger: Ledger) -> Iterator[str]:
             f"{path.name}: {where} differs from {store.ledger.name}, which counts; the next look "
             f"writes the file again"
         )
+
+
+def said_by(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What of the result of a finished run of the plain tree its `metrics.jsonl` says."""
+    return own.said_by(tree, lines) if own.is_own(tree) else last_measured(lines)

@@ -25,7 +25,6 @@ learnt, and which of their images are trained on.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
 import shutil
 import time
@@ -33,8 +32,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-
-import torch
 
 from ablate.data import source
 from ablate.data.building import JOURNAL, Progress, Work, build_cache, building_folder, noted
@@ -205,11 +202,6 @@ def check_names(data: Data, names: Sequence[str] | None) -> list[str]:
 
 def _some(names: list[str] | None) -> str:
     return "no names" if names is None else few(names, 5)
-
-
-def relabel(split: AnySplit, numbers: list[int]) -> AnySplit:
-    """Its labels, by class numbers of its own, as those of `match_classes`."""
-    return dataclasses.replace(split, labels=torch.tensor(numbers)[split.labels])
 
 
 def shared_images(

@@ -31,9 +31,9 @@ from ablate.planning.settings import Word, check_sweep_name, show, value_at
 from ablate.planning.sweep_file import file_hashes, from_file, load
 from ablate.planning.sweep_paths import find, hidden_notes, sweep_files
 from ablate.planning.words import CommandLine, Options, apart, from_words, read_line
-from ablate.shared import spec
+from ablate.shared import program, spec
 from ablate.shared.errors import UserError, unknown
-from ablate.shared.trainer import check_seeds
+from ablate.shared.own import is_command, name_of
 
 # (name, words) -> the plan by which that sweep was driven last; None: it was not, or it is another.
 Recall = Callable[[str, Sequence[str]], Plan | None]
@@ -518,3 +518,12 @@ def _said(plan: Plan, run: PlannedRun, known: bool) -> Iterator[str]:
         yield f"note: a search will choose {', '.join(keys)}"
     for note in plan.notes:
         yield f"note: {note}"
+
+
+def check_seeds(tree: Mapping[str, Any], seeds: Sequence[int]) -> None:
+    """Raises UserError for several seeds of a command that takes none, which would be equal."""
+    if len(seeds) > 1 and is_command(tree) and not program.takes(name_of(tree), program.SEED):
+        raise UserError(
+            f"seeds: the command `{name_of(tree)}` has no {{seed}}, so that all of its seeds would "
+            f"be one run: add {{seed}} to the command, or give seeds=1"
+        )

@@ -33,10 +33,10 @@ from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fi
 from ablate.shared.errors import Failure, UserError, format_of, printable, unknown
 from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
 from ablate.shared.metrics.probed import called
-from ablate.shared.own import marks_examples
+from ablate.shared.own import PREDICTS, is_command, is_imported
 from ablate.shared.parts import PROBE, is_plugin
 from ablate.shared.schema import read
-from ablate.shared.spec import has_task, ids_of, task_in, task_of, tree_identity
+from ablate.shared.spec import ids_of, task_in, task_of, tree_identity
 from ablate.version import FORMAT
 
 Spread = Literal["images", "one way", "paired"]
@@ -553,3 +553,22 @@ def _with_seeds(one: Plan, other: Plan) -> Plan:
 
     words = one.design.words(one.words, seeds)
     return replace(one, seeds=seeds, cells=tuple(map(joined, one.cells)), words=words)
+
+
+def marks_examples(tree: Mapping[str, Any], key: str) -> bool:
+    """Do the predictions of a run say which test examples it got right, of which the metric is the
+    share? So a program, and a sheet, declare their first metric in %."""
+    if is_command(tree):
+        predicts = tree["code"]["program"]["predictions"]
+    else:
+        predicts = is_imported(tree) and tree["code"].get(PREDICTS)
+    first = tree["metrics"][0] if predicts else {}
+    return (first.get("key"), first.get("unit")) == (key, "%")
+
+
+def has_task(tree: Mapping[str, Any]) -> bool:
+    """Is that task one that is known here?"""
+    try:
+        return bool(task_in(tree).metrics)
+    except (LookupError, TypeError, AttributeError, ValueError):
+        return False

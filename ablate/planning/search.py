@@ -38,11 +38,14 @@ from ablate.planning.tuning import (
     make_sampler,
     spread_points,
 )
-from ablate.shared import spec
+from ablate.shared import own, spec
+from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.shared.files import make_folder, sync_folder
 from ablate.shared.idle import LENGTHS
-from ablate.shared.trainer import any_run
+from ablate.shared.own import OwnRun, is_own
+from ablate.shared.spec import Run, guesses_of
+from ablate.shared.trainer import build_own
 
 if TYPE_CHECKING:
     import optuna
@@ -280,7 +283,7 @@ class CellSearch:
             if paid:
                 continue
             ended = counted[-1] if early and counted else None
-            self._spent += 1.0 if ended is None else spec.share_done(trial.cell.spec, ended)
+            self._spent += 1.0 if ended is None else share_done(trial.cell.spec, ended)
             steps = result["step"] if ended is None else ended["step"]
             self._multiply_adds += 3.0 * _forward(trial.cell.spec, result) * steps
         self._told += len(self._asked)
@@ -409,7 +412,7 @@ class CellSearch:
         guessing."""
         if result["status"] == "finished":
             return self._score(result["validation"])
-        if (worst := spec.worst_of(tree, self._metric)) is None:  # every metric of ours has one
+        if (worst := worst_of(tree, self._metric)) is None:  # every metric of ours has one
             raise UserError(
                 f"tune: a trial diverged, and trainer.metrics.{self._metric.key} says not what "
                 f"that counts as; declare its chance or its range, and sweep again"
@@ -509,3 +512,26 @@ def _is_noise(trials: Sequence[Trial], goal: str) -> bool:
         return False
     (one, its_error), (other, others_error) = best
     return abs(one - other) <= math.hypot(its_error, others_error)
+
+
+def share_done(tree: Mapping[str, Any], line: Mapping[str, Any]) -> float:
+    """How much of its whole training a run of the plain tree had done at a line of its metrics."""
+    if own.is_own(tree):  # only its trainer knows how long that is
+        return 1.0
+    train = tree["train"]
+    if train["steps"] is not None:
+        return float(line["step"] / train["steps"])
+    if train["examples"] is not None:
+        return float(line["step"] * train["batch"] / train["examples"])
+    return float(line["epoch"] / train["epochs"])
+
+
+def worst_of(tree: Mapping[str, Any], metric: Metric) -> float | None:
+    """The raw value that a run of the plain tree that diverged counts as in a search: that of
+    guessing. None of a trainer of the user's own that declares none."""
+    return own.worst_of(tree, metric.key) if own.is_own(tree) else metric.chance(guesses_of(tree))
+
+
+def any_run(tree: Mapping[str, Any]) -> Run | OwnRun:
+    """The validated run of a plain tree, whoever trains it. Raises UserError as `build_run`."""
+    return build_own(tree) if is_own(tree) else build_run(tree)

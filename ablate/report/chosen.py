@@ -10,7 +10,6 @@ from statistics import fmean
 from typing import Any
 
 from ablate.analysis.across import Summary
-from ablate.analysis.captions import part_words
 from ablate.analysis.table import Note, Table, TableColumn, TableRow
 from ablate.planning.cell import Cell
 from ablate.planning.declaration import holds
@@ -183,3 +182,27 @@ def _blocks(blocks: Sequence[Summary], order: Sequence[str], hidden: bool) -> It
         lines.sort(key=lambda line: order.index(line.label))
         if lines:
             yield dataclasses.replace(block, lines=tuple(lines))
+
+
+def part_words(table: Table, part: Table, sort: str | None) -> Iterator[str]:
+    """Tell how much of a table is shown in a part of it, and what numbers are of."""
+    counts = [
+        f"{len(some)} of {len(every)} {noun}"
+        for some, every, noun in (
+            (part.rows, table.rows, "rows"),
+            (part.columns, table.columns, "columns"),
+        )
+        if len(some) < len(every)
+    ]
+    if len(part.entries) < len(table.entries) and not counts:
+        counts = [f"{len(part.entries)} of {len(table.entries)} cells"]
+    if counts:
+        yield (
+            f"{' and '.join(counts)} shown; intervals, verdicts and counts are those of the whole "
+            f"table."
+        )
+    if len(part.blocks) < len(table.blocks):
+        yield "Averages and contrasts over more than is shown are left out."
+    if sort:
+        by = "their mean gain over the columns shown" if len(part.columns) > 1 else "gain"
+        yield f"Rows are sorted by {by}, the baseline first."

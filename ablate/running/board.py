@@ -18,6 +18,7 @@ from typing import Any
 
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
+from ablate.running import attempts
 from ablate.running.disk import Disk
 from ablate.running.launchers import Slot
 from ablate.shared.notes import Notes
@@ -32,7 +33,6 @@ from ablate.shared.rundir import (
     ROTTEN,
     RunDir,
 )
-from ablate.store import attempts
 from ablate.store.events import RunState
 from ablate.store.folder import Liveness
 from ablate.store.ledger import Ledger
@@ -161,7 +161,7 @@ class Board:
 class Folders:
     """Where the workers of a drive write: in the folders of runs, or each attempt in its own.
 
-    An attempt on another host can be given up for dead and write on: see `ablate.store.attempts`.
+    An attempt on another host can be given up for dead and write on: see `ablate.running.attempts`.
     The `started` event names the attempt, so that a later driver knows which one counts. `remote`:
     workers are on other hosts.
     """

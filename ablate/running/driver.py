@@ -21,6 +21,7 @@ from typing import Any
 from ablate.planning.cell import PlannedRun
 from ablate.planning.plan import Plan
 from ablate.planning.search import Grower
+from ablate.running import attempts
 from ablate.running.board import ActiveRun, Board, Folders, Lost, PlaceHealth
 from ablate.running.disk import Disk
 from ablate.running.launchers import Launcher, Slot, usable
@@ -45,7 +46,6 @@ from ablate.shared.rundir import (
     RunDir,
 )
 from ablate.shared.system import ENDING, noted, signal_words
-from ablate.store import attempts
 from ablate.store.events import RunState
 from ablate.store.folder import Liveness
 from ablate.store.ledger import Ledger, result_detail

@@ -33,7 +33,6 @@ from ablate.shared.files import is_number
 from ablate.shared.own import is_own
 from ablate.shared.plugin import own_code
 from ablate.shared.rundir import FINAL
-from ablate.shared.spec import whole_of
 from ablate.store.events import RunState
 from ablate.store.store import Store
 from ablate.version import __version__
@@ -186,7 +185,7 @@ def costs(
     cells = [*plan.cells, *plan.parents(), *searched(plan)]
     answers = _Answers(store, launcher.ask, device)
     answers.describe(_factored(plan))
-    answers.describe(cells, initial=any(spec.whole_of(cell.spec) for cell in cells))
+    answers.describe(cells, initial=any(whole_of(cell.spec) for cell in cells))
     notes = rounded(cells, launcher) if on is None else []
     statistics = [(cell.row, cell.column) for cell in cells if answers[cell]["statistics"]]
     options = open_to(cells, worlds, {}, statistics)
@@ -364,3 +363,10 @@ def _is_answer(tree: Any) -> bool:
 def _key(cell: Cell, device: str) -> str:
     what = f"{__version__} {device} {spec.tree_identity(cell.spec)}{own_code(cell.spec)}"
     return hashlib.sha256(what.encode()).hexdigest()[:16]
+
+
+def whole_of(tree: Mapping[str, Any]) -> str | None:
+    """The name of the whole model that the plain tree of a run says; None: it is the shipped one,
+    of norms, stems and blocks."""
+    name = tree["model"].get("name")
+    return None if name is None else str(name)

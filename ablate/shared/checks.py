@@ -326,15 +326,6 @@ def _start(run: Run) -> None:
         )
 
 
-def check_images(run: Run, images: int) -> None:
-    """Raises UserError where the training split has not the images of a batch."""
-    if TASKS[run.task].trains and run.train.batch > images:
-        raise UserError(
-            f"train.batch: {run.train.batch} is more than the {images} training images of "
-            f"data={run.data.name}; give at most {images}"
-        )
-
-
 # --- Tasks --------------------------------------------------------------------------------------
 
 _OF_MASKS = {

@@ -187,11 +187,3 @@ def begin_again(runs: Path, fingerprint: str) -> None:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             if run.read_spec()["data"]["fingerprint"] == fingerprint and not run.has_result():
                 write_whole(run.distrust, b"")
-
-
-def stamp(home: Path) -> tuple[int, int] | None:
-    """What changes when the set is decoded again; None while there is none."""
-    with contextlib.suppress(OSError):
-        found = (home / META).stat()
-        return found.st_ino, found.st_mtime_ns
-    return None

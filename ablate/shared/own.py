@@ -55,17 +55,6 @@ def is_command(tree: Mapping[str, Any]) -> bool:
     return is_own(tree) and "program" in tree["code"]
 
 
-def marks_examples(tree: Mapping[str, Any], key: str) -> bool:
-    """Do the predictions of a run say which test examples it got right, of which the metric is the
-    share? So a program, and a sheet, declare their first metric in %."""
-    if is_command(tree):
-        predicts = tree["code"]["program"]["predictions"]
-    else:
-        predicts = is_imported(tree) and tree["code"].get(PREDICTS)
-    first = tree["metrics"][0] if predicts else {}
-    return (first.get("key"), first.get("unit")) == (key, "%")
-
-
 READS = ("key", "direction", "range", "chance")  # of a metric: by which a result is judged
 MEASURES = ("result", "predictions")  # of a program: where its result is read
 

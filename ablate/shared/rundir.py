@@ -1,7 +1,7 @@
 """The folder of one run: every file name in it, written whole or not at all. Both halves use it.
 
 Who writes what: `run.json` the driver, before it starts the worker; everything else the worker. Off
-the driver's host each attempt has a folder of its own: see `ablate.store.attempts`.
+the driver's host each attempt has a folder of its own: see `ablate.running.attempts`.
 
 The types of a result: the keys that a worker writes into result.json, each with its type.
 """

@@ -207,14 +207,6 @@ def task_in(tree: Mapping[str, Any]) -> metrics.TaskChoice:
     return own.task(tree) if own.is_own(tree) else metrics.TASKS[task_of(tree)]
 
 
-def has_task(tree: Mapping[str, Any]) -> bool:
-    """Is that task one that is known here?"""
-    try:
-        return bool(task_in(tree).metrics)
-    except (LookupError, TypeError, AttributeError, ValueError):
-        return False
-
-
 def also_of(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The sections of the sets that a run of the plain tree is tested on beside its own."""
     return list(tree.get("eval", {}).get("also", ()))
@@ -249,29 +241,6 @@ def last_measured(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     line = lines[-1] if lines else {}
     scores = {name[4:]: line[name] for name in line if name.startswith("val_")}
     return {"step": line.get("step"), "train_loss": line.get("train_loss"), "validation": scores}
-
-
-def said_by(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What of the result of a finished run of the plain tree its `metrics.jsonl` says."""
-    return own.said_by(tree, lines) if own.is_own(tree) else last_measured(lines)
-
-
-def worst_of(tree: Mapping[str, Any], metric: metrics.Metric) -> float | None:
-    """The raw value that a run of the plain tree that diverged counts as in a search: that of
-    guessing. None of a trainer of the user's own that declares none."""
-    return own.worst_of(tree, metric.key) if own.is_own(tree) else metric.chance(guesses_of(tree))
-
-
-def share_done(tree: Mapping[str, Any], line: Mapping[str, Any]) -> float:
-    """How much of its whole training a run of the plain tree had done at a line of its metrics."""
-    if own.is_own(tree):  # only its trainer knows how long that is
-        return 1.0
-    train = tree["train"]
-    if train["steps"] is not None:
-        return float(line["step"] / train["steps"])
-    if train["examples"] is not None:
-        return float(line["step"] * train["batch"] / train["examples"])
-    return float(line["epoch"] / train["epochs"])
 
 
 def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -334,13 +303,6 @@ def whole_tree(model: Whole) -> dict[str, Any]:
     """The section of a whole model, its settings beside what every one has."""
     own = {key: value for key, value in vars(model).items() if key != "settings"}
     return {**own, **model.settings}
-
-
-def whole_of(tree: Mapping[str, Any]) -> str | None:
-    """The name of the whole model that the plain tree of a run says; None: it is the shipped one,
-    of norms, stems and blocks."""
-    name = tree["model"].get("name")
-    return None if name is None else str(name)
 
 
 def _plain(value: Any) -> Any:

@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ablate.shared import program
-from ablate.shared.build import build_run
 from ablate.shared.errors import UserError, unknown
 from ablate.shared.fingerprint import MEMO, FileHashes
-from ablate.shared.own import TRAINER, OwnRun, hashed, is_command, is_own, metric_said, name_of
+from ablate.shared.own import TRAINER, OwnRun, hashed, is_command, metric_said, name_of
 from ablate.shared.parts import is_plugin
 from ablate.shared.schema import check_keys, read, same_keys, value_of
 from ablate.shared.source import definition, distributions, find, local_files
@@ -36,11 +35,6 @@ TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list}
 EXAMPLE = "metrics: {accuracy: {direction: more, unit: '%', range: [0, 1]}}"
 _KEY = re.compile(r"[^\W\d]\w*([./][^\W\d]\w*)*")  # dotted, of a Hydra application
 FORM = "{default: VALUE, type: int|float|bool|str|list, choices: [...], nullable: true}"
-
-
-def any_run(tree: Mapping[str, Any]) -> Run | OwnRun:
-    """The validated run of a plain tree, whoever trains it. Raises UserError as `build_run`."""
-    return build_own(tree) if is_own(tree) else build_run(tree)
 
 
 def build_own(tree: Mapping[str, Any]) -> OwnRun:
@@ -191,15 +185,6 @@ def data_hashes(data: Sequence[str], folder: Path, cache: Path) -> dict[str, str
         [str(folder / n) for n in data], f"{TRAINER}.data"
     )
     return dict(zip(data, hashes, strict=True))
-
-
-def check_seeds(tree: Mapping[str, Any], seeds: Sequence[int]) -> None:
-    """Raises UserError for several seeds of a command that takes none, which would be equal."""
-    if len(seeds) > 1 and is_command(tree) and not program.takes(name_of(tree), program.SEED):
-        raise UserError(
-            f"seeds: the command `{name_of(tree)}` has no {{seed}}, so that all of its seeds would "
-            f"be one run: add {{seed}} to the command, or give seeds=1"
-        )
 
 
 def _check_function(name: str, file: Path) -> None:

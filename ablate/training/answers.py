@@ -35,11 +35,12 @@ from ablate.data.cache import (
 )
 from ablate.shared import choices, spec
 from ablate.shared.build import build_run
-from ablate.shared.checks import check_images
 from ablate.shared.errors import Failure, NoRoom, UserError
 from ablate.shared.files import FULL, write_whole
+from ablate.shared.metrics import TASKS
 from ablate.shared.schema import section
 from ablate.shared.sections import Data
+from ablate.shared.spec import Run
 from ablate.training import calibrate, faults, numerics, plugin, resume_check
 from ablate.training.calibrate import times
 from ablate.training.column_decision import settle
@@ -310,3 +311,12 @@ def answer(
             line = f"{error.filename or 'the store'}: {os.strerror(errno.ENOSPC)}"
             raise NoRoom(line, getattr(error, "needed", 0)) from error
         raise Failure(f"worker {verb}: {faults.line(error)}") from error
+
+
+def check_images(run: Run, images: int) -> None:
+    """Raises UserError where the training split has not the images of a batch."""
+    if TASKS[run.task].trains and run.train.batch > images:
+        raise UserError(
+            f"train.batch: {run.train.batch} is more than the {images} training images of "
+            f"data={run.data.name}; give at most {images}"
+        )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ablate.data.splits import Split
 from ablate.shared.checks import divisors
-from ablate.shared.metrics import stepping
+from ablate.shared.metrics import DEFAULT, TASKS
 from ablate.shared.rundir import OOM
 from ablate.shared.sections import Data
 from ablate.shared.spec import Run
@@ -226,3 +226,8 @@ def random_split(data: Data, images: int, device: torch.device) -> Split:
         torch.ones(images, device=device),
         tuple(map(str, range(data.classes))),
     )
+
+
+def stepping(task: str) -> str:
+    """The task of this name; the default where it takes no steps."""
+    return task if TASKS[task].trains else DEFAULT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from ablate.data.batches import resident
-from ablate.data.cache import check_names, match_classes, prepare, relabel, shared_images
+from ablate.data.cache import check_names, match_classes, prepare, shared_images
 from ablate.data.image_changes import ImageView, shake_once
 from ablate.data.source import share
 from ablate.data.splits import AnySplit, Cached
@@ -183,3 +184,8 @@ def _also(
         sets[other.name] = split
         told[other.name] = {"data_sha256": cached.sha256, **found}
     return sets, told
+
+
+def relabel(split: AnySplit, numbers: list[int]) -> AnySplit:
+    """Its labels, by class numbers of its own, as those of `match_classes`."""
+    return dataclasses.replace(split, labels=torch.tensor(numbers)[split.labels])

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import math
 import platform
@@ -21,6 +22,7 @@ import torch
 from ablate.data.picture import Broken
 from ablate.shared import choices, decoded
 from ablate.shared.build import build_run
+from ablate.shared.decoded import META
 from ablate.shared.files import read_json
 from ablate.shared.rundir import CHECK, OOM, RANK, RunDir
 from ablate.shared.spec import Run
@@ -165,11 +167,11 @@ def _lead(
 
     machine = replace(machine, beat=beat)
     home = machine.cache / run.data.fingerprint
-    opened = decoded.stamp(home)
+    opened = stamp(home)
     try:
         result = train(run, rundir, machine)
     except TrainingStopped:
-        if rundir.distrust.exists() or opened not in (None, decoded.stamp(home)):
+        if rundir.distrust.exists() or opened not in (None, stamp(home)):
             rundir.drop_checkpoints()
         raise
     except Broken:  # a file's own bytes, which were an image when they were kept
@@ -207,7 +209,7 @@ def _where(run: Run, rundir: RunDir, attempt: Attempt, cache: Path) -> dict[str,
 def check_data(rundir: RunDir, home: Path, opened: tuple[int, int] | None, within_s: float) -> None:
     """Raises Damaged where the set in `home` rotted since it was opened, or was decoded again
     because another worker found that. Then it counts as none, and nothing goes on from it."""
-    if rundir.distrust.exists() or opened not in (None, decoded.stamp(home)):
+    if rundir.distrust.exists() or opened not in (None, stamp(home)):
         rundir.drop_checkpoints()
         raise Damaged(f"{home}: was found damaged and decoded again while this run trained on it")
     wrong = decoded.damage(home, within_s)
@@ -240,3 +242,11 @@ PACKAGES = (
     "scikit-learn",
     "mlxtend",
 )
+
+
+def stamp(home: Path) -> tuple[int, int] | None:
+    """What changes when the set is decoded again; None while there is none."""
+    with contextlib.suppress(OSError):
+        found = (home / META).stat()
+        return found.st_ino, found.st_mtime_ns
+    return None

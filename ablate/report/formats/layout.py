@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import shlex
 from collections.abc import Iterator, Sequence
 
 from ablate.analysis.across import Summary, SummaryLine
-from ablate.analysis.captions import cut_words, wide_words
 from ablate.analysis.headline import headline, wins
 from ablate.analysis.table import WARNINGS, Entry, Table, TableColumn, TableRow
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
@@ -373,3 +373,24 @@ def _wide_lines(
         last = "" if place else counted
         right = (dataclasses.replace(cell, number=True) for cell in cells)
         yield GridLine((label, *right, GridCell(last)), grey=grey)
+
+
+def cut_words(table: Table, show: Sequence[str]) -> Iterator[str]:
+    """Tell that intervals of means end where the metric does, where such intervals are shown."""
+    of, means = table.of(), [entry.accuracy for entry in table.entries if entry.accuracy]
+    if of.most is None or not {"ci", "pm"} & {*show} or not {"accuracy", table.metric} & {*show}:
+        return
+    if any(mean.n > 1 and (mean.low == 0 or mean.high == of.most) for mean in means):
+        yield f"Intervals of the mean are cut at 0 and {of.most:g} {of.unit}."
+
+
+def wide_words(table: Table) -> Iterator[str]:
+    """State what a wide table counts, and where the numbers are that it leaves out."""
+    if not any(entry.verdict for entry in table.entries) and any(e.gain for e in table.entries):
+        beyond = "below" if table.of().sign < 0 else "above"
+        yield (
+            f"Counts without verdicts are of means that are {beyond} the mean of {table.baseline}, "
+            f"by however little."
+        )
+    command = shlex.join(["ablate", "table", *(table.words or [table.sweep]), "--no-wide"])
+    yield f"`{command}` shows n, intervals and verdicts, column by column."

@@ -74,7 +74,7 @@ class Launcher(Liveness, Protocol):
     @property
     def remote(self) -> bool:
         """Are its workers on other hosts? Then each attempt has a folder of its own (see
-        `ablate.store.attempts`), and slots come and go."""
+        `ablate.running.attempts`), and slots come and go."""
 
     @property
     def device(self) -> str:

@@ -29,8 +29,3 @@ parts.extend(TASKS, "ablate_tasks", TaskChoice)
 def learn_from(labels: str) -> list[str]:
     """The tasks that learn from data with `data.labels` of this value."""
     return [name for name, task in TASKS.items() if task.labels == labels]
-
-
-def stepping(task: str) -> str:
-    """The task of this name; the default where it takes no steps."""
-    return task if TASKS[task].trains else DEFAULT
