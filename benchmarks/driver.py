@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save
 
-from ablate.planning.compose import resolve
+from ablate.planning.compose import resolve_run
 from ablate.shared.build import build_run
 from ablate.shared.rundir import Metrics, RunDir
 from ablate.training.calibrate import random_split, smaller
@@ -55,7 +55,7 @@ def driver(seconds: float) -> None:
 def checkpoint(arch: str) -> None:
     words = [f"model.arch={arch}", "data=imagenet1k", "recipe=augreg"]
     with tempfile.TemporaryDirectory() as place:
-        run = smaller(build_run(resolve(words, Path(place))[0]), 1)
+        run = smaller(build_run(resolve_run(words, Path(place))[0]), 1)
         device = torch.device("cpu")
         training = Training(run, random_split(run.data, 1, device), device)
         training.step()  # moments are part of a checkpoint

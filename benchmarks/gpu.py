@@ -46,7 +46,7 @@ from step import ours, small, theirs
 from torch import Tensor, nn
 
 from ablate.data.splits import Split
-from ablate.planning.compose import resolve
+from ablate.planning.compose import resolve_run
 from ablate.running.gpus import find
 from ablate.shared import choices
 from ablate.shared.build import build_run
@@ -111,7 +111,7 @@ def agreement(tiny: bool) -> Lines:
         for name in [*names][: 2 if tiny else None]:
             words = ["recipe=quick", "model.arch=mu/4", "model.depth=2", "model.pool=gap"]
             words += ["data.size=32", "train.batch=8"]
-            tree, _ = resolve([*words, f"{kind}={name}"], Path("runs"))
+            tree, _ = resolve_run([*words, f"{kind}={name}"], Path("runs"))
             run = build_run({**tree, "data": {**tree["data"], "channels": 3}})
             torch.manual_seed(0)
             split = random_split(run.data, run.train.batch, CPU)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from ablate.planning.compose import resolve
+from ablate.planning.compose import resolve_run
 from ablate.running.devices import PEAKS
 from ablate.shared.build import build_run
 from ablate.training.calibrate import random_split
@@ -98,7 +98,7 @@ def step_costs(device: torch.device, tiny: bool) -> Iterator[str]:
 
 def measured(words: str, device: torch.device, tiny: bool) -> Cost:
     """Measure a step of the run that the words make, as a worker would compute it."""
-    tree, _ = resolve(words.split(), Path("runs"))
+    tree, _ = resolve_run(words.split(), Path("runs"))
     run = build_run(tree)
     choose(run, device).use()
     batch = run.train.batch

@@ -46,7 +46,7 @@ from ablate.data.augment import randaugment
 from ablate.data.batches import Batches, evaluation_batches
 from ablate.data.draws import Draws
 from ablate.data.image_changes import ImageView, changes_of, in_blocks
-from ablate.shared.fingerprint import fingerprint
+from ablate.shared.fingerprint import data_fingerprint
 from ablate.shared.sections import Augment, Data
 from ablate.training.device import device_of
 
@@ -97,7 +97,7 @@ def stored(name: str, **settings: Any) -> Data:
         "train": "train",
         **settings,
     }
-    return Data(**plain, fingerprint=fingerprint(plain))
+    return Data(**plain, fingerprint=data_fingerprint(plain))
 
 
 def pil_randaugment(side: int) -> Callable[[Image.Image], Image.Image]:
@@ -136,7 +136,7 @@ _batches: dict[str, Batches] = {}  # of a process that makes ours
 
 def open_batches(data: Data, folder: Path) -> None:
     torch.set_num_threads(1)
-    split = cache.prepare(data, folder).split("train")
+    split = cache.prepare_cache(data, folder).split("train")
     for name, (spec, _) in SMALL.items():
         _batches[name] = Batches(split, BATCH, spec, Draws(0))
 
@@ -153,7 +153,7 @@ def small_images(number: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         start = time.perf_counter()
-        counts = cache.prepare(data, folder).counts
+        counts = cache.prepare_cache(data, folder).counts
         print(f"decoded {sum(counts.values()):,} images in {time.perf_counter() - start:.1f} s")
         files, labels = jpeg_files(data, folder, number)
         loaders = {
@@ -208,7 +208,7 @@ def photographs(rounds: int) -> None:
     for turn in range(rounds + 1):  # the first one warms the page cache
         with tempfile.TemporaryDirectory() as temporary:
             start = time.perf_counter()
-            cached = cache.prepare(data, Path(temporary), threads=1)
+            cached = cache.prepare_cache(data, Path(temporary), threads=1)
             decoding = (time.perf_counter() - start) / sum(cached.counts.values())
             split = cached.split("train").to(device)
             for name, view in views.items():
@@ -244,7 +244,7 @@ def photographs(rounds: int) -> None:
         for threads, name in ((1, "1 thread"), (2, "2 threads")):
             with tempfile.TemporaryDirectory() as temporary:
                 start = time.perf_counter()
-                counts = cache.prepare(data, Path(temporary), threads=threads).counts
+                counts = cache.prepare_cache(data, Path(temporary), threads=threads).counts
                 if turn:
                     rates[name].append(sum(counts.values()) / (time.perf_counter() - start))
     show(rates)
@@ -265,7 +265,9 @@ def whole_pictures(rounds: int) -> None:
     tf = Augment(flip=True, crop_pad=0, crop_area=0.05)
     timm = Augment(flip=True, crop_pad=0, crop_area=0.08, style="timm")
     with tempfile.TemporaryDirectory() as temporary:
-        cached = {data.cache: cache.prepare(data, Path(temporary)) for data in (squares, files)}
+        cached = {
+            data.cache: cache.prepare_cache(data, Path(temporary)) for data in (squares, files)
+        }
         for kept, found in cached.items():
             print(f"{kept}: {found.bytes / sum(found.counts.values()) / 1000:.0f} kB an image")
         splits = {kept: found.split("train") for kept, found in cached.items()}

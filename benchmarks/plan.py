@@ -111,9 +111,9 @@ def main() -> None:
         path.write_text(text)
 
         def plan(path: Path = path) -> object:
-            return expand.plan([str(path), "seeds=10"], store=Path("runs"))
+            return expand.plan_from_words([str(path), "seeds=10"], store=Path("runs"))
 
-        planned, _ = expand.plan([str(path), "seeds=10"], store=Path("runs"))
+        planned, _ = expand.plan_from_words([str(path), "seeds=10"], store=Path("runs"))
         took = seconds(plan, 5)
         runs = sum(1 for _ in planned.runs())
         print(

@@ -16,7 +16,7 @@ import torch
 from gpu import DEVICE, compute_as_a_worker
 from step import ours, small
 
-from ablate.planning.compose import resolve
+from ablate.planning.compose import resolve_run
 from ablate.running.work import launches_of_step
 from ablate.training.model.count import describe
 
@@ -37,7 +37,7 @@ def main(arch: str, side: int, batch: int) -> None:
     names = Counter(event.name for event in profile.events())
     kernels = sum(n for name, n in names.items() if "LaunchKernel" in name) / STEPS
     waits = sum(n for name, n in names.items() if "Synchronize" in name) - 1  # the profiler's
-    tree, _ = resolve([f"model.arch={arch}", f"data.size={side}", "recipe=quick"], Path("runs"))
+    tree, _ = resolve_run([f"model.arch={arch}", f"data.size={side}", "recipe=quick"], Path("runs"))
     counted = launches_of_step(tree, describe(run)["launches"])
     line = f"{arch} bf16: {kernels:.0f} launches a step (plan: {counted:.0f})"
     print(f"{line}, {max(waits, 0) / STEPS:.2f} waits (tests: 0)")

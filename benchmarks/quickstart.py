@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.expand import plan
+from ablate.planning.expand import plan_from_words
 
 NAME = "quickstart"
 COMMAND = "import sys; from ablate.cli import main; main()"
@@ -47,7 +47,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         store = given.store or Path(folder)
-        own = list(plan([NAME], store=store)[0].seeds)
+        own = list(plan_from_words([NAME], store=store)[0].seeds)
         size, first = len(own), max(own) + 1
         sets = [list(range(first + i * size, first + (i + 1) * size)) for i in range(given.sets)]
         own_table = table(own, store)

@@ -52,7 +52,7 @@ from step import has_bf16, timm_vit
 from torch.utils.data import DataLoader
 
 from ablate.data import source
-from ablate.planning.compose import resolve
+from ablate.planning.compose import resolve_run
 from ablate.shared import sections
 from ablate.shared.build import build_run
 from ablate.store.store import Store
@@ -100,7 +100,7 @@ def write_trainings(words: list[str], seeds: range, folder: Path) -> dict[str, P
     """{run id: what a process of theirs reads}: the run and its initial weights in timm's names."""
     trainings = {}
     for pool, seed in itertools.product(POOLS, seeds):
-        tree, run_id = resolve([*words, f"model.pool={pool}", f"seed={seed}"], folder)
+        tree, run_id = resolve_run([*words, f"model.pool={pool}", f"seed={seed}"], folder)
         run = build_run(tree)
         path = trainings[run_id] = folder / f"{run_id}.pt"
         torch.save({"run": tree, "state": to_timm(run, build(run).state_dict())}, path)
@@ -239,7 +239,7 @@ def main() -> None:
         start = clocks()
         shell(["data", "prepare", "cifar10", DATASET], folder)
         print(f"decoded, once for all sweeps, in {(clocks() - start)[0]:.1f} s")
-        write_images(build_run(resolve(words, folder)[0]).data, folder)
+        write_images(build_run(resolve_run(words, folder)[0]).data, folder)
         for turn in range(asked.rounds):
             seeds = range(turn * asked.seeds, (turn + 1) * asked.seeds)
             trainings = write_trainings(words, seeds, folder)

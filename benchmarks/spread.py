@@ -31,7 +31,7 @@ from checks import CIFAR10, COMMAND
 from numpy.typing import NDArray
 
 from ablate.analysis import stats
-from ablate.planning.expand import plan
+from ablate.planning.expand import plan_from_words
 from ablate.store.store import Store
 
 FILE = f"""
@@ -98,7 +98,7 @@ def populations(folder: Path, store: Path, seeds: int, words: list[str]) -> dict
     command = [sys.executable, "-c", COMMAND, "sweep", *asked, "--yes"]
     subprocess.run(command, check=True, cwd=folder, env=path, stdout=subprocess.DEVNULL)
     os.chdir(folder)
-    made, kept = plan([name, f"seeds={seeds}"], store=store)[0], Store(store)
+    made, kept = plan_from_words([name, f"seeds={seeds}"], store=store)[0], Store(store)
     found = {}
     for cell in made.cells:
         files = [kept.rundir(run).predictions for run in cell.ids.values()]

@@ -21,7 +21,7 @@ from pathlib import Path
 import typer
 
 from ablate import cli
-from ablate.planning.compose import resolve
+from ablate.planning.compose import resolve_run
 from ablate.running.launchers.local import Local
 from ablate.shared.rundir import RunDir
 
@@ -114,7 +114,7 @@ def tab_times(words: str, repeats: int) -> tuple[list[float], list[float]]:
 
 def worker_times(folder: Path, repeats: int) -> tuple[list[float], list[float]]:
     """(a worker's start, a fresh interpreter with torch), interleaved."""
-    spec, _ = resolve(["train.steps=100000"], folder)
+    spec, _ = resolve_run(["train.steps=100000"], folder)
     launcher = Local(LAUNCHER, folder / "cache")
     ours, other = [], []
     try:

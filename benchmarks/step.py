@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from ablate.data.image_changes import normalise
-from ablate.planning.compose import resolve
+from ablate.planning.compose import resolve_run
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.training.calibrate import random_split
@@ -72,7 +72,7 @@ def timm_vit(run: spec.Run) -> nn.Module:
 def small(arch: str, side: int) -> spec.Run:
     """A run of this architecture on colour images of this side."""
     words = [f"model.arch={arch}", "model.rep=false", "recipe=quick", f"data.size={side}"]
-    tree, _ = resolve(words, Path("runs"))
+    tree, _ = resolve_run(words, Path("runs"))
     return build_run({**tree, "data": {**tree["data"], "channels": 3}})
 
 

@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from ablate.planning.expand import plan as make_plan
+from ablate.planning.expand import plan_from_words as make_plan
 from ablate.shared.files import to_json
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store

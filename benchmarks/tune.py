@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.expand import plan as make_plan
+from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.search import Search
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store

@@ -44,7 +44,7 @@ def vit(asked: argparse.Namespace, depth: int, *words: str) -> model.Host:
     sizes = f"model.width={asked.width} model.heads={asked.heads} data.size={PATCH * asked.side}"
     shape = f"data=cifar10 model.arch=Ti/{PATCH} model.pool=gap model.depth={depth} {sizes}"
     with tempfile.TemporaryDirectory() as store:
-        tree, _ = compose.resolve([*shape.split(), *words], Path(store))
+        tree, _ = compose.resolve_run([*shape.split(), *words], Path(store))
     built = model.build(build_run(tree))
     generator = torch.Generator().manual_seed(0)
     for parameter in built.parameters():

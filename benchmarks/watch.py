@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 from driver import ABLATE, cpu_s
 
-from ablate.planning.expand import plan
+from ablate.planning.expand import plan_from_words
 from ablate.planning.plan import Plan
 from ablate.shared.files import to_json
 from ablate.store.ledger import Ledger, result_detail
@@ -53,7 +53,7 @@ for step in itertools.count(1):
 
 def planted(store: Store) -> Plan:
     """A driven sweep of which half is done."""
-    made, _ = plan([*WORDS, f"seeds={RUNS // 4}"], store=store.root, name="many")
+    made, _ = plan_from_words([*WORDS, f"seeds={RUNS // 4}"], store=store.root, name="many")
     runs = list(made.runs())
     assert len(runs) == RUNS
     with Ledger.driving(store) as ledger:

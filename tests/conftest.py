@@ -33,7 +33,7 @@ from ablate import cli
 from ablate.planning import compose, conf
 from ablate.running.launchers import fork
 from ablate.shared.errors import UserError
-from ablate.shared.system import ENDING
+from ablate.shared.system import ENDING_SIGNALS
 from ablate.store.store import Store
 
 pytest.register_assert_rewrite("support")  # its asserts say what they compared, as those of tests
@@ -279,7 +279,7 @@ def _as_started(folder: Path, files: list, environment: Mapping[str, str]) -> It
         patch.setattr(fork, "subprocess", NURSERY)
         patch.setattr(sys, "argv", [ABLATE])
         patch.setattr(sys, "path", [str(Path(ABLATE).parent), *sys.path[1:]])
-        for number in ENDING:
+        for number in ENDING_SIGNALS:
             handlers[number] = signal.getsignal(number)
         null = stack.enter_context(open(os.devnull, "rb"))
         sys.stdout.flush()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ablate.planning.compose import resolve
+from ablate.planning.compose import resolve_run
 from ablate.planning.launcher import launcher_settings
 from ablate.running import launchers
 from ablate.running.gpus import GpuSet
@@ -69,7 +69,7 @@ class LauncherContract:
     @pytest.fixture(scope="class")
     @classmethod
     def launcher(cls, cache) -> Iterator[Launcher]:
-        made = launchers.make(settings(cls.name), cache)
+        made = launchers.make_launcher(settings(cls.name), cache)
         yield made
         made.free()
 
@@ -80,7 +80,7 @@ class LauncherContract:
         def create(*words: str) -> RunDir:
             given = {word.partition("=")[0] for word in words}
             tiny = [word for word in TINY if word.partition("=")[0] not in given]
-            tree, run = resolve([*tiny, *words], tmp_path / "store")
+            tree, run = resolve_run([*tiny, *words], tmp_path / "store")
             return self.prepared(tmp_path / "store", run, tree)
 
         return create
@@ -108,7 +108,7 @@ class LauncherContract:
         assert time.monotonic() - begun < 5
 
     def test_a_question_is_answered(self, launcher, cache, tmp_path):
-        spec, _ = resolve(list(TINY), tmp_path)
+        spec, _ = resolve_run(list(TINY), tmp_path)
         told: list[tuple[int, int]] = []
         question = {"data": spec["data"], "cache": str(tmp_path)}
         answer = launcher.ask("prepare", question, lambda *now: told.append(now))
@@ -118,7 +118,7 @@ class LauncherContract:
         assert (tmp_path / spec["data"]["fingerprint"] / "test.images.npy").exists()
 
     def test_a_mistake_and_a_failure_are_told_apart_in_a_line(self, launcher, cache, tmp_path):
-        spec, _ = resolve([*TINY, "train.batch=1198"], tmp_path)
+        spec, _ = resolve_run([*TINY, "train.batch=1198"], tmp_path)
         question = {"specs": {"a": spec}, "calibrate": [], "cache": str(cache), "device": "cpu"}
         with pytest.raises(UserError, match=r"^train.batch: 1198 is more than the 1197 .*$"):
             launcher.ask("describe", question)

@@ -13,11 +13,11 @@ from conftest import Shell, refused
 from PIL import Image
 
 import ablate
-from ablate.data.cache import prepare
-from ablate.data.picture import Broken
+from ablate.data.cache import prepare_cache
+from ablate.data.picture import BrokenImage
 from ablate.planning.cell import PlannedRun
-from ablate.planning.compose import resolve
-from ablate.planning.expand import plan as make_plan
+from ablate.planning.compose import resolve_run
+from ablate.planning.expand import plan_from_words as make_plan
 from ablate.shared.build import build_run
 from ablate.store.store import Store
 from ablate.training import worker
@@ -32,8 +32,8 @@ SWEEP = ("sweep", "stem=none,dpn", "train.steps=25", "optim.warmup_epochs=0.5", 
 def pictures(folder: Path) -> None:
     """The test images of the digits as files: all of them; of two classes, and 5 training images;
     all of them, in folders with other names."""
-    data = build_run(resolve(["data=digits"], folder / "runs")[0]).data
-    digits = prepare(data, folder / "cache")
+    data = build_run(resolve_run(["data=digits"], folder / "runs")[0]).data
+    digits = prepare_cache(data, folder / "cache")
     sets = (("test", 300, "again"), ("test", 300, "few"), ("train", 20, "few"))
     for split, many, put in (*sets, ("test", 300, "words")):
         part = digits.split(split)
@@ -168,7 +168,7 @@ def test_files_that_rotted_and_can_t_be_decoded_blame_the_set_that_has_them(
     rot(home)
 
     def train(*_):
-        raise Broken("data: not a readable image")
+        raise BrokenImage("data: not a readable image")
 
     monkeypatch.setattr(worker, "train", train)
     options = {"slot": "cpu", "device": "cpu", "threads": 1, "checkpoint_s": 1e9}
@@ -191,7 +191,7 @@ def test_it_is_part_of_the_id_where_it_lies_is_not_and_ids_without_it_stay(drive
     shutil.copytree("sets/few", "moved/few")
 
     def run_id(*words):
-        return resolve(["train.steps=3", *words], driven.folder / "runs")[1]
+        return resolve_run(["train.steps=3", *words], driven.folder / "runs")[1]
 
     assert run_id() == run_id("eval.also=[]") != run_id("eval.also=[mnist5k]")
     assert run_id("eval.also=[sets/few]") == run_id("eval.also=[moved/few]") != run_id()
@@ -218,7 +218,7 @@ ENCODED = ("data=mnist", "data.cache=encoded")
 def test_mistakes_are_told_in_a_line(here, words, said):
     Path("dark").mkdir()
     with refused("^" + said):
-        resolve(list(words), here / "runs")
+        resolve_run(list(words), here / "runs")
 
 
 def test_what_can_t_be_compared_is_refused_before_anything_trains(driven):

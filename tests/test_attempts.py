@@ -16,10 +16,10 @@ from support.plans import small_plan
 from ablate.planning.plan import Plan
 from ablate.running import attempts, driver_lock
 from ablate.running.board import Folders
-from ablate.running.driver_lock import alone
+from ablate.running.driver_lock import hold_driver_lock
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir
-from ablate.store.gc import KeptSweeps, Rubbish, collect, rubbish
+from ablate.store.gc import KeptSweeps, Rubbish, collect_rubbish, find_rubbish
 from ablate.store.ledger import Ledger, Unrecorded, journal_mode, transaction
 from ablate.store.pilots import PilotDir, Pilots, put
 from ablate.store.progress import Driver, driver_of
@@ -119,8 +119,8 @@ def collected(store: Store, ledger: Ledger) -> list[Rubbish]:
     for folder in store.attempts.glob("*/*"):
         os.utime(folder, (0, 0))
     sweeps = KeptSweeps([plan()], {})
-    found = rubbish(store, ledger, sweeps)
-    collect(store, ledger, sweeps, found, [])
+    found = find_rubbish(store, ledger, sweeps)
+    collect_rubbish(store, ledger, sweeps, found, [])
     return found
 
 
@@ -266,7 +266,7 @@ def test_gc_removes_attempts_that_do_not_count_and_keeps_the_one_that_does(store
     ]
     assert store.rundir(RUN).newest_step() == 5
     assert not os.path.lexists(store.rundir(OTHER).path)
-    assert rubbish(store, ledger, KeptSweeps([plan()], {})) == []
+    assert find_rubbish(store, ledger, KeptSweeps([plan()], {})) == []
 
 
 def driven_elsewhere(store: Store) -> Path:
@@ -337,10 +337,10 @@ def test_who_reads_rolls_no_transaction_of_another_host_back(far, monkeypatch):
 def test_nobody_writes_the_ledger_beside_a_driver_of_another_host(far):
     with pytest.raises(Unrecorded, match="another drives the store"):
         far.add_look({"sweep": "p", "at": 1.0, "seeds": [0]})
-    with pytest.raises(Failure, match="process 1 drives this store"), alone(far, "gc"):
+    with pytest.raises(Failure, match="process 1 drives this store"), hold_driver_lock(far, "gc"):
         pass
     os.utime(far.pilots / "driver.json", (0, 0))
-    with alone(far, "gc"):
+    with hold_driver_lock(far, "gc"):
         pass
 
 
@@ -361,7 +361,7 @@ def test_stop_from_another_host_ends_workers_of_a_dead_driver(store, ledger, mon
             pilot.write_beat({"over": True})
 
     monkeypatch.setattr(driver_lock.Waiting, "on", obey)
-    assert driver_lock.stop(store, None, print, timeout_s=20) == "p"
+    assert driver_lock.stop_driver(store, None, print, timeout_s=20) == "p"
     assert pilot.stops() == {f"1/{run.id}": False}
     assert asked[-1] == [run.label]
 

@@ -15,10 +15,10 @@ import torch
 from conftest import refused
 from PIL import Image
 
-from ablate.data.cache import prepare
-from ablate.planning.expand import plan as make_plan
+from ablate.data.cache import prepare_cache
+from ablate.planning.expand import plan_from_words as make_plan
 from ablate.shared import spec
-from ablate.shared.metrics.contrastive import score
+from ablate.shared.metrics.contrastive import contrastive_scores
 from ablate.shared.rundir import RunDir
 from ablate.store.store import Store
 from ablate.training import answers
@@ -68,7 +68,7 @@ def captions_run(folder, *words: str) -> spec.Run:
 
 
 def prepared(folder, *words: str, cache: str = "cache"):
-    return prepare(captions_run(folder, *words).data, Path(cache))
+    return prepare_cache(captions_run(folder, *words).data, Path(cache))
 
 
 def edit(file, old: str, new: str) -> None:
@@ -78,7 +78,7 @@ def edit(file, old: str, new: str) -> None:
 def test_a_table_of_paths_and_texts_is_a_set_whose_classes_are_its_texts(captioned):
     run = captions_run(captioned)
     assert (run.data.classes, run.data.test_classes) == (4, 3)
-    cached = prepare(run.data, Path("cache"))
+    cached = prepare_cache(run.data, Path("cache"))
     train, test = cached.split("train"), cached.split("test")
     texts = ("A dark, red thing!", "a middling thing", "some bright thing", "a dark blue thing")
     assert train.names == texts
@@ -206,7 +206,7 @@ def test_a_run_whose_texts_are_other_tokens_now_is_not_gone_on_with(
         with refused(r"^text\.tokens: .*checkpoint-1.*: was trained with oth"):
             trained(stop=False)
     result = trained(stop=False)
-    split = prepare(run.data, Path("cache")).split("train")
+    split = prepare_cache(run.data, Path("cache")).split("train")
     numbers = Contrastive(run)._tokens(split)([canonical(name) for name in split.names])
     assert result["tokens_sha256"] == hashlib.sha256(numbers.tobytes()).hexdigest()
 
@@ -271,7 +271,7 @@ def test_another_set_is_asked_for_its_own_classes(captioned, shell, monkeypatch)
     rows = np.load(next(rundir.path.glob("predictions*shades*")))
     assert rows["label"].tolist() == [0, 0, 1, 1, 2, 2]
     assert told["n"] == 6
-    assert score(rows, 3) == told
+    assert contrastive_scores(rows, 3) == told
     assert asked[-3:] == ["imagetext", "imagetext", "shades"]
     assert "nothing wrong" in shell("verify").out
     assert "on shades" in shell("table").out

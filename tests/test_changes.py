@@ -11,10 +11,10 @@ from scipy import stats as oracle
 
 import ablate
 from ablate.analysis import stats
-from ablate.analysis.tabulate import tabulate
+from ablate.analysis.tabulate import make_table
 from ablate.planning import expand
-from ablate.planning.words import apart
-from ablate.report.formats import render
+from ablate.planning.words import split_options
+from ablate.report.formats import render_table
 
 SMALL = ("data=digits", "train.steps=40", "train.batch=64", "model.width=16", "model.heads=2")
 CHANGES = {
@@ -71,9 +71,9 @@ CELLS = {
 
 def planned(*given, **options):
     """The plan of words, which trains and asks nothing."""
-    own, said = apart(given)
+    own, said = split_options(given)
     declared = {"change": said.change, "design": said.design, **options}
-    return expand.plan(own, store=Path("runs"), **declared)[0]
+    return expand.plan_from_words(own, store=Path("runs"), **declared)[0]
 
 
 def ids(plan):
@@ -295,8 +295,8 @@ def test_effects_are_those_of_the_runs(trained):
 
 def test_an_effect_says_where_one_code_version_trained_a_level(tmp_path):
     """All cells with wd by d2, the others by d1; then one other cell by d2, too."""
-    given, options = apart([*FULL[: len(SMALL)], "seeds=3", *FULL[len(SMALL) :]])
-    plan, _ = expand.plan(given, store=tmp_path, **vars(options))
+    given, options = split_options([*FULL[: len(SMALL)], "seeds=3", *FULL[len(SMALL) :]])
+    plan, _ = expand.plan_from_words(given, store=tmp_path, **vars(options))
     rng, names = np.random.default_rng(5), plan.changes.rows
     test = {"n": 300, "loss": 1.0, "top5": 0.9}
     results = {
@@ -310,12 +310,12 @@ def test_an_effect_says_where_one_code_version_trained_a_level(tmp_path):
     }
 
     def codes():
-        change, pairs, shares = tabulate(plan, results).blocks
+        change, pairs, shares = make_table(plan, results).blocks
         said = [{line.label: line.code for line in block.lines} for block in (change, pairs)]
         return *said, {line.label: line.code for line in shares.lines}
 
     change, pairs, shares = codes()
-    text = render(tabulate(plan, results), "md")
+    text = render_table(make_table(plan, results), "md")
     assert change == {"dpn": "", "rms": "", "wd": "with it code d2 alone, without it code d1 alone"}
     assert shares["wd"] == change["wd"]
     assert pairs["dpn x rms"] == ""

@@ -11,8 +11,8 @@ from support.planted_sweeps import grouped_sweep, planted_sweep
 from support.tables import SPEC, tabulate, text_of
 
 from ablate.planning.cell import Column
-from ablate.report.chosen import choose
-from ablate.report.formats import render
+from ablate.report.chosen import choose_part
+from ablate.report.formats import render_table
 from ablate.shared.errors import UserError
 
 SET = {"helps": {"stem": "dpn"}, "hurts": {"stem": "dpn", "optim.lr": 0.1}, "as good": {"lr": 2}}
@@ -50,23 +50,25 @@ def cells_of(text):
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
 def test_every_number_shown_is_that_of_the_whole_table(choice):
     plan, whole = planted()
-    part = choose(whole, plan, **choice)
+    part = choose_part(whole, plan, **choice)
     assert shown(part) < shown(whole)
-    facts = [line for line in render(whole, "csv").splitlines() if ",note," not in line]
-    ours = [line for line in render(part, "csv").splitlines() if ",note," not in line]
+    facts = [line for line in render_table(whole, "csv").splitlines() if ",note," not in line]
+    ours = [line for line in render_table(part, "csv").splitlines() if ",note," not in line]
     assert [line.split(",")[4] for line in ours if line not in facts] == ["caption"]
     for row, column in shown(part):  # no fact of a cell that is shown is left out
         theirs = [fact for fact in facts if fact.startswith(f"planted,{column},{row},")]
         assert len(theirs) > 5
         assert {*theirs} <= {*ours}
-    before, after = (json.loads(render(table, "json")) for table in (whole, part))
+    before, after = (json.loads(render_table(table, "json")) for table in (whole, part))
     for column in after["columns"]:
         [same] = [other for other in before["columns"] if other["label"] == column["label"]]
         for key in column.keys() - {"entries", "footnotes"}:
             assert column[key] == same[key]
     assert (after["seeds"], after["gain_alpha"]) == (before["seeds"], before["gain_alpha"])
     for how in HOW:
-        assert cells_of(render(part, "md", **how)) <= cells_of(render(whole, "md", **how))
+        assert cells_of(render_table(part, "md", **how)) <= cells_of(
+            render_table(whole, "md", **how)
+        )
     for format in ("md", "rich", "latex", "html"):
         said = " ".join(text_of(part, format).split())
         assert f"{len(part.rows)} of 7 rows" in said or len(part.rows) == 7
@@ -76,13 +78,13 @@ def test_every_number_shown_is_that_of_the_whole_table(choice):
 
 def test_the_first_sentence_and_counts_are_of_the_whole_table():
     plan, whole = planted()
-    part = choose(whole, plan, rows="helps")
-    first = [render(table, "md").splitlines()[2] for table in (whole, part)]
+    part = choose_part(whole, plan, rows="helps")
+    first = [render_table(table, "md").splitlines()[2] for table in (whole, part)]
     assert first[0] == first[1]
     assert "comparisons" in first[0]
     plan, results = grouped_sweep()
-    part = choose(tabulate(plan, results), plan, columns="pets, S/4,pets, B/4")
-    text = render(part, "md")
+    part = choose_part(tabulate(plan, results), plan, columns="pets, S/4,pets, B/4")
+    text = render_table(part, "md")
     assert "| variant | Pets | against vit |" in text
     assert "| dpn | 72.00 | helps in 1 of 2 (hurts in 1) |" in text
     assert "2 of 6 columns shown" in text
@@ -92,7 +94,7 @@ def test_the_first_sentence_and_counts_are_of_the_whole_table():
 def test_rows_are_sorted_by_the_mean_gain_of_what_is_shown_the_baseline_first():
     plan, whole = planted()
     for columns in (None, "S/4"):
-        part = choose(whole, plan, sort="gain", columns=columns)
+        part = choose_part(whole, plan, sort="gain", columns=columns)
         gains = {}
         for entry in part.entries:
             gains.setdefault(entry.row, []).append(entry.gain.mean if entry.gain else 1e9)
@@ -103,7 +105,7 @@ def test_rows_are_sorted_by_the_mean_gain_of_what_is_shown_the_baseline_first():
             assert [entry.row for entry in column.entries] == order
     assert not any(row.family for row in part.rows)
     with pytest.raises(UserError, match="--sort: expected one of gain, got 'gian'"):
-        choose(whole, plan, sort="gian")
+        choose_part(whole, plan, sort="gian")
 
 
 def test_cells_are_chosen_by_the_keys_of_rows_and_columns():
@@ -111,7 +113,7 @@ def test_cells_are_chosen_by_the_keys_of_rows_and_columns():
     rows, columns = [row.label for row in whole.rows], ["S/4", "B/4"]
 
     def having(*where):
-        return shown(choose(whole, plan, where=where))
+        return shown(choose_part(whole, plan, where=where))
 
     base = {("pre", column) for column in columns}
     assert having("stem=dpn") == base | {*itertools.product(("helps", "hurts"), columns)}
@@ -129,12 +131,12 @@ def test_cells_are_chosen_by_the_keys_of_rows_and_columns():
         with pytest.raises(UserError, match=said):
             having(where)
     with pytest.raises(UserError, match="no cell of the table is in all of these"):
-        choose(whole, plan, where=["stem=dpn"], rows="diverges")
+        choose_part(whole, plan, where=["stem=dpn"], rows="diverges")
 
 
 def test_footnotes_are_those_of_what_is_shown_numbered_anew():
     plan, whole = planted()
-    part = choose(whole, plan, rows="collapses")
+    part = choose_part(whole, plan, rows="collapses")
     of = [entry for entry in whole.entries if entry.row in ("pre", "collapses")]
     assert len(part.footnotes) < len(whole.footnotes)
     places = [(row.label, None) for row in part.rows]
@@ -155,8 +157,10 @@ def test_a_column_is_named_by_its_label_or_its_heading_and_aliases_name_rows():
     rows = tuple(dataclasses.replace(r, aliases=aliases.get(r.label, ())) for r in plan.rows)
     plan = dataclasses.replace(plan, columns=columns, cells=cells, rows=rows)
     table = tabulate(plan, results)
-    assert shown(choose(table, plan, columns="lr=2")) == shown(choose(table, plan, columns="2"))
-    assert shown(choose(table, plan, rows="better")) == {
+    assert shown(choose_part(table, plan, columns="lr=2")) == shown(
+        choose_part(table, plan, columns="2")
+    )
+    assert shown(choose_part(table, plan, rows="better")) == {
         (row, column) for row in ("pre", "helps") for column in "12"
     }
 

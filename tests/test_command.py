@@ -52,7 +52,7 @@ def toy(shell, monkeypatch) -> Path:
 
 
 def ids(*words: str) -> list[str]:
-    return [run.id for run in expand.plan(list(words), store=Path("runs"))[0].runs()]
+    return [run.id for run in expand.plan_from_words(list(words), store=Path("runs"))[0].runs()]
 
 
 def curve(path: Path) -> list[dict]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import ABLATE, REPOSITORY
 
-from ablate.planning.compose import resolve
+from ablate.planning.compose import resolve_run
 from ablate.report.listing import key_lines
 
 GOLDEN = REPOSITORY / "tests" / "golden" / "store"
@@ -106,7 +106,7 @@ def test_names_of_sweeps_and_scales(folder):
 
 
 def test_keys_choices_and_kinds(folder):
-    keys = {key.partition("=")[0] for key, *_ in key_lines(resolve([], Path("runs"))[0])}
+    keys = {key.partition("=")[0] for key, *_ in key_lines(resolve_run([], Path("runs"))[0])}
     for section in ("optim.", "launcher.", "analysis.", "tune."):
         offered = {word.removesuffix("=") for word in tab("sweep", "mine", section)}
         assert len(offered) >= 3

@@ -11,9 +11,9 @@ import pytest
 from omegaconf import OmegaConf
 from support.runs import GOLDEN_RUN
 
-from ablate.planning.compose import Composer, resolve
-from ablate.planning.conf import compose_config, shipped
-from ablate.planning.settings import SettingsLayer, parse
+from ablate.planning.compose import Composer, resolve_run
+from ablate.planning.conf import compose_config, shipped_folder
+from ablate.planning.settings import SettingsLayer, parse_word
 from ablate.shared import choices
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
@@ -21,7 +21,7 @@ from ablate.shared.errors import UserError
 pytestmark = pytest.mark.usefixtures("here")
 
 STORE = Path("store")
-OPTIONS = sorted((path.parent.name, path.stem) for path in shipped("conf").glob("*/*.yaml"))
+OPTIONS = sorted((path.parent.name, path.stem) for path in shipped_folder("conf").glob("*/*.yaml"))
 
 
 def images(*folders: str):
@@ -74,7 +74,7 @@ def test_what_is_no_part_of_a_run_is_no_part_of_its_id(section, keys):
 @pytest.mark.parametrize("name", ["digits", "mnist5k"])
 def test_a_bundled_set_takes_no_path(name: str):
     with pytest.raises(UserError, match=f"data.path: data={name} is bundled and takes no path"):
-        resolve([f"data={name}", "data.path=."], STORE)
+        resolve_run([f"data={name}", "data.path=."], STORE)
 
 
 def test_the_id_does_not_depend_on_how_the_data_path_is_spelled(here, monkeypatch):
@@ -84,7 +84,9 @@ def test_the_id_does_not_depend_on_how_the_data_path_is_spelled(here, monkeypatc
     monkeypatch.setenv("HOME", str(here))
     ids = set()
     for path in ("copy", "link", str(here / "images"), "~/images", "./images/", "images"):
-        tree, identity = resolve(["data=imagefolder", "data.size=8", f"data.path={path}"], STORE)
+        tree, identity = resolve_run(
+            ["data=imagefolder", "data.size=8", f"data.path={path}"], STORE
+        )
         ids.add(identity)
     assert len(ids) == 1
     assert tree["data"]["path"] == str(here / "images")
@@ -112,7 +114,7 @@ def test_every_option_of_conf_composes_and_builds(group, name):
     Path("pairs").mkdir()
     Path("pairs/train.csv").write_text("path,text\na.png,one\nb.png,two\n")
     recipe = IMAGENET if group == "recipe" and name != "segment" else ()
-    tree, identity = resolve([f"{group}={name}", *recipe, *NEEDS.get(name, ())], STORE)
+    tree, identity = resolve_run([f"{group}={name}", *recipe, *NEEDS.get(name, ())], STORE)
     assert build_run(tree).id == identity
     if group == "data":
         assert tree["data"]["name"] == name
@@ -133,15 +135,15 @@ def test_a_new_choice_needs_no_file(monkeypatch: pytest.MonkeyPatch):
     param = choices.Param(float, 0.5, "a setting")
     with monkeypatch.context() as patch:
         patch.setitem(choices.NORMS, "mine", choices.Choice("-", "-", "a:b", {"alpha": param}))
-        tree, _ = resolve(["norm=mine", "norm.alpha=2"], STORE)
+        tree, _ = resolve_run(["norm=mine", "norm.alpha=2"], STORE)
     assert tree["norm"] == {"name": "mine", "alpha": 2.0}
     with pytest.raises(UserError, match=r"^norm: expected one of "):
         Composer(STORE).merge([SettingsLayer("", {"norm": "mine"})])
 
 
 def test_the_launcher_is_no_part_of_a_run():
-    plain, identity = resolve([], STORE)
-    assert resolve(["launcher=inline", "launcher.attempts=1"], STORE) == (plain, identity)
+    plain, identity = resolve_run([], STORE)
+    assert resolve_run(["launcher=inline", "launcher.attempts=1"], STORE) == (plain, identity)
     assert "launcher" not in plain
     assert Composer(STORE).launcher({})["name"] == "local"
 
@@ -163,20 +165,20 @@ def test_a_launcher_has_settings_of_its_own_beside_the_drivers():
 
 def test_the_users_conf_comes_first():
     def rate(*words: str) -> float:
-        return resolve(words, STORE)[0]["optim"]["lr"]
+        return resolve_run(words, STORE)[0]["optim"]["lr"]
 
     assert rate() == 0.003
-    text = (shipped("conf") / "recipe" / "quick.yaml").read_text()
+    text = (shipped_folder("conf") / "recipe" / "quick.yaml").read_text()
     conf("recipe/quick", text.replace("lr: 3e-3", "lr: 7e-3"))
     conf("recipe/mine", text.replace("lr: 3e-3", "lr: 9e-3"))
     conf("stem/dpn", "{name: dpn, eps: 0.25}")
     assert [rate(), rate("recipe=mine"), rate("recipe=cifar")] == [0.007, 0.009, 0.001]
-    assert resolve(["stem=dpn"], STORE)[0]["stem"] == {"name": "dpn", "eps": 0.25}
+    assert resolve_run(["stem=dpn"], STORE)[0]["stem"] == {"name": "dpn", "eps": 0.25}
 
 
 def test_a_group_of_the_users_own():
     conf("optim/slow", "lr: 1e-5")
-    optim = resolve(["optim=slow", "optim.wd=0"], STORE)[0]["optim"]
+    optim = resolve_run(["optim=slow", "optim.wd=0"], STORE)[0]["optim"]
     assert (optim["lr"], optim["wd"], optim["b1"]) == (1e-5, 0.0, 0.9)
 
 
@@ -196,7 +198,7 @@ MINE = "conf: config recipe=mine: "
 def test_a_broken_conf_is_told_in_one_line(text, told):
     conf("recipe/mine", f"# @package _global_\n{text}\n")
     with pytest.raises(UserError, match=f"^{re.escape(told)}[^\n]*$"):
-        resolve(["recipe=mine"], STORE)
+        resolve_run(["recipe=mine"], STORE)
 
 
 # --- Words --------------------------------------------------------------------------------------
@@ -223,7 +225,7 @@ def test_a_broken_conf_is_told_in_one_line(text, told):
     ],
 )
 def test_words(word: str, key: str, values: tuple[object, ...]):
-    parsed = parse(word, {"stem": ["dpn", "none"]})
+    parsed = parse_word(word, {"stem": ["dpn", "none"]})
     assert (parsed.key, parsed.values) == (key, values)
     assert [type(value) for value in parsed.values] == [type(value) for value in values]
 
@@ -238,7 +240,7 @@ def wrong_words() -> list[list[str]]:
 def test_a_wrong_word_is_told_in_one_line(line: str, told: str):
     pattern = ".*".join(map(re.escape, told.split("...")))
     with pytest.raises(UserError, match=f"^{pattern}$"):
-        resolve(line.split(), STORE)
+        resolve_run(line.split(), STORE)
 
 
 # --- Data ---------------------------------------------------------------------------------------
@@ -260,7 +262,7 @@ def test_a_folder_says_the_rest(folders, classes, validation, test):
         words = ["data=parquet", "data.path=.", "data.classes=4"]
         for name in folders:
             Path(name).touch()
-    data = resolve(words, STORE)[0]["data"]
+    data = resolve_run(words, STORE)[0]["data"]
     assert (data["classes"], data["validation"], data["test"]) == (classes, validation, test)
 
 
@@ -277,7 +279,7 @@ def test_resolvers_are_refused(kind, monkeypatch):
     monkeypatch.setenv("SECRET", "layernorm")
     conf("recipe/mine", RESOLVED.get(kind, ""))
     with pytest.raises(UserError) as caught:
-        resolve(["optim.lr=${oc.env:SECRET}" if kind == "word" else "recipe=mine"], STORE)
+        resolve_run(["optim.lr=${oc.env:SECRET}" if kind == "word" else "recipe=mine"], STORE)
     text = str(caught.value)
     assert "${oc." in text
     assert "layernorm" not in text
@@ -288,7 +290,7 @@ def test_resolvers_are_refused(kind, monkeypatch):
 
 def test_interpolations_are_resolved_after_values_are_set():
     words = ["optim.warmup_epochs=${train.epochs}", "train.epochs=9"]
-    assert resolve(words, STORE)[0]["optim"]["warmup_epochs"] == 9.0
+    assert resolve_run(words, STORE)[0]["optim"]["warmup_epochs"] == 9.0
 
 
 @pytest.mark.parametrize(

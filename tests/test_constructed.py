@@ -10,7 +10,7 @@ import tiny
 import torch
 from torch import nn
 
-from ablate.data.draws import key
+from ablate.data.draws import draw_key
 from ablate.shared import sections
 from ablate.shared.errors import UserError
 from ablate.shared.spec import Run
@@ -111,7 +111,7 @@ def test_draws_of_a_constructor_are_by_seed_and_place(run):
     for path in ("blocks.0.attn.pre", "blocks.0.mlp.pre", "blocks.0.attn.post"):
         ours = model.get_submodule(path)
         with torch.random.fork_rng():
-            torch.manual_seed(key(0, "init", path))
+            torch.manual_seed(draw_key(0, "init", path))
             expected = [torch.randn(32), torch.rand(2), nn.Linear(32, 2).weight, torch.randn(32)]
         found = (ours.first, ours.second, ours.layer.weight, ours.mask)
         assert all(map(torch.equal, found, expected))
@@ -134,7 +134,7 @@ def test_what_is_done_to_torchs_layers_counts(run):
 
 def test_its_own_reset_parameters_counts(run):
     with torch.random.fork_rng():
-        torch.manual_seed(key(0, "init", "blocks.0.mlp.pre"))
+        torch.manual_seed(draw_key(0, "init", "blocks.0.mlp.pre"))
         expected = nn.init.normal_(torch.empty(32), std=3.0)
     inside = build(run("Reset")).get_submodule("blocks.0.mlp.pre")
     assert torch.equal(inside.weight, expected)

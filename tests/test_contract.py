@@ -145,7 +145,7 @@ Part.unit = "%"
     run.result(score=settings["by"] * ONE)
 """,
 }
-SECTIONS = {part.key for part in parts.KINDS}
+SECTIONS = {part.key for part in parts.PART_KINDS}
 TRAINED = [new for new, kind in KINDS.items() if kind.key in SECTIONS]  # in one table
 TOGETHER = [new for new in TRAINED if new != "model"]  # in one run
 METRIC, TRAINER, INLINE = KINDS["metric"].word, KINDS["trainer"].word, "launcher=inline"
@@ -184,7 +184,7 @@ def folder(users, request) -> Path:
 
 
 def resolve(new: str, *words: str) -> tuple[dict, str]:
-    return compose.resolve([KINDS[new].word, *words], Path("runs"))
+    return compose.resolve_run([KINDS[new].word, *words], Path("runs"))
 
 
 def identity(new: str) -> str:
@@ -391,12 +391,12 @@ def test_what_is_trained_is_found_again_verified_and_trained_to_the_same_bits(dr
 
 
 def test_a_bundle_carries_them_and_runs_no_code_to_be_read(driven, tmp_path, monkeypatch):
-    monkeypatch.setattr(export, "figures", lambda *_: {})  # which take the longest
+    monkeypatch.setattr(export, "draw_figures", lambda *_: {})  # which take the longest
     driven("export", "parts", str(tmp_path / "nameless"), "--anonymous")
     driven("export", "parts", str(tmp_path / "out"))
     assert (tmp_path / "out/code/own_metric.py").read_text() == BEGIN + TEXTS["metric"]
     files = [json.loads(file.read_text()) for file in tmp_path.glob("out/specs/*/run.json")]
-    assert {used.key for tree in files for used in parts.by_path(tree["spec"])} == SECTIONS
+    assert {used.key for tree in files for used in parts.parts_by_path(tree["spec"])} == SECTIONS
     there, shown = Shell(tmp_path), ("--show", "accuracy,own_metric:Part")
     trap = "import pathlib\npathlib.Path(__file__).with_name('ran').touch()\n"
     for file in [*(tmp_path / f"own_{new}.py" for new in KINDS), *tmp_path.glob("out/code/*.py")]:

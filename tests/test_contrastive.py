@@ -18,16 +18,16 @@ from sklearn.datasets import load_digits
 from support.processes import kill, workers
 from torch import nn
 
-from ablate.analysis.paper import beside
+from ablate.analysis.paper import published_figures
 from ablate.data import bundled_sets
-from ablate.data.cache import prepare
+from ablate.data.cache import prepare_cache
 from ablate.data.splits import Split
 from ablate.planning.compose import resolve_data
-from ablate.planning.expand import plan as make_plan
+from ablate.planning.expand import plan_from_words as make_plan
 from ablate.shared import spec
-from ablate.shared.metrics.contrastive import score
+from ablate.shared.metrics.contrastive import contrastive_scores
 from ablate.shared.rundir import RunDir
-from ablate.shared.schema import section
+from ablate.shared.schema import read_section
 from ablate.shared.sections import Data, Text
 from ablate.store.store import Store
 from ablate.training.calibrate import random_split
@@ -219,7 +219,7 @@ def test_an_image_counts_as_the_class_whose_name_is_nearest():
     np.testing.assert_allclose(rows["loss"], losses, rtol=1e-6)
     assert rows["floor"].tolist() == pytest.approx([0, 0, 0, math.log(2), math.log(2)])
     assert found["loss"] == pytest.approx((rows["loss"] - rows["floor"]).mean())
-    assert score(rows, 3) == found
+    assert contrastive_scores(rows, 3) == found
 
 
 def test_of_classes_with_one_name_the_first_is_said_and_the_others_are_counted():
@@ -447,7 +447,7 @@ def children(shell):
 def test_the_pairs_that_are_tested_are_in_no_other_split_nor_are_their_digits(tmp_path):
     """By the pixels: the colour is the brightest one's, the shape is looked up in scikit-learn."""
     tree, _ = resolve_data("coloured_digits", [], tmp_path)  # 8x8, which the sweep enlarges
-    cached, bunch = prepare(section(Data, tree["data"], "data"), tmp_path), load_digits()
+    cached, bunch = prepare_cache(read_section(Data, tree["data"], "data"), tmp_path), load_digits()
     shapes = {image.tobytes(): n for n, image in enumerate(bunch.images.astype(np.uint8))}
     colours = np.array([*bundled_sets.COLOURS.values()])
     seen, rows = {}, {}
@@ -495,9 +495,9 @@ def test_verify_makes_the_metrics_again_and_finds_a_changed_prediction(swept):
     assert "nothing wrong" in swept("verify").out
     _, folder = children(swept)[0]
     rows, told = np.load(folder.predictions), folder.read_result()["test"]
-    assert score(rows, 15) == told
+    assert contrastive_scores(rows, 15) == told
     rows["class"] = (rows["class"] + 1) % 100
-    assert score(rows, 15)["zeroshot"] != told["zeroshot"]
+    assert contrastive_scores(rows, 15)["zeroshot"] != told["zeroshot"]
 
 
 def test_the_published_numbers_stand_in_the_columns_of_imagenet(tmp_path, monkeypatch):
@@ -508,7 +508,7 @@ def test_the_published_numbers_stand_in_the_columns_of_imagenet(tmp_path, monkey
         (tmp_path / name).write_text("path,text\na.png,one\nb.png,two\n")
     words = ("data.path=pairs", "from.data.path=i21k", "from.data.classes=2")
     plan, _ = make_plan(["table4", *words], store=tmp_path)
-    found = {key: told.printed for key, told in beside(plan, tmp_path).items()}
+    found = {key: told.printed for key, told in published_figures(plan, tmp_path).items()}
     assert found == {
         ("ViT", "B/32, 220k on imagenet1k"): "61.9 ± 0.12",
         ("Dual PatchNorm", "B/32, 220k on imagenet1k"): "63.0 ± 0.09, +1.1",

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ablate.planning.expand import plan as make_plan
+from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.launcher import launcher_settings
 from ablate.report.planned import planned_runs, show_plan
 from ablate.report.text import device_time
@@ -51,7 +51,9 @@ def told(tmp_path):
         launcher = SimpleNamespace(device="cpu", most=slots, worlds=[ranks], remote=False, ask=ask)
         launcher.devices = GpuSet()
         of = split if ranks > 1 else plan
-        return estimate.costs(of, store, launcher, {}, how.pop("finished", {}), **how), timed
+        return estimate.estimate_costs(
+            of, store, launcher, {}, how.pop("finished", {}), **how
+        ), timed
 
     find.plan, find.split = plan, split
     return find

@@ -181,7 +181,7 @@ def whole(tmp_path_factory) -> Iterator[Whole]:
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("damage")
         patch.chdir(folder)
-        patch.setattr(plot, "draw", drawn_once(plot.draw))
+        patch.setattr(plot, "draw_figure", drawn_once(plot.draw_figure))
         whole = Whole(folder)
         sources = (whole.store.root, whole.open, whole.bundle)
         before = [contents(source) for source in sources]

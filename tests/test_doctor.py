@@ -17,9 +17,9 @@ import torch
 from conftest import ABLATE, REPOSITORY, Shell, contents
 from safetensors.torch import load
 
-from ablate.audit.doctor import examine_store, machine, resume_check, stored
+from ablate.audit.doctor import check_store, machine, resume_check, stored
 from ablate.cli import keeping
-from ablate.data.cache import prepare
+from ablate.data.cache import prepare_cache
 from ablate.planning import compose
 from ablate.running.gpus import Gpu
 from ablate.running.launchers import Slot
@@ -43,7 +43,7 @@ def healthy(tmp_path_factory) -> Shell:
     """A shell beside ./runs: 6 finished runs of the sweep "fixture", and the digits decoded."""
     shell = Shell(tmp_path_factory.mktemp("doctor"))
     store = Store(shutil.copytree(GOLDEN, shell.folder / "runs"))
-    prepare(build_run(tree_of(store)).data, store.cache)
+    prepare_cache(build_run(tree_of(store)).data, store.cache)
     return shell
 
 
@@ -62,11 +62,11 @@ def torch_as_before():
 
 
 def amiss(store: Store) -> list[tuple[str, str, str]]:
-    return [(f.level, f.what, f.text) for f in examine_store(store) if f.level != "ok"]
+    return [(f.level, f.what, f.text) for f in check_store(store) if f.level != "ok"]
 
 
 def tree_of(store: Store, *words: str) -> dict:
-    return compose.resolve((*TINY, *words), store.root)[0]
+    return compose.resolve_run((*TINY, *words), store.root)[0]
 
 
 # --- Resuming -----------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ def test_who_is_at_work_is_told_by_locks(store):
         with store.driver.held():
             store.driver.note(pid=os.getpid())
             text = f"process {os.getpid()} drives this store, 1 worker ({a.id})"
-            assert text in [finding.text for finding in examine_store(store)]
+            assert text in [finding.text for finding in check_store(store)]
 
 
 def test_the_file_system_is_that_of_the_longest_mount_point():

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from ablate.data import draws as keyed
-from ablate.data.draws import MASK, Draws, key, philox, uniform
+from ablate.data.draws import MASK, Draws, draw_key, philox, uniform_of
 from ablate.training.device import device_of
 from ablate.training.model.drop import StepKey
 
@@ -43,7 +43,7 @@ def test_philox_gives_the_published_words(counter, secret, expected):
 
 def one(purpose: str, block: int, row: int, step: int) -> list[int]:
     """The oracle of places: the counter spelled out, in Python's whole numbers."""
-    c, (k0, k1) = [block, row, step, 0], (key(7, purpose) & MASK, key(7, purpose) >> 32)
+    c, (k0, k1) = [block, row, step, 0], (draw_key(7, purpose) & MASK, draw_key(7, purpose) >> 32)
     for _ in range(10):
         p, q = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
         c = [(q >> 32) ^ c[1] ^ k0, q & MASK, (p >> 32) ^ c[3] ^ k1, p & MASK]
@@ -112,7 +112,7 @@ def test_rows_of_a_batch_are_drawn_for_themselves():
 
 
 def test_uniform_numbers_are_24_bits_below_one():
-    got = uniform(torch.tensor([0, 255, 256, 0xFFFFFFFF]))
+    got = uniform_of(torch.tensor([0, 255, 256, 0xFFFFFFFF]))
     assert got.tolist() == [0.0, 0.0, 2.0**-24, 1 - 2.0**-24]
     precise = Draws(0).precise("mix", 0, 1000)
     assert precise.dtype == torch.float64

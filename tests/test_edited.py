@@ -18,8 +18,8 @@ from support.files import changed_json, flip_digit
 from support.stores import NAME, WORDS, leave_run
 
 import ablate
-from ablate.audit.doctor import examine_store
-from ablate.planning.expand import plan as make_plan
+from ablate.audit.doctor import check_store
+from ablate.planning.expand import plan_from_words as make_plan
 from ablate.running import estimate
 from ablate.shared.errors import Failure
 from ablate.shared.files import to_json, write_sealed
@@ -152,7 +152,7 @@ def test_an_edited_plan_is_named_by_every_command_that_goes_by_it(store, ask):
         ablate.Store("runs").sweep().to_pandas()
     code, said = ask("verify")
     assert (code, f"{NAME}.json: differs from the plan that" in said) == (1, True)
-    problems = [finding.text for finding in examine_store(store) if finding.level == "problem"]
+    problems = [finding.text for finding in check_store(store) if finding.level == "problem"]
     assert f"{path}: {line}" in problems
     assert ask("sweep", *WORDS, "--as", NAME)[0] == 0
     assert path.read_bytes() == whole

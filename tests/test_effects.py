@@ -19,12 +19,12 @@ from simulation import (
 
 from ablate.analysis import stats
 from ablate.analysis.stats import Method
-from ablate.planning.changes import GENERATORS, Changes, cell_label, subsets
+from ablate.planning.changes import GENERATORS, Changes, cell_label, design_cells
 
 
 def changes_of(count, design):
     names = tuple("ABCDEFGHIJKLMNOP"[:count])
-    cells = subsets(names, design)
+    cells = design_cells(names, design)
     return Changes(names, design, {cell_label(names, on, design): on for on in cells})
 
 

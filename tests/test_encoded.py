@@ -33,12 +33,12 @@ from ablate.data.augment.crop import inception_boxes, resized_crop_boxes
 from ablate.data.batches import Batches, evaluation_batches
 from ablate.data.draws import Draws
 from ablate.data.image_changes import ImageView
-from ablate.data.picture import Broken
+from ablate.data.picture import BrokenImage
 from ablate.data.splits import Split, open_cached
-from ablate.running.launchers.fork import check
+from ablate.running.launchers.fork import check_data
 from ablate.shared import decoded, spec
 from ablate.shared.decoded import SPLITS
-from ablate.shared.fingerprint import fingerprint
+from ablate.shared.fingerprint import data_fingerprint
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Augment, Data
 from ablate.training import attempt, worker
@@ -89,7 +89,7 @@ def sample(files: Path, **more: Any) -> Data:
 
 @pytest.fixture(scope="module")
 def train(files, tmp_path_factory):
-    return cache.prepare(sample(files), tmp_path_factory.mktemp("cache")).split("train")
+    return cache.prepare_cache(sample(files), tmp_path_factory.mktemp("cache")).split("train")
 
 
 # --- What is kept -------------------------------------------------------------------------------
@@ -97,9 +97,9 @@ def train(files, tmp_path_factory):
 
 def test_each_file_is_kept_byte_for_byte_by_however_many_threads(files, tmp_path):
     data = sample(files)
-    seen = cache.look(data, tmp_path / "one")
+    seen = cache.inspect_data(data, tmp_path / "one")
     assert seen.counts == {"train": 30, "validation": 6, "test": 7}
-    one, two = (cache.prepare(data, tmp_path / f"{n}", threads=n) for n in (1, 2))
+    one, two = (cache.prepare_cache(data, tmp_path / f"{n}", threads=n) for n in (1, 2))
     assert abs(seen.bytes / one.bytes - 1) < 0.2  # told before a file was read
     kept = ("encoded", "offsets", "shapes", "labels")
     names = {"meta.json", *(f"{split}.{what}.npy" for split in SPLITS for what in kept)}
@@ -123,7 +123,7 @@ def test_one_file_serves_all_sizes_and_is_no_other_form_s(files, tmp_path):
     others = [describe(path=files, **SPLIT, **more) for more in ({}, {"size": 16})]
     prints = {data.fingerprint, sample(files, channels=1).fingerprint}
     assert len({*prints, *(other.fingerprint for other in others)}) == 4
-    cache.prepare(data, tmp_path)
+    cache.prepare_cache(data, tmp_path)
     moved = dataclasses.replace(others[0], fingerprint=data.fingerprint)
     assert open_cached(moved, tmp_path) is None  # moved by hand: not taken for it
 
@@ -279,7 +279,7 @@ def test_a_set_is_streamed_and_not_kept_in_memory(tmp_path):
         (home := tmp_path / "files" / "abc"[i % 3]).mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (1000, 1000), (i, i, i)).save(home / f"{i}.bmp")
     data = describe(path=tmp_path / "files", cache="encoded", validation=1, test=1)
-    split = cache.prepare(data, tmp_path / "cache", threads=1).split("train")
+    split = cache.prepare_cache(data, tmp_path / "cache", threads=1).split("train")
     view = ImageView(8, whole="tf")
 
     def resident(what):
@@ -301,17 +301,17 @@ def test_a_set_is_streamed_and_not_kept_in_memory(tmp_path):
 
 def test_rot_is_found_named_and_mended_to_the_same_bytes(files, tmp_path):
     data, said = sample(files), []
-    home = cache.prepare(data, tmp_path / "cache").folder
+    home = cache.prepare_cache(data, tmp_path / "cache").folder
     whole = contents(home)
     for name in ("train.encoded.npy", "test.offsets.npy", "validation.shapes.npy", "meta.json"):
         rotten = bytearray(whole[name])
         rotten[-9] ^= 1
         (home / name).write_bytes(rotten)
         assert name in (decoded.damage(home) or "")
-        check(dataclasses.asdict(data), tmp_path, said.append)
+        check_data(dataclasses.asdict(data), tmp_path, said.append)
         assert name in said[-1]
         assert open_cached(data, tmp_path / "cache") is None
-        cache.prepare(data, tmp_path / "cache")
+        cache.prepare_cache(data, tmp_path / "cache")
         assert contents(home) == whole
     torn = home / "test.encoded.npy"
     os.truncate(torn, torn.stat().st_size - 1)
@@ -327,10 +327,10 @@ def test_broken_pictures_are_named_and_left_out_as_they_are_of_squares(tmp_path)
     for kept, threads in (("decoded", 1), ("encoded", 1), ("encoded", 2)):
         settings = {"path": tmp_path / "images", "validation": 10, "test": 9, "cache": kept}
         with refused("^data: 4 of 60 images can't be read; ") as raised:
-            cache.prepare(describe(**settings), tmp_path / "cache")
+            cache.prepare_cache(describe(**settings), tmp_path / "cache")
         lines.append(str(raised.value))
         data = describe(**settings, broken="skip")
-        ends.append(cache.prepare(data, tmp_path / f"{threads}", threads=threads))
+        ends.append(cache.prepare_cache(data, tmp_path / f"{threads}", threads=threads))
         assert decoded.damage(ends[-1].folder) is None
         meta = json.loads((ends[-1].folder / "meta.json").read_text())
         labels = [ends[-1].split(split).labels.tolist() for split in SPLITS]
@@ -350,16 +350,16 @@ def test_a_killed_build_is_gone_on_with_and_gives_the_bytes_of_a_calm_one(tmp_pa
     data = describe(path=tmp_path / "images", cache="encoded", test=9, broken="skip")
     folder = tmp_path / "cache"
     kill_decoding(data, folder, lambda done, _: done > 20, chunk=8)
-    left = cache.look(data, folder)
+    left = cache.inspect_data(data, folder)
     assert 0 < left.done < 60
     rotten = shutil.copytree(folder, tmp_path / "rotten")
     with open(rotten / f".{data.fingerprint}.building/train.offsets.npy", "r+b") as file:
         file.seek(-8, os.SEEK_END)
         file.write(b"\1")
-    calm = contents(cache.prepare(data, tmp_path / "calm").folder)
+    calm = contents(cache.prepare_cache(data, tmp_path / "calm").folder)
     for home, first in ((rotten, 0), (folder, left.done)):  # the rotten one is begun again
         reports = []
-        cached = cache.prepare(data, home, lambda done, _, seen=reports: seen.append(done))
+        cached = cache.prepare_cache(data, home, lambda done, _, seen=reports: seen.append(done))
         assert reports[0] == first
         assert contents(cached.folder) == calm
 
@@ -377,7 +377,7 @@ def run(files):
         **{"train.epochs": 3, "train.batch": 10, "eval.crop": 0.75, "augment.crop_area": 0.1},
     }
     tree = spec.to_tree(tiny.run(changes))
-    tree["data"]["fingerprint"] = fingerprint(settings)
+    tree["data"]["fingerprint"] = data_fingerprint(settings)
     tree["model"]["patch"] = None
     return tree
 
@@ -417,13 +417,15 @@ def test_a_run_ends_with_the_same_bits_by_one_thread_or_two_and_resumed(run, tmp
 def test_bytes_that_rot_under_a_run_are_no_fault_of_its(run, tmp_path):
     """It begins again, on data that is kept anew."""
     home = tmp_path / "cache" / run["data"]["fingerprint"]
-    cache.prepare(Data(**run["data"]), tmp_path / "cache")
+    cache.prepare_cache(Data(**run["data"]), tmp_path / "cache")
     whole = (home / "train.encoded.npy").read_bytes()
     with open(home / "train.encoded.npy", "r+b") as file:
         file.seek(200)
         file.write(bytes(len(whole) - 400))
-    split = cache.prepare(Data(**run["data"]), tmp_path / "cache").split("train")
-    with pytest.raises(Broken, match=r"bytes [\d,]+ to [\d,]+ of .*train\.encoded\.npy: not a r"):
+    split = cache.prepare_cache(Data(**run["data"]), tmp_path / "cache").split("train")
+    with pytest.raises(
+        BrokenImage, match=r"bytes [\d,]+ to [\d,]+ of .*train\.encoded\.npy: not a r"
+    ):
         split.picture(10)
     work(run, tmp_path / "run", EXIT_ROTTEN)
     work(run, tmp_path / "run")

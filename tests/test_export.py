@@ -23,7 +23,7 @@ from ablate.report.formats import FORMATS
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import to_json
 from ablate.store.ledger import Ledger
-from ablate.store.record import histories
+from ablate.store.record import run_histories
 from ablate.store.store import Store
 from ablate.version import FORMAT
 
@@ -65,14 +65,14 @@ def edit(out: Path, name: str, **parts: object) -> None:
 
 
 def found(out: Path) -> list[str]:
-    return bundle_check.check(Bundle(out)).findings
+    return bundle_check.check_bundle(Bundle(out)).findings
 
 
 def leave(store: Store, folder: Path, sweep: str = "tiny") -> None:
     plan = store.read_plan(sweep)
     with Ledger.reading(store) as ledger:
-        told = histories(plan, ledger)
-    export.export(plan, store, told, folder)
+        told = run_histories(plan, ledger)
+    export.export_bundle(plan, store, told, folder)
 
 
 # --- What is in it ------------------------------------------------------------------------------
@@ -279,7 +279,7 @@ def test_what_other_versions_made_is_no_finding_but_for_numbers(out):
     for name, said in (("figures/gain.svg", []), ("table.csv", [f"table.csv: {DIFFERS}"])):
         (out / name).write_bytes((out / name).read_bytes().replace(b"3", b"4", 1))
         sealed_again(out, "environment.json", name)
-        checked = bundle_check.check(Bundle(out))
+        checked = bundle_check.check_bundle(Bundle(out))
         assert checked.findings == said
         told = [note for note in checked.notes if "figures/gain.svg" in note]
         assert "matplotlib 2.0" in told[0]
@@ -372,10 +372,10 @@ def test_what_can_not_be_made_anonymous_is_not_written(exported, tmp_path, monke
     plan = store.read_plan("tiny")
     monkeypatch.setenv("HOME", "/home/of-zaphod")
     with Ledger.reading(store) as ledger:
-        told = histories(plan, ledger)
+        told = run_histories(plan, ledger)
     titled = dataclasses.replace(plan, title="kept in /home/of-zaphod/results")
     with pytest.raises(Failure, match=r"--anonymous: .* would name '/home/of-zaphod'"):
-        export.export(titled, store, told, out, anonymous=True)
+        export.export_bundle(titled, store, told, out, anonymous=True)
     assert list(tmp_path.iterdir()) == []
     where = {"path": "/data/of-zaphod"}
     cells = tuple(
@@ -384,7 +384,7 @@ def test_what_can_not_be_made_anonymous_is_not_written(exported, tmp_path, monke
     )
     words = (*plan.words, "data.path=/data/of-zaphod", "launcher.devices=zaphod")
     moved = dataclasses.replace(plan, cells=cells, words=words)
-    export.export(moved, store, told, out, anonymous=True)
+    export.export_bundle(moved, store, told, out, anonymous=True)
     assert not [name for name, content in contents(out).items() if b"zaphod" in content]
     assert found(out) == []
 

@@ -14,13 +14,13 @@ from conftest import ABLATE, Shell, wait_for
 from support.drivers import Quiet
 from support.processes import workers
 
-from ablate.planning.expand import plan as make_plan
+from ablate.planning.expand import plan_from_words as make_plan
 from ablate.running.driver import Drive
-from ablate.running.driver_lock import driving
+from ablate.running.driver_lock import driver_session
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import Local
 from ablate.store.ledger import Ledger
-from ablate.store.repair import repair
+from ablate.store.repair import repair_ledger
 from ablate.store.store import Store
 
 pytestmark = pytest.mark.faults
@@ -180,7 +180,7 @@ def test_a_place_where_two_runs_lose_their_device_is_given_up_and_they_go_elsewh
     plan, settings = make_plan(ALL[1:-2], store=store.root, name="faults")
     launcher = Local(settings, store.cache)
     launcher.slots = [Slot(f"gpu:{n}", f"gpu:{n}", "cpu", visible=str(n)) for n in range(2)]
-    with driving(store, plan.name, lambda: contextlib.nullcontext(said)) as ledger:
+    with driver_session(store, plan.name, lambda: contextlib.nullcontext(said)) as ledger:
         outcome = Drive(plan, store, ledger, launcher, settings, said).run()
     launcher.free()
     assert outcome.progress.counts == {"finished": 4}
@@ -229,7 +229,7 @@ def test_a_broken_ledger_is_named_with_its_remedy_and_repaired(kept, calm, conte
             said = kept(*words, code=2).err
             assert re.fullmatch(".*ledger.db.*`ablate doctor --repair`.*\n", said)
         with store.driver.held():
-            assert repair(store).aside.read_bytes() == content
+            assert repair_ledger(store).aside.read_bytes() == content
     assert kept("table", "faults", "--format", "csv").out == calm
 
 

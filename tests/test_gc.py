@@ -17,7 +17,7 @@ from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import Lock
 from ablate.shared.rundir import RunDir
 from ablate.store.events import RunState
-from ablate.store.gc import Rubbish, collect, kept, rubbish
+from ablate.store.gc import Rubbish, collect_rubbish, find_rubbish, kept_sweeps
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
@@ -52,15 +52,15 @@ def own(store: Store) -> str:
 
 def found(store: Store, *forget: str) -> list[Rubbish]:
     with Ledger.reading(store) as ledger:
-        return rubbish(store, ledger, kept(store, ledger, forget))
+        return find_rubbish(store, ledger, kept_sweeps(store, ledger, forget))
 
 
 def gone(store: Store, *forget: str) -> list[Path]:
     """Collect; returns what was found."""
     with Ledger.driving(store) as ledger:
-        plans = kept(store, ledger, forget)
-        items = rubbish(store, ledger, plans)
-        collect(store, ledger, plans, items, forget)
+        plans = kept_sweeps(store, ledger, forget)
+        items = find_rubbish(store, ledger, plans)
+        collect_rubbish(store, ledger, plans, items, forget)
     return [item.path for item in items]
 
 
@@ -128,12 +128,12 @@ def test_a_plan_that_can_not_be_read_keeps_its_runs_and_stops_no_other_sweep(sto
     stray.touch()
     before = contents(store.runs)
     with Ledger.driving(store) as ledger:
-        sweeps = kept(store, ledger, [])
+        sweeps = kept_sweeps(store, ledger, [])
         assert ([plan.name for plan in sweeps.plans], sweeps.unread) == (["left"], {"right": runs})
-        forgotten = kept(store, ledger, ["right"])
+        forgotten = kept_sweeps(store, ledger, ["right"])
         assert ([plan.name for plan in forgotten.plans], forgotten.unread) == (["left"], {})
         with pytest.raises(UserError, match="middle"):
-            kept(store, ledger, ["right", "middle"])
+            kept_sweeps(store, ledger, ["right", "middle"])
     assert found(store) == []
     for words in (("gc", "--yes"), ("gc", "left", "--yes")):
         [line] = [line for line in shell(*words).err.splitlines() if "right.json" in line]
@@ -287,10 +287,10 @@ def test_a_run_at_work_stays_with_its_data(store):
 def test_a_run_that_somebody_took_since_stays(store):
     run = own(store)
     with Ledger.driving(store) as ledger:
-        plans = kept(store, ledger, ["right"])
-        items = rubbish(store, ledger, plans)
+        plans = kept_sweeps(store, ledger, ["right"])
+        items = find_rubbish(store, ledger, plans)
         with Lock(store.rundir(run).lock.path).held():
-            assert collect(store, ledger, plans, items, ["right"]) == 0
+            assert collect_rubbish(store, ledger, plans, items, ["right"]) == 0
             assert ledger.states([run])[run].status == "finished"
             assert store.rundir(run).has_result()
 

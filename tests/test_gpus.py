@@ -17,12 +17,12 @@ from launcher_contract import settings
 from nvidia import EIGHT, Machine, gpu
 
 from ablate.planning.compose import Composer
-from ablate.planning.settings import once, parse
+from ablate.planning.settings import parse_word, single_values
 from ablate.report import status
 from ablate.running import gpus, launchers
 from ablate.running.gpus import NoAnswer, busy, figures, find
 from ablate.running.launchers import Slot, local
-from ablate.running.launchers.local import environment
+from ablate.running.launchers.local import worker_environment
 from ablate.shared.errors import UserError
 from ablate.shared.notes import Notes
 from ablate.store.ledger import Ledger
@@ -156,7 +156,7 @@ def test_one_lost_gpu_leaves_the_others_and_is_said(nvidia):
 @pytest.fixture
 def made(nvidia, tmp_path):
     """`made("local", devices="0")`: that launcher."""
-    return lambda name, **own: launchers.make(settings(name, **own), tmp_path)
+    return lambda name, **own: launchers.make_launcher(settings(name, **own), tmp_path)
 
 
 def test_a_worker_gets_one_device_by_its_uuid_in_the_order_of_pci(made):
@@ -165,7 +165,7 @@ def test_a_worker_gets_one_device_by_its_uuid_in_the_order_of_pci(made):
         (f"gpu:{index}", {"CUDA_VISIBLE_DEVICES": UUID[index]}) for index in ALL
     ]
     order = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-    assert environment(slots) == order
+    assert worker_environment(slots) == order
     cpu = made("local", devices="cpu")
     assert {slot.device for slot in cpu.slots} == {"cpu"}
     assert cpu.unfit(cpu.slots) == {}
@@ -224,7 +224,7 @@ def test_inline_takes_one_device(made, monkeypatch):
 )
 def test_devices_are_a_list_with_brackets_or_without(word, devices, tmp_path):
     composer = Composer(tmp_path)
-    given = once([parse(f"launcher.devices={word}", composer.groups)])
+    given = single_values([parse_word(f"launcher.devices={word}", composer.groups)])
     assert composer.launcher(given)["devices"] == devices
 
 

@@ -17,7 +17,7 @@ from support.drivers import Quiet
 from ablate.planning import expand
 from ablate.running import launchers
 from ablate.running.driver import Drive
-from ablate.running.driver_lock import driving
+from ablate.running.driver_lock import driver_session
 from ablate.running.launchers import pilots
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
@@ -102,7 +102,7 @@ def here(tmp_path, monkeypatch) -> Path:
 
 def locally(folder: Path, sweep: str, drive: Callable[..., None]) -> None:
     given = settings("local", devices="cpu", hang_s=HANG_S)
-    launcher = launchers.make(given, folder / "runs" / "cache")
+    launcher = launchers.make_launcher(given, folder / "runs" / "cache")
     try:
         drive(sweep, launcher, given)
     finally:
@@ -128,10 +128,10 @@ def test_only_what_is_stuck_is_ended_as_hung(here, monkeypatch, sweep, where):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {*range(8)})  # slots for all rows
     store, view = Store(here / "runs"), Quiet()
     (here / "runs" / "cache").mkdir(parents=True)
-    plan = expand.plan([sweep], store=store.root)[0]
+    plan = expand.plan_from_words([sweep], store=store.root)[0]
 
     def drive(name: str, launcher, given) -> None:
-        with driving(store, name, Quiet) as ledger:
+        with driver_session(store, name, Quiet) as ledger:
             Drive(plan, store, ledger, launcher, given, view).run()
 
     where(here, sweep, drive)

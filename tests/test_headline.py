@@ -6,9 +6,9 @@ import pytest
 from support.planted_sweeps import planted_sweep
 from support.tables import PLANTED, finished, make_plan, plant
 
-from ablate.analysis.headline import false_words, headline
-from ablate.analysis.tabulate import tabulate
-from ablate.report.formats import render
+from ablate.analysis.headline import false_words, table_headline
+from ablate.analysis.tabulate import make_table
+from ablate.report.formats import render_table
 
 SAME, WORSE, TELL = "same within 0.5", "no worse than 0.5", "can't tell"
 
@@ -17,7 +17,7 @@ def planted(words, columns=("",)):
     """A table with these words: {row: (verdict, gain in points), or such pairs by column}."""
     plan = make_plan(["base", *words], columns, seeds=4)
     ids = [run for cell in plan.cells for run in cell.ids.values()]
-    table = tabulate(plan, {run: finished(0.9 + i * i % 7 / 1000) for i, run in enumerate(ids)})
+    table = make_table(plan, {run: finished(0.9 + i * i % 7 / 1000) for i, run in enumerate(ids)})
 
     def said(entry):
         if entry.row == "base":
@@ -67,7 +67,7 @@ def planted(words, columns=("",)):
     ],
 )
 def test_one_column_is_told_row_by_row(words, sentence):
-    assert headline(planted(words)) == f"On digits, against base, over 4 seeds: {sentence}"
+    assert table_headline(planted(words)) == f"On digits, against base, over 4 seeds: {sentence}"
 
 
 def test_columns_are_counted():
@@ -78,7 +78,7 @@ def test_columns_are_counted():
         "same": (SAME, 0),
     }
     of_three = planted(words, ("S", "B", "L"))
-    assert headline(of_three) == (
+    assert table_headline(of_three) == (
         "On digits, against base, over 4 seeds: up helps in 2 of 3 columns and later in 1 of 3; "
         "down hurts in 3 of 3 columns; "
         "of 12 comparisons 3 same within 0.5, 2 can't tell and 1 no verdict. "
@@ -88,7 +88,7 @@ def test_columns_are_counted():
     assert "analysis.family=table" in false_words(of_three)
     many = {f"r{i}": ("helps", i) for i in range(5)}
     of_two = planted(many, ("S", "B"))
-    assert headline(of_two) == (
+    assert table_headline(of_two) == (
         "On digits, against base, over 4 seeds: r0 helps in 2 of 2 columns, r1 in 2 of 2, r2 in 2 "
         f"of 2 and 2 more in some. {false_words(of_two)}"
     )
@@ -98,25 +98,25 @@ def test_columns_are_counted():
 @pytest.mark.parametrize(("family", "expected"), [("column", True), ("table", False)])
 def test_false_verdicts_are_expected_of_families_of_columns_alone(family, expected):
     plan = make_plan(list(PLANTED), ("S/4", "Ti/4", "B/4"), family=family)
-    sentence = headline(tabulate(plan, plant(plan, PLANTED), words=True))
+    sentence = table_headline(make_table(plan, plant(plan, PLANTED), words=True))
     assert ("of 3 columns up to 0.15 are expected to have one" in sentence) == expected
     assert ("expected" in sentence) == expected
 
 
 def test_without_verdicts_there_is_no_sentence():
     plan, results = planted_sweep(complete=False)
-    for table in (tabulate(plan, results), planted({"a": (None, 1), "b": (None, 2)})):
-        assert headline(table) == ""
+    for table in (make_table(plan, results), planted({"a": (None, 1), "b": (None, 2)})):
+        assert table_headline(table) == ""
         for format in ("md", "html"):
-            assert "against" not in render(table, format)
+            assert "against" not in render_table(table, format)
 
 
 def test_it_stands_above_the_grid():
     table = planted({"up_1": ("helps", 2)})
-    lines = render(table, "md").splitlines()
-    assert lines[1:3] == ["", headline(table).replace("_", "\\_")]
+    lines = render_table(table, "md").splitlines()
+    assert lines[1:3] == ["", table_headline(table).replace("_", "\\_")]
     assert lines[4].startswith("| variant |")
-    page = render(table, "html")
+    page = render_table(table, "html")
     assert page.index("<h2>") < page.index("<p>On digits, against base") < page.index("<table>")
     for format in ("latex", "csv", "json"):
-        assert "against base" not in render(table, format)
+        assert "against base" not in render_table(table, format)

@@ -79,7 +79,7 @@ def test_batch_norm_in_the_mlp_adds_128_a_block_of_mnist_vit(depth, stem):
 def test_vitbn_has_as_many_parameters_as_published(depth, parameters, tmp_path):
     vitbn = ["recipe=mnist_bn", "model.arch=mnist_vit", "block=vitbn", "stem=vitbn"]
     words = [*vitbn, "data=digits", "data.size=28", f"model.depth={depth}"]
-    run = build_run(compose.resolve(words, tmp_path)[0])
+    run = build_run(compose.resolve_run(words, tmp_path)[0])
     assert describe(run)["parameters"] == parameters
 
 

@@ -22,7 +22,7 @@ from ablate.analysis import stats
 from ablate.audit.sheet import check_sheets
 from ablate.shared.errors import UserError
 from ablate.store.ledger import Ledger
-from ablate.store.record import histories
+from ablate.store.record import run_histories
 from ablate.store.store import Store
 
 NAMED = ("--as", "paper2", "--row", "method", "--metric", "acc:more:%")
@@ -561,7 +561,7 @@ def snapshot(root):
     with Ledger.reading(store) as ledger:
         events = {
             run: [(kind, detail) for _, kind, detail in events]
-            for run, events in histories(plan, ledger).items()
+            for run, events in run_histories(plan, ledger).items()
         }
         states = {run: dataclasses.astuple(state) for run, state in ledger.states().items()}
         told = ledger.planned("paper2"), ledger.broken_seals()

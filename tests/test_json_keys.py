@@ -24,7 +24,7 @@ from ablate.analysis.table import Table
 from ablate.cli.printing import JSON_VERSION
 from ablate.planning import cell
 from ablate.planning.cell import PlannedRun
-from ablate.planning.expand import plan as make_plan
+from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.plan import Plan
 from ablate.planning.search import Search
 from ablate.report import trees, trials
@@ -203,12 +203,12 @@ def documents(said, folder: Path) -> typing.Iterator[tuple[str, Any]]:
         whole_table(),
         own_table(),
     ):
-        yield "table", printed(tidy.tree(table))
+        yield "table", printed(tidy.table_tree(table))
     begun = Search(make_plan(["lr"], store=folder / "runs")[0]).grow({}.get, lambda _: [])
     searched, ended = simulate(begun)
     for state in (begun, searched):
         yield "trials", printed(trials.tree(state, trials.list_trials(state, {})))
-    yield "table", printed(tidy.tree(tabulate(searched, ended)))
+    yield "table", printed(tidy.table_tree(tabulate(searched, ended)))
     yield "verify", said("verify", "fixture")
     yield (
         "verify --rerun",

@@ -13,12 +13,12 @@ import pytest
 from conftest import Shell, wait_for
 from support.files import write_files
 
-from ablate.planning.expand import plan as make_plan
+from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.plan import Plan
 from ablate.shared.errors import Failure, UserError
-from ablate.store.gc import kept, rubbish
+from ablate.store.gc import find_rubbish, kept_sweeps
 from ablate.store.ledger import Ledger
-from ablate.store.repair import repair
+from ablate.store.repair import repair_ledger
 from ablate.store.store import Store
 
 NOISY = """
@@ -325,7 +325,7 @@ def test_a_repaired_ledger_knows_the_runs_of_earlier_plans(photos, broken):
         if broken:  # an event before the last: the seals behind it count no more
             query = "UPDATE event SET at = 0 WHERE number = (SELECT max(number) - 20 FROM event)"
             ledger._db.execute(query)
-    repair(store)
+    repair_ledger(store)
     with Ledger.reading(store) as ledger:
         assert len(ledger.earlier("photos").kept) == 16
         assert ledger.sealed_plan(store, "photos") == plan
@@ -412,7 +412,7 @@ def test_killed_anywhere_in_a_replace_it_is_done_or_it_is_not(eight, tmp_path):
 def found_by_gc(store: Store) -> str:
     with Ledger.driving(store) as ledger:
         try:
-            return f"{len(rubbish(store, ledger, kept(store, ledger, [])))} runs"
+            return f"{len(find_rubbish(store, ledger, kept_sweeps(store, ledger, [])))} runs"
         except Failure as error:
             return " ".join(str(error).split()[1:8])
 

@@ -14,7 +14,7 @@ from support.stores import NAME, WORDS, leave_run
 
 from ablate.audit import bundle_check
 from ablate.audit.bundle import Bundle
-from ablate.planning.expand import plan as make_plan
+from ablate.planning.expand import plan_from_words as make_plan
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
@@ -79,7 +79,7 @@ def kill_exports(server: Server, kills: int) -> None:
             same = contents(left) == whole
             half_and_whole[same] += 1
             if not same:
-                assert bundle_check.check(Bundle(left)).findings != [], left
+                assert bundle_check.check_bundle(Bundle(left)).findings != [], left
                 assert left.name != "out"
         if moment.random() < 0.25:
             server(*words)

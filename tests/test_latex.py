@@ -18,7 +18,7 @@ from support.published_tables import against_table_3, published
 from support.tables import finished, make_plan, tabulate
 from tex import compiled, has
 
-from ablate.report.formats import LatexFloat, check_show, render
+from ablate.report.formats import LatexFloat, check_show, render_table
 from ablate.report.formats.grid import Grid, GridCell, GridLine
 from ablate.report.formats.latex import COLUMN, SPECIAL, TEXT, escape, fitted, lines_of, points
 from ablate.shared.errors import UserError
@@ -46,20 +46,20 @@ def long():
 def parts():
     short = LatexFloat("tab:a", "Of 5 % & more", "short")
     yield golden("latex")
-    yield render(whole(), "latex", show=NARROW, floated=short)
-    yield render(whole(), "latex", show=check_show("accuracy,gain,pm,verdict"))
-    yield render(whole(), "latex", transpose=True, floated=LatexFloat(notes="none"))
+    yield render_table(whole(), "latex", show=NARROW, floated=short)
+    yield render_table(whole(), "latex", show=check_show("accuracy,gain,pm,verdict"))
+    yield render_table(whole(), "latex", transpose=True, floated=LatexFloat(notes="none"))
     for table in (awkward(), long()):
-        yield render(table, "latex", floated=LatexFloat("tab:b"))
-        yield render(table, "latex", show=NARROW)
-        yield render(table, "latex", transpose=True)
-        yield render(table, "latex", wide=True)
-    yield render(tabulate(*grouped_sweep()), "latex", show=("accuracy", "gain"))
+        yield render_table(table, "latex", floated=LatexFloat("tab:b"))
+        yield render_table(table, "latex", show=NARROW)
+        yield render_table(table, "latex", transpose=True)
+        yield render_table(table, "latex", wide=True)
+    yield render_table(tabulate(*grouped_sweep()), "latex", show=("accuracy", "gain"))
     _, compared = against_table_3(REPOSITORY)
     for wide in (False, True):
-        yield render(compared, "latex", show=("paper", "gain"), wide=wide)
+        yield render_table(compared, "latex", show=("paper", "gain"), wide=wide)
     for name in ("T2R", "T3"):
-        yield render(published(name), "latex", wide=True)
+        yield render_table(published(name), "latex", wide=True)
     yield escape(" ".join(SPECIAL))
 
 
@@ -136,10 +136,10 @@ def test_a_pdf_has_the_letters(tmp_path):
 def test_the_head_names_the_encoding_that_letters_need():
     """T1 where a letter needs it, and only there."""
     booktabs, encoding = r"% \usepackage{booktabs,threeparttable}", r"% \usepackage[T1]{fontenc}"
-    without = render(long(), "latex", floated=LatexFloat(caption="größer, Łódź 10⁻³"))
+    without = render_table(long(), "latex", floated=LatexFloat(caption="größer, Łódź 10⁻³"))
     assert without.splitlines()[0] == booktabs
     assert encoding not in without
-    needed = render(long(), "latex", floated=LatexFloat(caption="Đà, ąę"))
+    needed = render_table(long(), "latex", floated=LatexFloat(caption="Đà, ąę"))
     assert needed.splitlines()[:2] == [booktabs, encoding]
 
 
@@ -168,7 +168,7 @@ def test_no_text_is_wider_than_it_is_taken_for(tmp_path):
 
 
 def test_a_table_is_as_wide_as_a_column_else_as_the_page():
-    narrow = render(whole(), "latex", show=NARROW)
+    narrow = render_table(whole(), "latex", show=NARROW)
     first = narrow[: narrow.index(r"\end{table}")]
     assert r"\begin{tabular*}{225pt}{@{\extracolsep{\fill}}l" in first
     assert r"\begin{table*}" not in narrow
@@ -205,11 +205,13 @@ def test_what_is_too_wide_is_folded_then_split():
 
 def test_label_caption_and_notes():
     table = whole()
-    plain = render(table, "latex", show=NARROW)
+    plain = render_table(table, "latex", show=NARROW)
     assert r"\label" not in plain
     assert r"\caption{A planted sweep. Trained on digits, 1,197 images at 8 px" in plain
     assert r"\item[2] Confound: the row sets optim.lr" in plain
-    text = render(table, "latex", show=NARROW, floated=LatexFloat("tab:x", "Ours, 5 %", "short"))
+    text = render_table(
+        table, "latex", show=NARROW, floated=LatexFloat("tab:x", "Ours, 5 %", "short")
+    )
     floats = text.split(r"\end{table}")[:-1]
     assert r"\caption{Ours, 5 \%. Trained on digits, 1,197 images at 8 px" in floats[0]
     for place, one in enumerate(floats):
@@ -222,16 +224,16 @@ def test_label_caption_and_notes():
     second = "The interval of a mean is of its row's own results alone"
     assert second in plain
     assert second not in text
-    bare = render(table, "latex", show=NARROW, floated=LatexFloat(notes="none"))
+    bare = render_table(table, "latex", show=NARROW, floated=LatexFloat(notes="none"))
     assert "tablenotes" not in bare
     assert r"\textsuperscript" not in bare
 
 
 def test_an_unfinished_table_says_so_under_any_caption():
     table = tabulate(*planted_sweep(complete=False))
-    text = render(table, "latex", floated=LatexFloat(caption="Ours", notes="none"))
+    text = render_table(table, "latex", floated=LatexFloat(caption="Ours", notes="none"))
     assert r"\caption{Ours (unfinished)." in text
-    short = render(table, "latex", floated=LatexFloat(notes="short"))
+    short = render_table(table, "latex", floated=LatexFloat(notes="short"))
     assert "UNFINISHED: 1 of 42 runs missing" in short
 
 
@@ -258,7 +260,7 @@ def test_wrong_labels_and_notes(ask, golden_store):
 @pytest.mark.parametrize("format", ["md", "latex"])
 def test_an_interval_is_written_by_its_half(format):
     table = whole()
-    text = render(table, format, show=check_show("accuracy,gain,pm"))
+    text = render_table(table, format, show=check_show("accuracy,gain,pm"))
     sign = r"$\pm$" if format == "latex" else "±"
     for entry in table.entries:
         accuracy, gain = entry.accuracy, entry.gain
@@ -279,7 +281,7 @@ def test_an_interval_that_is_cut_keeps_both_ends():
     plan = make_plan(["base", "other"])
     values = {"base": [0.90, 0.91, 0.92], "other": [0.98, 0.999, 1.0]}
     results = {r: finished(values[c.row][s]) for c in plan.cells for s, r in c.ids.items()}
-    text = render(tabulate(plan, results), "md", show=("accuracy", "pm"))
+    text = render_table(tabulate(plan, results), "md", show=("accuracy", "pm"))
     assert "| base | 91.00 ± 2.48 |" in text  # t(2 df) = 4.303, over the root of 3
     assert re.search(r"\| other \| 99.30 \[9\d.\d\d, 100.00\] \|", text)
 
@@ -290,4 +292,4 @@ def test_one_form_of_an_interval():
     with pytest.raises(UserError, match="--show: pm is the interval of another part"):
         check_show("pm")
     means = tabulate(*planted_sweep(), means=True)  # without intervals
-    assert "± -" in render(means, "md", show=("gain", "pm"))
+    assert "± -" in render_table(means, "md", show=("gain", "pm"))

@@ -24,7 +24,7 @@ from launcher_contract import (
     until,
 )
 
-from ablate.planning.compose import resolve
+from ablate.planning.compose import resolve_run
 from ablate.running import launchers
 from ablate.running.launchers import Slot
 from ablate.running.launchers.fork import ForkServer
@@ -257,7 +257,7 @@ def server():
 
 def described(norm: str, folder: Path) -> tuple[str, dict]:
     """The question what a model with that norm is."""
-    spec, _ = resolve([f"norm={norm}"], folder)
+    spec, _ = resolve_run([f"norm={norm}"], folder)
     question = {"specs": {"a": spec}, "calibrate": [], "cache": str(folder), "device": "cpu"}
     return "describe", question
 
@@ -385,7 +385,7 @@ def test_without_a_gpu_there_is_a_slot_a_core_that_we_may_use():
 def test_an_unknown_launcher_is_told_with_the_choices(tmp_path):
     told = "launcher: expected one of local, inline, slurm, got 'ray'"
     with pytest.raises(UserError, match=told):
-        launchers.make({"name": "ray"}, tmp_path)
+        launchers.make_launcher({"name": "ray"}, tmp_path)
 
 
 def test_a_server_within_too_little_memory_ends_with_one_line():

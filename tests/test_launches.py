@@ -16,8 +16,8 @@ from ablate.data.batches import Batches
 from ablate.data.draws import Draws
 from ablate.data.image_changes import ImageView
 from ablate.data.splits import Split
-from ablate.planning.compose import resolve
-from ablate.planning.expand import plan
+from ablate.planning.compose import resolve_run
+from ablate.planning.expand import plan_from_words
 from ablate.running import devices, estimate
 from ablate.running.work import launches_of_step
 from ablate.shared import spec
@@ -65,7 +65,7 @@ class Launches(TorchDispatchMode):
 
 def recipe_run(recipe: str, arch: str, size: int, batch: int, *words: str) -> spec.Run:
     said = [f"recipe={recipe}", f"model.arch={arch}", "data.channels=3", f"data.size={size}"]
-    return build_run(resolve([*said, f"train.batch={batch}", *words], Path("runs"))[0])
+    return build_run(resolve_run([*said, f"train.batch={batch}", *words], Path("runs"))[0])
 
 
 def arch_of(recipe: str) -> str:
@@ -191,14 +191,14 @@ def test_what_a_plan_takes_a_step_to_launch_is_about_right(recipe: str, pretendi
 
 def test_a_plan_of_small_runs_is_near_what_they_launch(tmp_path: Path, pretending: None) -> None:
     """The quick start on other hardware, beside one that only starts and launches its kernels."""
-    made, _ = plan(["quickstart"], store=tmp_path)
+    made, _ = plan_from_words(["quickstart"], store=tmp_path)
 
     def ask(verb: str, question: dict) -> dict:
         return answers.answer(verb, question, lambda done, total: None)
 
     launcher = SimpleNamespace(device="cpu", most=2, remote=False, ask=ask)
     on = devices.Devices.parse("h100:8", None)
-    costs = estimate.costs(made, Store(tmp_path), launcher, {}, {}, on=on)
+    costs = estimate.estimate_costs(made, Store(tmp_path), launcher, {}, {}, on=on)
     cell = made.cells[0]
     run = build_run(spec.seeded(cell.spec, 0))
     examples = costs.described[cell.row, cell.column]["examples"]

@@ -18,7 +18,7 @@ from ablate.audit.bundle import Bundle
 from ablate.shared.errors import Failure
 from ablate.shared.files import to_json
 from ablate.shared.metrics.classify import CLASSIFY
-from ablate.shared.metrics.probed import PROBED, profile
+from ablate.shared.metrics.probed import PROBE_METRICS, gradnorm_profile
 
 SWEEP = ("sweep", "stem=none,dpn", "model.arch=mu/4", "model.depth=1", "train.steps=30", "seeds=3")
 PROBES = "probe=[gradnorm,attention]"
@@ -138,7 +138,7 @@ def test_a_changed_file_of_a_run_is_named(out, file):
     files = members(out)
     name = next(name for name in files if name.endswith(file))
     pack(out, {**files, name: files[name].replace(b"1", b"2")})
-    findings = bundle_check.check(Bundle(out)).findings
+    findings = bundle_check.check_bundle(Bundle(out)).findings
     assert any(name.split("/")[1] in finding for finding in findings)
 
 
@@ -147,7 +147,7 @@ def test_an_archive_of_somebody_else_writes_nowhere(out, name):
     pack(out, {**members(out), name: b""})
     with pytest.raises(Failure, match="no file of a run"):
         Bundle(out).recompute(*Bundle(out).read())
-    assert "no file of a run" in str(bundle_check.check(Bundle(out)).findings)
+    assert "no file of a run" in str(bundle_check.check_bundle(Bundle(out)).findings)
 
 
 def test_what_is_unpacked_goes_with_the_bundle(exported):
@@ -278,7 +278,7 @@ def test_fewer_gradient_norms_have_the_same_mean_at_the_end(records):
     groups = np.array(["embedding", "blocks.0.attn", "head"])
     norms = np.random.default_rng(0).random((records, 3))
     arrays = {"steps": 10 * np.arange(records), "groups": groups, "norms": norms}
-    taken = PROBED["gradnorm"].excerpt(arrays)
+    taken = PROBE_METRICS["gradnorm"].excerpt(arrays)
     if records:
-        assert (profile(taken)[1] == profile(arrays)[1]).all()
+        assert (gradnorm_profile(taken)[1] == gradnorm_profile(arrays)[1]).all()
     assert len(taken["steps"]) <= records / 4 + 2

@@ -15,9 +15,9 @@ from support.looks import reading
 from support.plans import record_plan, small_plan
 
 from ablate.planning.plan import Plan
-from ablate.planning.settings import file_name
+from ablate.planning.settings import sweep_file_name
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import FINAL
+from ablate.shared.rundir import FINAL_STATUSES
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
@@ -162,7 +162,7 @@ def test_run_ids_are_names_and_no_paths(store):
 
 
 def test_different_long_names_are_different_files():
-    assert file_name("x" * 999) != file_name("x" * 998)
+    assert sweep_file_name("x" * 999) != sweep_file_name("x" * 998)
 
 
 # --- Random interleavings -----------------------------------------------------------------------
@@ -210,7 +210,7 @@ class Interleaved(RuleBasedStateMachine):
 
     @rule(run=st.sampled_from(RUNS), kind=st.sampled_from(ENDS))
     def end(self, run, kind):
-        sealed = {"result_sha256": "0" * 64} if kind in FINAL else {}
+        sealed = {"result_sha256": "0" * 64} if kind in FINAL_STATUSES else {}
         self.say(run, kind, {"status": kind}, **sealed)
 
     @rule(run=st.sampled_from(RUNS), step=st.integers(0, 3))

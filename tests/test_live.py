@@ -16,9 +16,9 @@ from ablate.report.live import (
     RichView,
     _bar_line,
     metrics_lines,
+    progress_view,
     standing_cell,
     standing_line,
-    view,
     workers_table,
 )
 from ablate.report.status import show_grid
@@ -159,7 +159,7 @@ def test_the_line_with_the_bar_fits(width):
 def test_a_terminal_that_moves_no_cursor_has_plain_lines(monkeypatch, term, kind):
     monkeypatch.setenv("TERM", term)
     monkeypatch.setattr(sys, "stdout", Terminal())
-    with view() as chosen:
+    with progress_view() as chosen:
         assert isinstance(chosen, kind)
 
 

@@ -20,13 +20,13 @@ from support.plans import record_plan, small_plan
 from ablate.audit.doctor import stored
 from ablate.report.show import describe_run, follow_log
 from ablate.report.status import show_status
-from ablate.running.driver_lock import stop
+from ablate.running.driver_lock import stop_driver
 from ablate.running.launchers import Slot
 from ablate.shared.errors import Failure
 from ablate.shared.rundir import RunDir, to_json, write_whole
-from ablate.store.gc import KeptSweeps, rubbish
+from ablate.store.gc import KeptSweeps, find_rubbish
 from ablate.store.ledger import Ledger
-from ablate.store.progress import observe
+from ablate.store.progress import observe_progress
 from ablate.store.store import Store
 
 
@@ -118,7 +118,7 @@ def test_the_next_run_starts_while_the_last_one_checks_its_data(store, device, a
 def test_every_reader_asks_the_store(store, working, capsys):
     plan = small_plan()
     with Ledger.reading(store) as ledger:
-        now = observe(plan, list(plan.runs()), store, ledger)
+        now = observe_progress(plan, list(plan.runs()), store, ledger)
         assert [(worker.run.id, worker.slot) for worker in now.workers] == [("a0", "far:1")]
         show_status(plan, store, ledger)
         assert "running: a#0 on far:1: train" in capsys.readouterr().out
@@ -132,7 +132,7 @@ def test_every_reader_asks_the_store(store, working, capsys):
         with Ledger.reading(store) as ledger:
             found = [
                 item.path
-                for item in rubbish(store, ledger, KeptSweeps([], {}))
+                for item in find_rubbish(store, ledger, KeptSweeps([], {}))
                 if item.kind == "runs"
             ]
         assert found == [real.path] * (not alive)
@@ -200,7 +200,7 @@ def test_a_log_is_followed_until_the_run_or_its_driver_ends(store, working, tmp_
 def test_stop_asks_the_store_and_waits_for_the_end(store, working):
     alive = [True, True, True, False]
     working.alive = lambda run: alive.pop(0)
-    assert stop(store, None, print) == "p"
+    assert stop_driver(store, None, print) == "p"
     assert working.stopped == [("a0", False)]
     assert alive == []
 
@@ -231,7 +231,7 @@ def test_a_driver_that_begins_while_workers_are_stopped_is_stopped_too(store, wo
 
     working.alive = alive
     try:
-        assert stop(store, "p", print) == "p"
+        assert stop_driver(store, "p", print) == "p"
         assert begun[0].wait(10) == -15
     finally:
         begun[0].kill()
@@ -287,5 +287,5 @@ def stop_at_once(store: Store) -> list[str]:
         ledger.record("a0", "started", step=0)
     said: list[str] = []
     with pytest.raises(Failure, match="still alive: a#0"):
-        stop(store, None, said.append, timeout_s=0.01)
+        stop_driver(store, None, said.append, timeout_s=0.01)
     return said

@@ -20,9 +20,9 @@ from support.processes import kill, workers
 
 from ablate.cli.selection import Selection
 from ablate.planning.cell import Cell, PlannedRun
-from ablate.planning.logger import LOGGERS, aside, words_apart
+from ablate.planning.logger import LOGGERS, read_logger_words, split_logger_words
 from ablate.running import loggers
-from ablate.running.loggers import Feeders, check_installed
+from ablate.running.loggers import Feeders, check_loggers_installed
 from ablate.running.loggers.pages import bring, page_of
 from ablate.shared.errors import UserError
 from ablate.shared.files import Lock
@@ -40,7 +40,7 @@ def installed() -> list[str]:
     found = []
     for name in LOGGERS:
         with contextlib.suppress(UserError):
-            check_installed([name])
+            check_loggers_installed([name])
             found.append(name)
     return found
 
@@ -330,10 +330,12 @@ def test_trackio_has_each_step_once_also_after_a_kill(shell, tmp_path, monkeypat
 
 
 def test_words_beside_a_sweep_are_read_and_are_no_part_of_its_plan():
-    words, ours = words_apart(["name", "logger=a,b", "logger.folder=x", "notify=curl 'x' | y=z"])
+    words, ours = split_logger_words(
+        ["name", "logger=a,b", "logger.folder=x", "notify=curl 'x' | y=z"]
+    )
     assert words == ["name"]
     assert ours == ["logger=a,b", "logger.folder=x", "notify=curl 'x' | y=z"]
-    said = aside(["logger=wandb,jsonl", "logger.project=vit", ours[2]])
+    said = read_logger_words(["logger=wandb,jsonl", "logger.project=vit", ours[2]])
     assert list(said.loggers) == ["wandb", "jsonl"]
     assert said.loggers["wandb"]["project"] == "vit"
     assert said.loggers["jsonl"] == {"folder": ""}
@@ -355,13 +357,13 @@ def test_words_beside_a_sweep_are_read_and_are_no_part_of_its_plan():
 )
 def test_mistakes_are_named(words, line):
     with pytest.raises(UserError, match=line):
-        aside(words)
+        read_logger_words(words)
 
 
 def test_a_missing_extra_is_named_with_its_remedy(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"logger=wandb: needs wandb.*wandb>=0.22"):
-        check_installed(["wandb"])
+        check_loggers_installed(["wandb"])
 
 
 # --- What fails, and who is told ----------------------------------------------------------------

@@ -21,16 +21,16 @@ from support.looks import reading as reading_of
 
 import ablate
 from ablate.analysis import reading
-from ablate.analysis.table import WARNINGS
+from ablate.analysis.table import WARNING_KINDS
 from ablate.audit.bundle import Bundle
 from ablate.audit.doctor import stored
-from ablate.audit.verify import verify
+from ablate.audit.verify import verify_plan
 from ablate.cli import app
 from ablate.report.formats import FORMATS
 from ablate.shared.errors import UserError
 from ablate.store import looks
 from ablate.store.ledger import Ledger
-from ablate.store.repair import repair
+from ablate.store.repair import repair_ledger
 from ablate.store.store import Store
 
 WORDS = ("block.attn=pre,post", "model.depth=1", "model.width=16", "model.heads=2")
@@ -66,7 +66,7 @@ def told(store: Store) -> list[dict]:
 def findings(store: Store) -> list[str]:
     plan = store.read_plan("fixture")
     with Ledger.reading(store) as ledger:
-        return verify(plan, store, ledger).findings
+        return verify_plan(plan, store, ledger).findings
 
 
 # --- One door -----------------------------------------------------------------------------------
@@ -191,9 +191,9 @@ def test_a_look_that_another_process_records_first_is_told(store):
             store.add_look(looks.look(fewer).event())
             super().add_look(look)
 
-    read = reading.read(plan, Raced(store.root), results)
+    read = reading.read_verdicts(plan, Raced(store.root), results)
     assert "Intervals of these runs were also read at n = 2 (sweep fixture)" in " ".join(
-        read.table.texts(*WARNINGS)
+        read.table.texts(*WARNING_KINDS)
     )
     assert [look.n for look in read.looks] == [2, 3]
 
@@ -397,6 +397,6 @@ def test_looks_outlive_a_lost_ledger_and_a_repair(store):
     store.ledger.unlink()
     assert told(store) == known
     store.looks.write_text(store.looks.read_text().splitlines(True)[0])  # one taken out
-    repair(store)
+    repair_ledger(store)
     assert told(store) == known
     assert findings(store) == []

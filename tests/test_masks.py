@@ -47,9 +47,9 @@ from ablate.data.image_changes import ImageView
 from ablate.data.mask import classes
 from ablate.data.picture import Example
 from ablate.data.picture_crop import DRAWN, FLIP, PLACE, MaskedCrops, nearest, resized_shape
-from ablate.data.source import share
+from ablate.data.source import fraction_rows
 from ablate.data.splits import MaskedSplit
-from ablate.planning.compose import resolve
+from ablate.planning.compose import resolve_run
 from ablate.shared import decoded
 from ablate.shared.sections import NO_CLASS, Augment, Data
 
@@ -68,7 +68,7 @@ def files(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def train(files, tmp_path_factory):
-    return cache.prepare(masked_data(files), tmp_path_factory.mktemp("cache")).split("train")
+    return cache.prepare_cache(masked_data(files), tmp_path_factory.mktemp("cache")).split("train")
 
 
 def release(folder: Path, shapes: dict[str, tuple[int, int]], names: str) -> None:
@@ -86,7 +86,7 @@ def release(folder: Path, shapes: dict[str, tuple[int, int]], names: str) -> Non
 def test_pictures_and_masks_are_kept_as_large_as_they_are(files, tmp_path):
     data = masked_data(files)
     for number in (1, 2):  # by a thread, and by two
-        found = cache.prepare(data, tmp_path / f"{number}", threads=number)
+        found = cache.prepare_cache(data, tmp_path / f"{number}", threads=number)
         assert found.counts == {"train": 20, "validation": 4, "test": 4}
         test = found.split("test")
         assert isinstance(test, MaskedSplit)
@@ -96,18 +96,18 @@ def test_pictures_and_masks_are_kept_as_large_as_they_are(files, tmp_path):
             assert_array_equal(test.mask(row), mask)
             pixels = [(np.asarray(mask) == n).sum() for n in range(CLASSES)]
             assert test.labels[row].tolist() == pixels
-    assert cache.look(data, tmp_path / "2").bytes == found.bytes
+    assert cache.inspect_data(data, tmp_path / "2").bytes == found.bytes
 
 
 def test_a_folder_of_images_and_annotations_is_read_as_its_release_has_it(tmp_path):
     release(tmp_path / "ade", {"training": SHAPES[0], "validation": SHAPES[1]}, "abc")
     split = {"train": "training", "validation": "validation[:1]", "test": "validation[1:]"}
-    found = cache.prepare(masked_data(tmp_path / "ade", **split), tmp_path / "cache")
+    found = cache.prepare_cache(masked_data(tmp_path / "ade", **split), tmp_path / "cache")
     assert found.counts == {"train": 3, "validation": 1, "test": 2}
     assert_array_equal(found.split("test").mask(1), image_and_mask(*SHAPES[1])[1])
     (tmp_path / "ade/annotations/training/b.png").unlink()
     with refused(r"images/training/b.png: has no mask of its name"):
-        cache.prepare(masked_data(tmp_path / "ade", **split), tmp_path / "other")
+        cache.prepare_cache(masked_data(tmp_path / "ade", **split), tmp_path / "other")
 
 
 @pytest.mark.parametrize(
@@ -144,10 +144,10 @@ def test_what_is_no_mask_is_named_and_left_out(tmp_path):
     write_masks(tmp_path / "data" / "train.parquet", [png(image)] * 12, masks)
     settings = {"validation": 2, "test": 2}
     with refused("4 of 12 images can't be read") as raised:
-        cache.prepare(masked_data(tmp_path / "data", **settings), tmp_path / "cache")
+        cache.prepare_cache(masked_data(tmp_path / "data", **settings), tmp_path / "cache")
     assert all(re.search(said, str(raised.value)) for said in bad.values())
     data = masked_data(tmp_path / "data", **settings, broken="skip")
-    found = cache.prepare(data, tmp_path / "cache")
+    found = cache.prepare_cache(data, tmp_path / "cache")
     assert sum(found.counts.values()) == 8
     for name in decoded.SPLITS:
         rows = found.split(name)
@@ -168,7 +168,7 @@ def test_a_mask_belongs_to_the_upright_image(tmp_path):
         write_masks(
             tmp_path / "set/train.parquet", [stored(turned[0], "PNG", exif=exif)] * 6, [mask] * 6
         )
-        return cache.prepare(
+        return cache.prepare_cache(
             masked_data(tmp_path / "set", validation=1, test=1), tmp_path / "cache"
         )
 
@@ -183,12 +183,12 @@ def test_two_of_a_name_and_masks_without_images_are_refused(tmp_path):
     release(tmp_path / "set", {"train": (48, 48), "test": (48, 48)}, "abcde")
     image_and_mask(48, 48)[0].save(tmp_path / "set" / "images" / "train" / "a.jpg")
     with refused(r"^data\.path: .*train/a\.png: has the name of a\.jpg"):
-        cache.prepare(masked_data(tmp_path / "set", validation=1), tmp_path / "cache")
+        cache.prepare_cache(masked_data(tmp_path / "set", validation=1), tmp_path / "cache")
     (tmp_path / "set" / "images").rename(tmp_path / "set" / "pictures")
     said = r"^data\.path: .*set: holds annotations and no images: .* or call a class that has this"
     for words in (["data=imagefolder"], ["data=imagefolder", "data.labels=masks", "task=segment"]):
         with refused(said):
-            resolve([*words, f"data.path={tmp_path / 'set'}"], tmp_path / "runs")
+            resolve_run([*words, f"data.path={tmp_path / 'set'}"], tmp_path / "runs")
 
 
 def test_masks_of_no_class_at_all_are_refused(tmp_path):
@@ -197,18 +197,18 @@ def test_masks_of_no_class_at_all_are_refused(tmp_path):
         tmp_path / "data" / "train.parquet", [png(image_and_mask(40, 30)[0])] * 9, [nothing] * 9
     )
     with refused(r"data.label: no pixel of the train images"):
-        cache.prepare(masked_data(tmp_path / "data", test=2), tmp_path / "cache")
+        cache.prepare_cache(masked_data(tmp_path / "data", test=2), tmp_path / "cache")
 
 
 def test_a_killed_build_is_gone_on_with_and_rot_is_found(files, tmp_path):
     data, folder = masked_data(files), tmp_path / "cache"
     kill_decoding(data, folder, lambda done, _: done > 9, chunk=4)
-    left = cache.look(data, folder)
+    left = cache.inspect_data(data, folder)
     assert 0 < left.done < 28
 
     def gone_on_with(folder, expected):
         reports = []
-        cached = cache.prepare(data, folder, lambda done, total: reports.append(done))
+        cached = cache.prepare_cache(data, folder, lambda done, total: reports.append(done))
         assert reports[0] == expected
         return cached
 
@@ -218,7 +218,7 @@ def test_a_killed_build_is_gone_on_with_and_rot_is_found(files, tmp_path):
             file.seek(128)
             file.write(b"\7\7")
         gone_on_with(rotten, 0)
-    calm = cache.prepare(data, tmp_path / "calm")
+    calm = cache.prepare_cache(data, tmp_path / "calm")
     assert contents(gone_on_with(folder, left.done).folder) == contents(calm.folder)
     assert decoded.damage(calm.folder) is None
     with open(calm.folder / "train.lengths.npy", "r+b") as file:
@@ -231,7 +231,10 @@ def test_a_killed_build_is_gone_on_with_and_rot_is_found(files, tmp_path):
 
 
 def test_smaller_fractions_are_within_larger_ones(files, tmp_path):
-    rows = [share(masked_data(files, fraction=f), 20_010) for f in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)]
+    rows = [
+        fraction_rows(masked_data(files, fraction=f), 20_010)
+        for f in (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1)
+    ]
     assert [len(some) for some in rows] == [1251, 2501, 5002, 10005, 20010]
     for fewer, more in itertools.pairwise(rows):
         assert {*fewer.tolist()} < {*more.tolist()}
@@ -239,7 +242,7 @@ def test_smaller_fractions_are_within_larger_ones(files, tmp_path):
     assert abs(rows[0].mean() - 20_010 / 2) < 600  # from all of it, not from its beginning
     half = masked_data(files, fraction=0.5)
     assert half.fingerprint == masked_data(files).fingerprint  # decoded once
-    assert cache.count(half, tmp_path) == {"train": 10, "validation": 4, "test": 4}
+    assert cache.count_examples(half, tmp_path) == {"train": 10, "validation": 4, "test": 4}
 
 
 # --- What is shown ------------------------------------------------------------------------------
@@ -471,8 +474,12 @@ def test_keys_of_masks_are_for_masks(key, value):
 
 def test_ade20k_is_described_without_its_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    tree, _ = resolve(["recipe=segment", "data=ade20k", "model.arch=B/16"], tmp_path / "runs")
+    tree, _ = resolve_run(["recipe=segment", "data=ade20k", "model.arch=B/16"], tmp_path / "runs")
     data = Data(**tree["data"])
-    assert cache.count(data, tmp_path) == {"train": 20_010, "validation": 200, "test": 2_000}
+    assert cache.count_examples(data, tmp_path) == {
+        "train": 20_010,
+        "validation": 200,
+        "test": 2_000,
+    }
     some = dataclasses.replace(data, fraction=1 / 16)
-    assert cache.count(some, tmp_path) == {"train": 1251, "validation": 200, "test": 2_000}
+    assert cache.count_examples(some, tmp_path) == {"train": 1251, "validation": 200, "test": 2_000}

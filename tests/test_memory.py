@@ -23,7 +23,7 @@ STEM = {"stem": "conv", "model.depth": 2}
 
 def test_a_batch_is_halved_to_its_divisors():
     expected = {64: [64, 32, 16, 8, 4, 2, 1], 100: [100, 50, 25, 10, 5, 2, 1], 7: [7, 1], 1: [1]}
-    assert {batch: list(calibrate.divisors(batch)) for batch in expected} == expected
+    assert {batch: list(calibrate.batch_divisors(batch)) for batch in expected} == expected
 
 
 def test_what_the_backward_pass_keeps_is_counted():

@@ -18,10 +18,10 @@ from support.commands import Server
 from support.looks import reading
 from support.stores import leave_run
 
-from ablate.audit.verify import verify
+from ablate.audit.verify import verify_plan
 from ablate.planning.design import with_seeds
-from ablate.planning.expand import plan as make_plan
-from ablate.planning.plan import unite
+from ablate.planning.expand import plan_from_words as make_plan
+from ablate.planning.plan import unite_plans
 from ablate.running import attempts
 from ablate.running.board import Folders
 from ablate.shared.files import read_sealed, write_sealed
@@ -352,12 +352,12 @@ def test_another_sweep_of_that_name_is_named(tmp_path, shell):
 def test_the_larger_of_two_plans_counts_in_any_order(tmp_path):
     made = (["optim.lr=0.1,0.2,0.3", "seeds=3"], ["optim.lr=0.1,0.3", "seeds=2"])
     whole, part = (make_plan([*w, "recipe=quick"], store=tmp_path, name="x")[0] for w in made)
-    assert unite(whole, part) is unite(part, whole) is whole
+    assert unite_plans(whole, part) is unite_plans(part, whole) is whole
     words = ["optim.lr=0.1,0.2", "recipe=quick"]
     a, b = (make_plan([*words, f"seeds={s}"], store=tmp_path, name="x")[0] for s in ("3", "[5,2]"))
     both, _ = make_plan([*words, "seeds=[0,1,2,5]"], store=tmp_path, name="x")
-    assert unite(a, b).cells == unite(b, a).cells == both.cells
-    assert {*unite(a, b).words} == {*unite(b, a).words} == {*both.words}
+    assert unite_plans(a, b).cells == unite_plans(b, a).cells == both.cells
+    assert {*unite_plans(a, b).words} == {*unite_plans(b, a).words} == {*both.words}
 
 
 def test_seeds_that_looks_gave_to_some_cells_are_all_kept_in_any_order(tmp_path):
@@ -371,11 +371,11 @@ def test_seeds_that_looks_gave_to_some_cells_are_all_kept_in_any_order(tmp_path)
     a, b, both = (
         plan(dict(zip(("digits", "mnist5k"), n, strict=True))) for n in ((8, 5), (5, 8), (8, 8))
     )
-    assert unite(a, b).cells == unite(b, a).cells == both.cells
+    assert unite_plans(a, b).cells == unite_plans(b, a).cells == both.cells
     assert {len(cell.ids) for cell in a.cells} == {5, 8}
-    assert unite(a, both) == unite(both, a) == both
+    assert unite_plans(a, both) == unite_plans(both, a) == both
     with pytest.raises(ValueError, match=r"^until$"):
-        unite(a, plan({"digits": 5, "mnist5k": 5}, 12))
+        unite_plans(a, plan({"digits": 5, "mnist5k": 5}, 12))
 
 
 def test_what_is_no_source_is_told_in_a_line(shell):
@@ -420,7 +420,7 @@ def test_a_full_disk_ends_it_and_the_same_command_goes_on(tmp_path, shell):
 
 def test_a_plan_that_a_crash_left_half_recorded_is_a_note(shell):
     store = Store(shell.folder / "one")
-    plan = unite(*(Store(shell.folder / name).read_plan("tiny") for name in ("one", "two")))
+    plan = unite_plans(*(Store(shell.folder / name).read_plan("tiny") for name in ("one", "two")))
     with Ledger.driving(store) as ledger:
         ledger.bring({}, {run.id: "tiny" for run in plan.runs()}, [])
         ledger.announce(plan)
@@ -476,7 +476,9 @@ def test_killed_at_any_moment_the_store_opens_and_the_same_command_finishes(serv
                 assert ledger.broken_seals() == []
                 for sweep in ledger.sweeps():
                     plan = ledger.sealed_plan(store, sweep)
-                    wrong = [f for f in verify(plan, store, ledger).findings if "looks" not in f]
+                    wrong = [
+                        f for f in verify_plan(plan, store, ledger).findings if "looks" not in f
+                    ]
                     assert wrong == []
         server(*words)
         assert contents(root / "runs") == whole
@@ -487,6 +489,6 @@ def test_killed_at_any_moment_the_store_opens_and_the_same_command_finishes(serv
             for sweep in ledger.sweeps():
                 plan = ledger.sealed_plan(store, sweep)
                 assert plan is not None
-                assert verify(plan, store, ledger).findings == []
+                assert verify_plan(plan, store, ledger).findings == []
     assert found["some"] > 0
     assert len(whole) == 12 * 6 + 4  # locks of the four that were trained here

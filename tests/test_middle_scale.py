@@ -16,7 +16,7 @@ from conftest import REPOSITORY, Shell
 from support.images import noise, png, write_parquet
 from support.masks import image_and_mask, write_masks
 
-from ablate.planning.expand import plan as make_plan
+from ablate.planning.expand import plan_from_words as make_plan
 
 # name -> (the children's sets, the parents')
 SETS = {

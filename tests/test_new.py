@@ -9,7 +9,7 @@ from conftest import Shell, contents
 from PIL import Image
 from sklearn.metrics import balanced_accuracy_score
 
-from ablate.planning.templates import KINDS, _class_name, write
+from ablate.planning.templates import KINDS, _class_name, write_template
 from ablate.shared.errors import UserError
 
 
@@ -72,7 +72,7 @@ def test_nothing_is_overwritten_and_names_are_checked(users, kind, name, line):
     home = users({"mine.py": "kept", "conf/trainer/loop.yaml": ""})
     before = contents(home)
     with pytest.raises(UserError) as caught:
-        write(kind, name)
+        write_template(kind, name)
     assert line in str(caught.value)
     assert contents(home) == before
 
@@ -83,7 +83,7 @@ def test_a_class_is_called_as_its_file():
 
 
 def test_the_metric_of_the_template_is_its_definition(here):
-    write("metric", "balanced")
+    write_template("metric", "balanced")
     made: dict = {}
     exec((here / "balanced.py").read_text(), made)
     generator = np.random.default_rng(0)

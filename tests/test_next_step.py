@@ -23,7 +23,7 @@ from ablate.running.launchers import Slot
 from ablate.running.next_step import NextStep, next_step
 from ablate.shared import rundir
 from ablate.shared.notes import Notes
-from ablate.shared.rundir import FINAL, RunDir
+from ablate.shared.rundir import FINAL_STATUSES, RunDir
 from ablate.store.events import RunState, Status
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
@@ -92,7 +92,7 @@ def test_it_is_total_and_never_trains_what_has_a_result():
             assert got.then not in ("start", "again")
         if alive:
             assert got.then in ("wait", "adopt")
-        if status in FINAL and not result and not alive:
+        if status in FINAL_STATUSES and not result and not alive:
             assert got == NextStep("interrupted", "start")
 
 
@@ -110,11 +110,11 @@ class End(NamedTuple):
     lingers: bool
 
 
-WORDS = (rundir.STOPPED, rundir.DISK_FULL, rundir.OOM, rundir.LOST, rundir.NO_DEVICE)
+WORDS = (rundir.STOPPED, rundir.DISK_FULL, rundir.OOM, rundir.DEVICE_LOST, rundir.NO_DEVICE)
 RESULTS = (b"", b"[]", b'{"status": "done"}', b'{"status": "finished", "step": 1e999}')
 ENDS = st.builds(
     End,
-    exit=st.sampled_from([None, None, *WORDS, rundir.ROTTEN, rundir.FAILED, "unheard of"]),
+    exit=st.sampled_from([None, None, *WORDS, rundir.DATA_DAMAGED, rundir.FAILED, "unheard of"]),
     code=st.sampled_from([0, 1, -9, 74, rundir.EXIT_TAKEN, 79]),
     result=st.sampled_from([None, None, *RESULTS]),
     hangs=st.booleans(),

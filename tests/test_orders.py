@@ -18,12 +18,12 @@ from ablate.cli import app
 from ablate.planning.design import Looks
 from ablate.running.orders import ORDERS, effect_of
 from ablate.shared.errors import Failure, UserError
-from ablate.shared.rundir import FINAL
+from ablate.shared.rundir import FINAL_STATUSES
 from ablate.shared.spec import ids_of
 from ablate.store.events import RunState, Status
-from ablate.store.find import left_out
+from ablate.store.find import without_skipped
 from ablate.store.ledger import Ledger
-from ablate.store.looks import changes, look
+from ablate.store.looks import look, look_changes
 from ablate.store.store import Store
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -65,7 +65,7 @@ def test_orders_are_total_and_doing_one_twice_is_doing_it_once():
     for order, status, (result, known) in itertools.product(ORDERS, get_args(Status), facts):
         found = done(order, status, result=result, known=known)
         assert not (found.event and found.refusal)
-        if result or status in FINAL:
+        if result or status in FINAL_STATUSES:
             assert found.event is None
         if order == "skip" and known:
             assert found.event is None
@@ -246,9 +246,9 @@ def test_verdicts_that_were_read_without_some_runs_are_a_look_at_others_only(fin
     plan = finished.read_plan("fixture")
     ask("run", "post#3", "--skip")
     with Ledger.reading(finished) as ledger:
-        uneven = look(left_out(plan, ledger))
+        uneven = look(without_skipped(plan, ledger))
     assert [set(row.runs) for row in uneven.columns[""].rows.values()] == [{0, 1, 2, 3}, {0, 1, 2}]
-    assert changes(uneven, look(plan)) == ["skipped: post#3 -> none"]
+    assert look_changes(uneven, look(plan)) == ["skipped: post#3 -> none"]
     ask("run", "pre#3", "--skip")
     table(capsys)
     [read] = finished.read_looks()[-1:]

@@ -112,7 +112,7 @@ def test_what_it_does_not_take_may_be_nought_and_is_in_no_id(folder):
     plain = run("steps.own:Signs")
     assert replace(plain, optim=replace(plain.optim, eps=0.5)).id == plain.id
     with pytest.raises(UserError, match=r"^optim\.eps: 0\.5 has no effect with optim\.name=steps"):
-        compose.resolve(["optim.name=steps.own:Signs", "optim.eps=0.5"], Path("runs"))
+        compose.resolve_run(["optim.name=steps.own:Signs", "optim.eps=0.5"], Path("runs"))
 
 
 def test_two_steps_of_it_are_tried(folder):

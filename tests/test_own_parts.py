@@ -293,7 +293,7 @@ NO = r"no {}\.py in .* its Python source"
 )
 def test_what_can_not_be_is_refused_before_torch_is_loaded(folder, words, said):
     with pytest.raises(UserError, match=said):
-        compose.resolve(words.split(), Path("runs"))
+        compose.resolve_run(words.split(), Path("runs"))
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from support.tables import finished, make_plan, tabulate
 
 from ablate.analysis import paper, stats
 from ablate.planning.cell import Column
-from ablate.planning.expand import plan as make_real
-from ablate.report.formats import render
-from ablate.report.power import ASSUMED, forecast, seed_spreads
+from ablate.planning.expand import plan_from_words as make_real
+from ablate.report.formats import render_table
+from ablate.report.power import ASSUMED, forecast_seeds, seed_spreads
 from ablate.running.estimate import Costs
 from ablate.shared.errors import UserError
 
@@ -71,7 +71,7 @@ def results_of(plan, gains, noise=0.02, seed=0):
 
 def test_at_paper_scale_values_are_subtracted(tmp_path):
     plan = real("figure1", tmp_path)
-    found = paper.beside(plan, tmp_path)
+    found = paper.published_figures(plan, tmp_path)
     assert {beside.differs for beside in found.values()} == {""}  # archs map themselves
     assert {column for _, column in found} == {"S/16", "B/16", "B/32", "Ti/16", "S/32"}
     table = tabulate(plan, results_of(plan, {"Dual PatchNorm": 2.0}), paper=found)
@@ -79,22 +79,24 @@ def test_at_paper_scale_values_are_subtracted(tmp_path):
     assert entry.against.value == pytest.approx(72.0 - 79.7, abs=0.1)
     assert entry.against.gain == pytest.approx(2.0 - 1.1, abs=0.1)
     assert entry.against.agreement is None
-    assert "| 79.7 ± 0.20, +1.1 | -7." in render(table, "md", show=("gain", "paper"))
-    facts = records(render(table, "csv"))
+    assert "| 79.7 ± 0.20, +1.1 | -7." in render_table(table, "md", show=("gain", "paper"))
+    facts = records(render_table(table, "csv"))
     assert any(f["quantity"] == "paper.pm" and f["value"] == "0.2" for f in facts)
 
 
 def test_another_recipe_is_not_subtracted(tmp_path):
     plan = real("table1", tmp_path, "optim.lr=0.002")
-    found = paper.beside(plan, tmp_path)
+    found = paper.published_figures(plan, tmp_path)
     augreg = "not as in recipe=augreg train.examples=380506500"
     assert found["ViT", "S/16"].differs == f"optim.lr {augreg}"
     assert found["ViT", "DeiT-S/16"].column == "S/16 (DeiT)"
     assert found["ViT", "DeiT-S/16"].differs == "optim.lr not as in recipe=deit"
     plan = real("table6", tmp_path, "data.size=160", "eval.every=5")  # the latter is no part of it
-    assert paper.beside(plan, tmp_path)["pre", "S/16"].differs == f"data.size {augreg}"
+    assert paper.published_figures(plan, tmp_path)["pre", "S/16"].differs == f"data.size {augreg}"
     plan = real("figure2", tmp_path, "train.examples=null")  # 92,700 steps
-    assert paper.beside(plan, tmp_path)["ViT", "S/16"].differs == f"train.examples {augreg}"
+    assert (
+        paper.published_figures(plan, tmp_path)["ViT", "S/16"].differs == f"train.examples {augreg}"
+    )
 
 
 def test_elsewhere_a_cell_says_whether_the_gains_agree():
@@ -107,7 +109,7 @@ def test_elsewhere_a_cell_says_whether_the_gains_agree():
         columns=(Column("S/4", {}, "S/16"), Column("Ti/4", {}, None)),
         paper={"table": "T1L", "rows": {"none": "base", "dpn": "dpn"}},
     )
-    found = paper.beside(plan, REPOSITORY)
+    found = paper.published_figures(plan, REPOSITORY)
     assert set(found) == {("none", "S/4"), ("dpn", "S/4")}  # Ti/4 stands for nothing
 
     def beside(results):
@@ -125,17 +127,17 @@ def test_elsewhere_a_cell_says_whether_the_gains_agree():
         table, entry = beside(results)
         against = entry.against
         assert (against.agreement, against.value, against.inside) == (word, None, inside)
-        text = render(table, "md", show=("gain", "paper"))
+        text = render_table(table, "md", show=("gain", "paper"))
         where = "in our interval" if inside else "outside our interval"
         assert f"| S/16: 79.7 ± 0.20, +1.1 | {word}, {where} |" in text
-        facts = records(render(table, "csv"))
+        facts = records(render_table(table, "csv"))
         assert [f["value"] for f in facts if f["quantity"] == "paper.gain.inside"] == [str(+inside)]
         assert re.search("Not subtracted, trained on cifar10, .*imagenet1k: S/4 for S/16\\.", text)
     table, entry = beside(results_of(plan, {}, noise=10, seed=2))
     assert entry.gain.low < 1.1 < entry.gain.high > entry.gain.low + 5 * 1.1
     assert (entry.against.agreement, entry.against.inside) == ("can't tell", None)
-    assert "| can't tell, our interval says nothing |" in render(table, "md", show=("paper",))
-    assert "| says nothing |" in render(table, "md", show=("paper",), wide=True)
+    assert "| can't tell, our interval says nothing |" in render_table(table, "md", show=("paper",))
+    assert "| says nothing |" in render_table(table, "md", show=("paper",), wide=True)
     del results[plan.cells[0].ids[0]]
     table, _ = beside(results)
     assert {e.against.agreement for e in table.entries if e.against} == {None}  # unfinished
@@ -143,7 +145,7 @@ def test_elsewhere_a_cell_says_whether_the_gains_agree():
 
 def test_rank_agreement_is_kendalls_tau_over_five_rows_or_more(tmp_path):
     plan = real("table6", tmp_path)
-    found = paper.beside(plan, tmp_path)
+    found = paper.published_figures(plan, tmp_path)
     results = results_of(plan, {"pre": -3, "post": -1, "rmsnorm": -2})
     table = tabulate(plan, results, paper=found)
     column = next(c for c in table.columns if c.label == "B/32")
@@ -152,8 +154,9 @@ def test_rank_agreement_is_kendalls_tau_over_five_rows_or_more(tmp_path):
     theirs = [-2.6, -0.5, -0.4, -1.2, -0.4, -0.2]
     expected = stats.kendall(ours, theirs)
     assert column.ranks == expected
-    assert f"Kendall's tau {expected.tau:+.2f} (exact p = {expected.p:.2g}, 6 rows)" in render(
-        table, "md"
+    assert (
+        f"Kendall's tau {expected.tau:+.2f} (exact p = {expected.p:.2g}, 6 rows)"
+        in render_table(table, "md")
     )
     few = {key: beside for key, beside in found.items() if key[0] in rows[:4]}
     table = tabulate(plan, results_of(plan, {}), paper=few)
@@ -162,7 +165,7 @@ def test_rank_agreement_is_kendalls_tau_over_five_rows_or_more(tmp_path):
 
 def test_the_sweeps_of_published_tables_map_what_they_can(tmp_path):
     for name, cells in (("dtn_table1", 6), ("dtn_table2", 16)):
-        found = paper.beside(real(name, tmp_path), tmp_path)
+        found = paper.published_figures(real(name, tmp_path), tmp_path)
         assert len(found) == cells, name
         assert {beside.differs for beside in found.values()} == {""}, name
 
@@ -170,7 +173,7 @@ def test_the_sweeps_of_published_tables_map_what_they_can(tmp_path):
 @pytest.mark.parametrize("scale", [None, "digits"])
 def test_table_7_has_its_three_pairs(tmp_path, scale):
     """As printed: B/32 first, B/16 behind it; at digits scale B/32's stand beside."""
-    found = paper.beside(real("table7", tmp_path, scale=scale), tmp_path)
+    found = paper.published_figures(real("table7", tmp_path, scale=scale), tmp_path)
     pairs = [(41.4, 47.5), (48.3, 50.7), (52.5, 56.0), (45.6, 51.8), (58.7, 63.0), (60.8, 66.3)]
     columns = list(dict.fromkeys(column for _, column in found))
     theirs = [tuple(found[r, c].value for r in ("baseline", "Dual PatchNorm")) for c in columns]
@@ -178,7 +181,7 @@ def test_table_7_has_its_three_pairs(tmp_path, scale):
 
 
 def test_what_is_quoted_as_about_says_so(tmp_path):
-    found = paper.beside(real("bnffn_depth", tmp_path), tmp_path)
+    found = paper.published_figures(real("bnffn_depth", tmp_path), tmp_path)
     assert {key: (theirs.printed, theirs.gain) for key, theirs in found.items()} == {
         ("ViT", "lr=0.003 · depth=3"): ("about 91", None),
         ("ViTBNFFN", "lr=0.003 · depth=3"): ("about 92, +1.0", 1.0),
@@ -203,7 +206,7 @@ def test_nothing_to_stand_beside_is_said(tmp_path):
         (dataclasses.replace(plan, paper={**plan.paper, "rows": {"pre/pre": "bass"}}), "paper: "),
     ):
         with pytest.raises(UserError, match=said):
-            paper.beside(of, tmp_path)
+            paper.published_figures(of, tmp_path)
 
 
 # --- What a sweep can tell ----------------------------------------------------------------------
@@ -218,7 +221,7 @@ def cost_of(plan, seconds=36.0):
 
 def forecast_lines(plan, gain, assumed, costs, results):
     spreads = seed_spreads(plan, assumed, results, lambda run: [])
-    return list(forecast(plan, gain, costs, spreads).lines())
+    return list(forecast_seeds(plan, gain, costs, spreads).lines())
 
 
 def test_the_forecast_is_that_of_the_tables_own_function():

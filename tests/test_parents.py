@@ -24,7 +24,7 @@ from support.processes import kill, workers
 import ablate
 from ablate.analysis.captions import parent_words
 from ablate.planning.design import ONE_PARENT
-from ablate.planning.expand import plan as make_plan
+from ablate.planning.expand import plan_from_words as make_plan
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
 from ablate.shared.rundir import RunDir

@@ -152,7 +152,7 @@ def test_the_first_look_at_these_runs_is_found_whatever_its_metric_or_name():
     before = [reading("by", 3, "z"), reading("bx", 2, "p", planned=3), first, reading("bx", 3)]
     past = PastLooks(before, reading("bx", 3, "now"))
     assert past.first() is first
-    assert looks.changes(first, past.now) == ["metric: loss -> top1"]
+    assert looks.look_changes(first, past.now) == ["metric: loss -> top1"]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_the_first_look_at_these_runs_is_found_whatever_its_metric_or_name():
     ],
 )
 def test_what_was_changed_since_a_look(first, now, expected):
-    assert looks.changes(first, now) == expected
+    assert looks.look_changes(first, now) == expected
 
 
 # --- Against the definition ---------------------------------------------------------------------
@@ -361,7 +361,7 @@ def test_rows_and_columns_of_other_labels_are_matched_by_what_is_trained():
         (two, {"x": "other"}, ["rows: +z"]),
         (two, {"x": "z", "z": "x"}, ["rows: +x"]),
     ):
-        assert looks.changes(looks.look(one), named(plan, labels)) == expected
+        assert looks.look_changes(looks.look(one), named(plan, labels)) == expected
 
 
 def test_a_row_or_column_that_was_added_removed_or_trained_otherwise_is_named():
@@ -378,7 +378,7 @@ def test_a_row_or_column_that_was_added_removed_or_trained_otherwise_is_named():
         (dataclasses.replace(one, cells=(*others, longer)), ["what is trained: y"]),
         (planned(columns=both, seeds=4), []),
     ):
-        assert looks.changes(looks.look(one), looks.look(other)) == expected
+        assert looks.look_changes(looks.look(one), looks.look(other)) == expected
 
 
 def test_a_thousand_looks_of_ten_columns_are_read_in_a_moment():

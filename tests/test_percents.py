@@ -12,7 +12,7 @@ import pytest
 
 from ablate.planning.analysis_keys import attributes
 from ablate.shared.errors import UserError
-from ablate.shared.own import metric_said
+from ablate.shared.own import declared_metric
 
 WORDS = ("sweep", "trainer=p", "trainer.v=0,1", "seeds=2")
 PROGRAM = "import sys\nprint(f'Accuracy: 5{sys.argv[1]}%')\n"
@@ -100,7 +100,7 @@ def test_the_attributes_of_a_function_follow_the_same_rule():
 
 def test_a_percent_is_shown_once_or_a_hundred_times():
     with pytest.raises(UserError) as caught:
-        metric_said("acc", {"direction": "more", "unit": "%", "scale": 10})
+        declared_metric("acc", {"direction": "more", "unit": "%", "scale": 10})
     one_line(str(caught.value), "trainer.metrics.acc.scale: 10", "100 or 1", "`scale: 1`")
 
 

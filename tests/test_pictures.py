@@ -29,13 +29,13 @@ from support.images import folders, jpeg, noise, png, stored, write_plain
 
 from ablate.analysis.footnotes import data_notes
 from ablate.data import cache, picture, source
-from ablate.data.picture import FORMATS, Broken, Example, decode
+from ablate.data.picture import FORMATS, BrokenImage, Example, decode
 from ablate.planning.compose import Composer
 from ablate.planning.data_section import complete
-from ablate.running.disk import with_room
+from ablate.running.disk import retry_on_full_disk
 from ablate.shared.decoded import SPLITS
 from ablate.shared.errors import NoRoom, UserError
-from ablate.shared.fingerprint import fingerprint
+from ablate.shared.fingerprint import data_fingerprint
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import Data
 from ablate.store.store import Store
@@ -63,7 +63,9 @@ def test_no_other_decoder_sees_what_a_stranger_sent():
         content = stored(noise(0, (16, 16), "RGBA" if kind == "ICO" else "RGB"), kind)
         with Image.open(io.BytesIO(content)) as image:
             assert image.format == kind  # Pillow alone would
-        with pytest.raises(Broken, match=r"not a readable image: no whole PNG, JPEG, .* or \w+$"):
+        with pytest.raises(
+            BrokenImage, match=r"not a readable image: no whole PNG, JPEG, .* or \w+$"
+        ):
             read(content)
 
 
@@ -75,7 +77,7 @@ def test_pictures_by_other_names_are_read(tmp_path, suffix):
         pytest.skip("this Pillow reads no AVIF")
     content = stored(noise(77), kind)
     (tmp_path / "images" / "b" / f"x.{suffix}").write_bytes(content)
-    cached = cache.prepare(describe(path=tmp_path / "images", test=2), tmp_path / "cache")
+    cached = cache.prepare_cache(describe(path=tmp_path / "images", test=2), tmp_path / "cache")
     assert sum(cached.counts.values()) == 13
     shown = {i.numpy().tobytes() for s in SPLITS for i in cached.split(s).images}
     assert read(content).tobytes() in shown
@@ -177,7 +179,9 @@ def test_pixels_of_no_known_range_are_refused():
         (stored(Image.fromarray(whole), "TIFF"), "32-bit or signed"),
         (bytes(signed), "32-bit or signed"),
     ):
-        with pytest.raises(Broken, match=f"{kind} pixels have no known range; store 8 or 16 bits"):
+        with pytest.raises(
+            BrokenImage, match=f"{kind} pixels have no known range; store 8 or 16 bits"
+        ):
             read(content)
 
 
@@ -206,7 +210,7 @@ def test_what_is_no_file_is_refused_and_never_waited_for(tmp_path, monkeypatch, 
             describe(path=tmp_path / "images", test=2, broken=broken)
     data = tables(tmp_path, {"bytes": None, "path": str(odd)})
     with refused(rf"^data: row \d+ of .*{odd}\): is no regular file$"):
-        cache.prepare(data, tmp_path / "cache")
+        cache.prepare_cache(data, tmp_path / "cache")
 
 
 def tables(tmp_path: Path, cell: dict[str, Any]) -> Data:
@@ -263,7 +267,7 @@ def expected_of(data: Any) -> dict[str, tuple[np.ndarray, list[int], list[str]]]
 
 def test_broken_pictures_are_left_out_where_that_is_asked(tmp_path, spoilt):
     with pytest.raises(UserError) as refused:
-        cache.prepare(describe(path=spoilt, **SPOILT), tmp_path / "cache")
+        cache.prepare_cache(describe(path=spoilt, **SPOILT), tmp_path / "cache")
     line = str(refused.value)
     assert line.startswith("data: 4 of 60 images can't be read; mend or remove them, or leave them")
     assert "with data.broken=skip: " in line
@@ -271,7 +275,7 @@ def test_broken_pictures_are_left_out_where_that_is_asked(tmp_path, spoilt):
     expected = expected_of(data)
     assert sum(len(lost) for *_, lost in expected.values()) == 4
     assert expected["train"][2]  # else this tests little
-    cached, other = (cache.prepare(data, tmp_path / f"{n}", threads=n) for n in (1, 3))
+    cached, other = (cache.prepare_cache(data, tmp_path / f"{n}", threads=n) for n in (1, 3))
     assert contents(cached.folder) == contents(other.folder)
     for split, (images, labels, _) in expected.items():
         got = cached.split(split)
@@ -290,7 +294,7 @@ def test_shapes_stay_with_their_images(tmp_path):
     write_plain(tmp_path / "tables" / "train.parquet", images, label=[i % 3 for i in range(24)])
     settings = {"train": "train[:18]", "validation": "train[18:]", "test": "train[18:]"}
     data = describe(path=tmp_path / "tables", cache_size=12, broken="skip", **settings)
-    cached = cache.prepare(data, tmp_path / "cache")
+    cached = cache.prepare_cache(data, tmp_path / "cache")
     kept = {"train": [*range(1, 5), *range(6, 18)], "test": [18, 19, 20, 21, 23]}
     kept["validation"] = kept["test"]
     for split, rows in kept.items():
@@ -304,8 +308,8 @@ def test_shapes_stay_with_their_images(tmp_path):
 
 def test_skip_is_part_of_what_a_run_is_and_error_is_as_before(spoilt):
     plain = PLAIN | {"path": str(spoilt)}
-    assert fingerprint(plain | {"broken": "error"}) == fingerprint(plain)
-    assert fingerprint(plain | {"broken": "skip"}) != fingerprint(plain)
+    assert data_fingerprint(plain | {"broken": "error"}) == data_fingerprint(plain)
+    assert data_fingerprint(plain | {"broken": "skip"}) != data_fingerprint(plain)
     ids = [tiny.run({"data.broken": broken}).id for broken in ("error", "skip")]
     assert tiny.run().id == ids[0] != ids[1]
     with refused(r"^data\.broken: expected one of error, skip, got 'no'"):
@@ -318,19 +322,21 @@ def test_skip_leaves_out_no_class_and_no_split(tmp_path):
         (tmp_path / "images" / "b" / f"{number}.png").write_bytes(b"")
     data = describe(path=tmp_path / "images", test=3, validation=3, broken="skip")
     with refused(r"^data\.broken: none of the images of class b of data=sm"):
-        cache.prepare(data, tmp_path / "cache")
+        cache.prepare_cache(data, tmp_path / "cache")
     folders(tmp_path / "apart" / "train", "abc", 6)
     folders(tmp_path / "apart" / "test", "a", 1)
     (tmp_path / "apart" / "test" / "a" / "0.png").write_bytes(b"")
     data = describe(path=tmp_path / "apart", validation=2, broken="skip")
     with refused(r"^data\.broken: none of the test images of data=small"):
-        cache.prepare(data, tmp_path / "cache")
+        cache.prepare_cache(data, tmp_path / "cache")
     assert {file.suffix for file in (tmp_path / "cache").iterdir()} == {".lock"}
 
 
 def test_what_is_wrong_with_the_machine_is_left_out_by_nobody(tmp_path, spoilt, monkeypatch):
     with refused(r"\(/no/such\): No such file or directory$"):
-        cache.prepare(tables(tmp_path, {"bytes": None, "path": "/no/such"}), tmp_path / "cache")
+        cache.prepare_cache(
+            tables(tmp_path, {"bytes": None, "path": "/no/such"}), tmp_path / "cache"
+        )
 
     def no_memory(*arguments, **more):
         raise MemoryError
@@ -338,7 +344,7 @@ def test_what_is_wrong_with_the_machine_is_left_out_by_nobody(tmp_path, spoilt, 
     monkeypatch.setattr(Image, "open", no_memory)
     data = describe(path=spoilt, broken="skip", **SPOILT)
     with pytest.raises(Exception, match="too little memory to decode it"):
-        cache.prepare(data, tmp_path / "cache", threads=1)
+        cache.prepare_cache(data, tmp_path / "cache", threads=1)
 
 
 @pytest.mark.parametrize("at", ["journal", "drop"])
@@ -358,8 +364,8 @@ def test_a_build_killed_while_it_skips_gives_the_same_bytes(tmp_path, spoilt, at
         return at == "journal" and "truncated" in noted
 
     kill_decoding(data, folder, when, 8, before=before)
-    assert (cache.look(data, folder).done > 0) == (at == "journal")
-    resumed, calm = cache.prepare(data, folder), cache.prepare(data, tmp_path / "calm")
+    assert (cache.inspect_data(data, folder).done > 0) == (at == "journal")
+    resumed, calm = cache.prepare_cache(data, folder), cache.prepare_cache(data, tmp_path / "calm")
     assert contents(resumed.folder) == contents(calm.folder)
 
 
@@ -475,9 +481,9 @@ def test_only_for_room_on_the_stores_disk_is_waited(tmp_path):
             raise full
 
     with pytest.raises(NoRoom):  # another disk: here there is room
-        with_room(Store(tmp_path), said.append, work)
+        retry_on_full_disk(Store(tmp_path), said.append, work)
     assert [line.partition(";")[0] for line in said] == ["no space left", "the disk has room again"]
-    with_room(Store(tmp_path), said.append, work)
+    retry_on_full_disk(Store(tmp_path), said.append, work)
 
 
 ON_A_SMALL_DISK = """

@@ -31,7 +31,7 @@ from ablate.shared.errors import Failure, UserError
 from ablate.shared.rundir import RunDir
 from ablate.store import pilots as exchange
 from ablate.store.ledger import Ledger
-from ablate.store.pilots import prove, read_object, write_proof
+from ablate.store.pilots import check_proof, read_beat, write_proof
 from ablate.store.store import Store
 
 
@@ -289,14 +289,14 @@ def test_a_host_without_the_store_or_its_data_is_no_pilot(tmp_path):
     meta.parent.mkdir(parents=True)
     meta.write_text("{}")
     write_proof(tmp_path, "token")
-    prove(tmp_path, "token")
+    check_proof(tmp_path, "token")
     with pytest.raises(Failure, match=r"does not see the driver's store in "):
-        prove(tmp_path, "another")
+        check_proof(tmp_path, "another")
     meta.write_text("{ }")
     with pytest.raises(Failure, match=r"does not see the data f in .*/cache"):
-        prove(tmp_path, "token")
+        check_proof(tmp_path, "token")
     with pytest.raises(Failure, match="does not see the driver's store"):
-        prove(tmp_path / "elsewhere", "token")
+        check_proof(tmp_path / "elsewhere", "token")
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch):
@@ -311,13 +311,13 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkey
         return answer
 
     monkeypatch.setattr(exchange, "read_json", read)
-    assert read_object(tmp_path / "driver.json") == {"beat": 1}
+    assert read_beat(tmp_path / "driver.json") == {"beat": 1}
     answers += [stale] * 100
     with pytest.raises(OSError, match="Stale file handle"):
-        read_object(tmp_path / "driver.json")
+        read_beat(tmp_path / "driver.json")
     answers[:] = [PermissionError(errno.EACCES, "no")]
     with pytest.raises(PermissionError):
-        read_object(tmp_path / "driver.json")
+        read_beat(tmp_path / "driver.json")
 
 
 def test_every_set_of_a_run_is_copied_to_the_node_whenever_it_lacks(tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ from process_engine import Processes
 from support.pilots import CPUS, offer_slots
 from support.processes import family
 
-from ablate.planning.compose import resolve
+from ablate.planning.compose import resolve_run
 from ablate.running import attempts
 from ablate.running.launchers import pilots
 from ablate.running.launchers.local import Inline
@@ -28,7 +28,7 @@ from ablate.running.launchers.pilots import PilotLauncher
 from ablate.shared.errors import Failure
 from ablate.shared.notes import Notes
 from ablate.shared.rundir import EXIT_AWAY, STOPPED, RunDir
-from ablate.store.pilots import PilotDir, put, token_of, write_proof
+from ablate.store.pilots import PilotDir, put, store_token, write_proof
 from ablate.store.store import Store
 from ablate.training.attempt import EXIT_STOPPED
 
@@ -115,7 +115,7 @@ def test_who_waits_for_its_turn_begins_with_the_orders_of_that_moment(shared):
     assert not waits.alive(store.rundir("x0"))
     own = {"checkpoint_s": CPUS["checkpoint_s"], "origin": None}
     assert pilot.orders() == before | {"settings": own}
-    assert engine.tokens[-1] == token_of(store.root) == "of the other"
+    assert engine.tokens[-1] == store_token(store.root) == "of the other"
     waits.free()
 
 
@@ -303,7 +303,7 @@ def launched(store) -> Iterator[Callable[..., tuple[PilotLauncher, Processes]]]:
 
 def training(made: PilotLauncher, store: Store) -> RunDir:
     """The first attempt of a run that takes long, which a worker trains."""
-    tree, run = resolve([TINY[0], *LONG], store.root)
+    tree, run = resolve_run([TINY[0], *LONG], store.root)
     folder = attempts.attempt_folder(store, run, 1)
     folder.create(tree)
     attempts.appoint(store, run, 1)

@@ -16,7 +16,7 @@ from ablate.running.board import (
 )
 from ablate.running.launchers import Slot
 from ablate.shared.notes import Notes
-from ablate.shared.rundir import RANK, RANK_KILLED
+from ablate.shared.rundir import RANK_KILLED, RANK_LOST
 from ablate.store.events import RunState
 
 FEW = "abcdef"
@@ -102,7 +102,7 @@ def test_places_are_apart():
 
 
 @pytest.mark.parametrize(
-    ("exit", "more", "stops"), [(RANK_KILLED, True, False), (RANK, True, True)]
+    ("exit", "more", "stops"), [(RANK_KILLED, True, False), (RANK_LOST, True, True)]
 )
 def test_ranks_that_were_killed_end_no_sweep_whose_runs_have_attempts_left(exit, more, stops):
     runs = {f"{v}1": planned(v, 1) for v in "abc"}

@@ -17,18 +17,27 @@ from support.tables import make_plan, plant, tabulate
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune, TuningStage
 from ablate.planning.plan import Plan
-from ablate.report.plot import FORMATS, KINDS, Form, Nothing, curves, draw, figure, figures
+from ablate.report.plot import (
+    FIGURE_FORMATS,
+    FIGURE_KINDS,
+    FigureForm,
+    Nothing,
+    curves,
+    draw_figure,
+    draw_figures,
+    figure,
+)
 from ablate.report.plot.form import named
 from ablate.report.plot.gains import limits
 from ablate.report.plot.probes import uniform
 from ablate.report.plot.style import Drawing, styled
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
-from ablate.shared.metrics.probed import depths, profile, summary
+from ablate.shared.metrics.probed import gradnorm_profile, read_gradnorm, scale_summary
 from ablate.store.store import Store
 
 ELSEWHERE = ("tuning", "changes", "pairs")  # tests/test_tune.py and test_changes.py draw them
-UNTUNED = [kind for kind in KINDS if kind not in ELSEWHERE]
+UNTUNED = [kind for kind in FIGURE_KINDS if kind not in ELSEWHERE]
 WORDS = (
     "stem=none,dpn",
     "model.depth=1,2",
@@ -68,7 +77,7 @@ def table(plan, results, store):
 
 @pytest.fixture(scope="module")
 def drawn(plan, table, store):
-    return figures(plan, table, store.rundir)
+    return draw_figures(plan, table, store.rundir)
 
 
 def points(group: ElementTree.Element) -> list[tuple[float, float]]:
@@ -185,15 +194,15 @@ def test_gradient_norms_by_depth_and_by_step(drawn, plan, store):
         measured = arrays(plan, store, cell.row, cell.column, "gradnorm")
         depth = int(cell.column)
         assert len(points(by_depth)) == depth + 2
-        norms = [depths(a)[1][:, 0] for a in measured]
+        norms = [read_gradnorm(a)[1][:, 0] for a in measured]
         assert len(line(by_step)) == np.prod(norms, 0).astype(bool).sum() == 9  # 0 in the first two
         assert [len(a["steps"]) for a in measured] == [11, 11]
-        labels, norms = profile(measured[0])
+        labels, norms = gradnorm_profile(measured[0])
         assert labels == ["embedding", *map(str, range(1, depth + 1)), "head"]
         groups = list(measured[0]["groups"])
         parts = [measured[0]["norms"][-1, groups.index(f"blocks.0.{s}")] for s in ("attn", "mlp")]
         assert norms[1] == pytest.approx(np.hypot(*map(float, parts)))
-        assert depths(measured[0])[1].shape == (11, depth + 2)
+        assert read_gradnorm(measured[0])[1].shape == (11, depth + 2)
 
 
 def test_attention_has_a_point_a_head_a_layer_a_seed(drawn, plan, store):
@@ -210,7 +219,7 @@ def test_scales_are_told_and_a_row_without_them_is_left_out(drawn, plan, store):
     expected = []
     for column in "12":
         scale = arrays(plan, store, "dpn", column, "scales")[0]["stem.before.weight"]
-        means = summary(scale.reshape(4, 4, 1)).items()
+        means = scale_summary(scale.reshape(4, 4, 1)).items()
         words = ", ".join(f"{name} {mean:.3f}" for name, mean in means)
         expected.append(f"dpn, {column}: {words}")
     assert list(found) == expected
@@ -259,7 +268,7 @@ def test_many_columns_go_on_in_the_next_line(plan, table, store):
 def test_long_words_stay_inside_of_the_figure(plan, table):
     words = "hundreds of random models " * 20
     with styled("long"):
-        sheet = Drawing(plan, table, Form(), "gain", words, (1, 1), (6, 6))
+        sheet = Drawing(plan, table, FigureForm(), "gain", words, (1, 1), (6, 6))
         sheet.foot(words)
         renderer = FigureCanvasAgg(sheet.figure).get_renderer()
         for text in (sheet.figure._suptitle, sheet.figure._supxlabel):
@@ -320,7 +329,7 @@ def test_what_to_type_where_a_run_has_not_measured_it(plan, table, store):
     ):
         with pytest.raises(Nothing, match=said):
             figure(of, shown, kind, nowhere)
-    assert set(figures(plan, table, nowhere)) == {"gain", "forest", "across"}
+    assert set(draw_figures(plan, table, nowhere)) == {"gain", "forest", "across"}
 
 
 def test_labels_are_text_whatever_is_in_them(plan, table, store):
@@ -335,9 +344,9 @@ def test_labels_are_text_whatever_is_in_them(plan, table, store):
 # --- Files --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", FIGURE_FORMATS)
 def test_the_same_figure_has_the_same_bytes(plan, table, store, format):
-    one, other = (draw(plan, table, "gain", store.rundir, format).content for _ in range(2))
+    one, other = (draw_figure(plan, table, "gain", store.rundir, format).content for _ in range(2))
     assert one == other
     begins = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG"}
     assert one.startswith(begins[format])
@@ -355,7 +364,7 @@ def test_the_command_writes_the_same_file_whatever_the_users_style(shell, drawn,
 def test_wrong_words(shell, plan, table, store):
     assert "did you mean 'gradnorm'" in shell("plot", "mine", "gradnrom", code=2).err
     with pytest.raises(UserError, match=r"--format: expected one of svg, pdf"):
-        draw(plan, table, "gain", store.rundir, "jpg")
+        draw_figure(plan, table, "gain", store.rundir, "jpg")
 
 
 # --- Numbers by hand ----------------------------------------------------------------------------
@@ -365,7 +374,7 @@ def test_summary_of_a_scale_by_hand():
     scale = np.ones((16, 16, 3))
     scale[0, 0] = 5.0
     scale[6:10, 6:10] = 0.5
-    assert summary(scale) == {"corners": 2.0, "centre": 0.5, "rest": 1.0}
+    assert scale_summary(scale) == {"corners": 2.0, "centre": 0.5, "rest": 1.0}
 
 
 def test_uniform_attention_by_hand():

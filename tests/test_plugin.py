@@ -10,7 +10,7 @@ import tiny
 from ablate.planning import compose
 from ablate.shared import plugin, sections
 from ablate.shared.errors import UserError
-from ablate.shared.parts import Used, is_plugin
+from ablate.shared.parts import UsedPart, is_plugin
 from ablate.training.plugin import digests, load
 
 SOURCE = """
@@ -85,13 +85,13 @@ def test_what_can_not_be_a_setting_is_refused(folder, cls, settings, line):
 def test_a_name_never_leaves_the_folder(folder, name):
     assert name == "a.py:C" or not is_plugin(name)
     with pytest.raises(UserError):
-        compose.resolve([f"norm='{name}'"], Path("runs"))
+        compose.resolve_run([f"norm='{name}'"], Path("runs"))
 
 
 def test_what_is_installed_keeps_its_name(folder):
     (folder / "json.py").write_text("class A:\n    pass\n")
     with pytest.raises(UserError, match=r"'json' is .* already; give .*json.py another name"):
-        load(Used("norm", "json:A", {}, "1", str(folder)))
+        load(UsedPart("norm", "json:A", {}, "1", str(folder)))
 
 
 def test_the_folder_stands_last_on_the_import_path(folder, monkeypatch):
@@ -99,7 +99,7 @@ def test_the_folder_stands_last_on_the_import_path(folder, monkeypatch):
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     (folder / "colorsys.py").write_text("raise SystemError\n")
     (folder / "paints.py").write_text("import colorsys\nclass A:\n    version = 1\n")
-    assert load(Used("norm", "paints:A", {}, "1", str(folder))).version == 1
+    assert load(UsedPart("norm", "paints:A", {}, "1", str(folder))).version == 1
 
 
 def test_the_digest_is_of_the_code_that_was_loaded(folder):
@@ -112,7 +112,7 @@ def test_the_digest_is_of_the_code_that_was_loaded(folder):
     chosen = sections.Chosen("package.own:A", {}, sections.Plugin(str(folder), "1"))
     assert digests(tiny.run()) == {}
     run = dataclasses.replace(tiny.run(), norm=chosen)
-    load(Used("norm", chosen.name, {}, "1", str(folder)))
+    load(UsedPart("norm", chosen.name, {}, "1", str(folder)))
     before = digests(run)
     assert before.keys() == {"norm"}
     unused.write_text("TWO = 2\n")

@@ -18,9 +18,9 @@ from support.tables import every_text, finished, make_plan, tabulate
 from ablate.analysis import stats
 from ablate.analysis import tabulate as making
 from ablate.planning.design import Looks
-from ablate.planning.expand import plan as expanded
+from ablate.planning.expand import plan_from_words as expanded
 from ablate.planning.plan import Plan
-from ablate.report.formats import render
+from ablate.report.formats import render_table
 from ablate.store import looks
 from ablate.store.store import Store
 
@@ -86,7 +86,7 @@ def test_a_table_judges_each_row_by_its_own_images():
     least, most = expected.spreads
     assert least < 0.8 * most
     assert table.columns[0].spreads == pytest.approx((least, most))
-    [column] = json.loads(render(table, "json"))["columns"]
+    [column] = json.loads(render_table(table, "json"))["columns"]
     assert column["spreads"] == pytest.approx([least, most])
     assert (column["flips"], column["df"]) == (expected.flips, expected.df)
     assert [e["likeness"] for e in column["entries"]] == [*expected.likeness]
@@ -100,7 +100,7 @@ def test_an_interval_is_computed_again_from_what_a_table_prints(here):
     its own."""
     plan, results, predictions, *_ = planted()
     table = tabulate(plan, results, predictions=predictions)
-    Path("table.csv").write_text(render(table, "csv"))
+    Path("table.csv").write_text(render_table(table, "csv"))
     said = {}
     exec(compile(blocks("run")["interval"], "docs/statistics.md", "exec"), said)
     found = {row: (low, high) for row, low, high in said["found"]}
@@ -111,7 +111,7 @@ def test_an_interval_is_computed_again_from_what_a_table_prints(here):
     degrees = {gain.df for gain in gains.values()}
     assert len(degrees) == len(gains)
     assert table.columns[0].df in degrees
-    tree = json.loads(render(table, "json"))["columns"][0]["entries"]
+    tree = json.loads(render_table(table, "json"))["columns"][0]["entries"]
     assert {one["gain"]["df"] for one in tree if one["gain"]} == degrees
 
 
@@ -133,7 +133,7 @@ def test_a_row_that_a_look_judges_alone_has_its_paired_t_and_says_so():
         for seed, run in cell.ids.items():
             tables[run] = np.rec.fromarrays([np.where(row[seed], 0, 3)], names="rank")
             results[run] = finished(float(row[seed].mean()))
-    table = making.tabulate(
+    table = making.make_table(
         plan, results, words=True, predictions=lambda run, on, sha256: tables[run]
     )
     entries = {entry.row: entry for entry in table.entries}
@@ -202,15 +202,15 @@ def test_the_population_is_in_every_format_where_it_is_asked_for():
     assert judged[0] == judged[1]
     low, high = by_row["noisy"].low, by_row["noisy"].high
     for format in ("md", "html", "latex"):
-        text = render(table, format, show=("gain", "population"))
+        text = render_table(table, format, show=("gain", "population"))
         assert "for new images, too" in text
         assert f"[{low:+.2f}, {high:+.2f}]" in text.replace("$-$", "-").replace("−", "-")
         assert "crossed random effects" in text
-    assert f"{low!r}" in render(table, "csv")
-    tree = json.loads(render(table, "json"))
+    assert f"{low!r}" in render_table(table, "csv")
+    tree = json.loads(render_table(table, "json"))
     [noisy] = [e for c in tree["columns"] for e in c["entries"] if e["row"] == "noisy"]
     assert noisy["population"]["high"] == high
-    assert "population" not in render(plain, "json")
+    assert "population" not in render_table(plain, "json")
 
 
 # --- Real runs ----------------------------------------------------------------------------------

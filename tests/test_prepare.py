@@ -43,7 +43,7 @@ def sample(data_folder):
 
 def built(data: Data, folder: Path, **more: Any) -> dict[str, bytes]:
     """What a decoded set's files hold."""
-    return contents(cache.prepare(data, folder, **more).folder)
+    return contents(cache.prepare_cache(data, folder, **more).folder)
 
 
 def counted(data: Data, folder: Path, **more: Any) -> tuple[int, dict[str, bytes]]:
@@ -82,7 +82,7 @@ def test_all_bad_images_are_named_at_once_in_order(tmp_path):
     for threads in (1, 3):
         said = "^data: 22 of 300 images can't be read; mend or remove them, or leave them out with "
         with refused(rf"{said}data\.broken=skip: ") as raised:
-            cache.prepare(data, tmp_path / "cache", threads=threads)
+            cache.prepare_cache(data, tmp_path / "cache", threads=threads)
         line = str(raised.value)
         assert re.findall(r"images/(./\d+.png): not a readable image: ", line) == bad[:20]
         assert line.endswith("; and 2 more")
@@ -111,7 +111,7 @@ def test_a_table_is_read_a_row_group_at_a_time(tmp_path):
 def at_once(data: Data, folder: Path) -> None:
     """Killed by the first that its journal has."""
     kill_decoding(data, folder, lambda done, noted: done > 0 and noted != "", threads=2)
-    assert cache.look(data, folder).done > 0
+    assert cache.inspect_data(data, folder).done > 0
 
 
 def test_a_killed_build_is_gone_on_with_and_gives_the_same_bytes(tmp_path, sample):
@@ -120,12 +120,12 @@ def test_a_killed_build_is_gone_on_with_and_gives_the_same_bytes(tmp_path, sampl
         sample, folder, lambda done, noted: done > 150 and noted != "", threads=2
     )
     assert not Lock(folder / f"{sample.fingerprint}.lock").is_held()  # by no child of the dead
-    kept = cache.look(sample, folder)
+    kept = cache.inspect_data(sample, folder)
     assert 0 < kept.done <= killed_at
     assert not kept.whole
     assert kept.counts == {"train": 400, "validation": 50, "test": 50}
 
-    cache.prepare(describe(**DIGITS), folder)  # another set's builder leaves it alone
+    cache.prepare_cache(describe(**DIGITS), folder)  # another set's builder leaves it alone
     calm = built(sample, tmp_path / "calm", threads=2)
     assert counted(sample, folder, threads=1) == (kept.done, calm)
     assert not list(folder.glob(".*"))
@@ -151,7 +151,7 @@ def test_a_build_goes_on_only_with_what_is_its_own(tmp_path, monkeypatch):
     ):
         copy = shutil.copytree(folder, tmp_path / f"{number}")
         damage(copy / building)
-        assert cache.look(data, copy).done == 0
+        assert cache.inspect_data(data, copy).done == 0
         assert counted(data, copy) == (0, calm)
 
 
@@ -190,7 +190,7 @@ def test_what_rots_while_it_is_built_is_not_sealed(tmp_path, monkeypatch):
             labels.write_bytes(rotten[0][:-8] + b"\1" + rotten[0][-7:])
 
     with pytest.raises(Failure, match=r": train.labels.npy: what was decoded a while ago is not "):
-        cache.prepare(data, tmp_path / "cache", rot)
+        cache.prepare_cache(data, tmp_path / "cache", rot)
     assert built(data, tmp_path / "cache") == built(data, tmp_path / "calm")
 
 
@@ -198,11 +198,11 @@ def test_what_a_killed_build_left_goes_after_a_week(tmp_path):
     left = tmp_path / ".0123456789abcdef.building"
     left.mkdir()
     (left / "journal.json").write_text("{}")
-    cache.prepare(describe(**DIGITS), tmp_path)
+    cache.prepare_cache(describe(**DIGITS), tmp_path)
     assert left.exists()
     old = time.time() - 8 * 86400
     os.utime(left / "journal.json", (old, old))
-    cache.prepare(describe(**(DIGITS | {"test": 299})), tmp_path)
+    cache.prepare_cache(describe(**(DIGITS | {"test": 299})), tmp_path)
     assert not left.exists()
 
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from support.tables import SPEC, finished, make_plan, tabulate
 
-from ablate.analysis.headline import headline
-from ablate.analysis.scores import scores
+from ablate.analysis.headline import table_headline
+from ablate.analysis.scores import cell_scores
 from ablate.planning.analysis_keys import is_metric
-from ablate.report.formats import render
+from ablate.report.formats import render_table
 from ablate.shared.errors import UserError
 from ablate.shared.metrics import TASKS
-from ablate.shared.metrics.probed import PROBED, numbers
+from ablate.shared.metrics.probed import PROBE_METRICS, probe_numbers
 
 # --- The numbers by hand ------------------------------------------------------------------------
 
@@ -32,22 +32,22 @@ def gradients(*by_record):
 def test_the_embeddings_gradient_is_over_the_mean_of_the_blocks_in_doublings():
     """Blocks of norms 5 = (3, 4) and 3; nothing else counts."""
     for embedding, expected in ((4.0, 0.0), (8.0, 1.0), (1.0, -2.0)):
-        found = numbers("gradnorm", gradients((99, embedding, 99, 3, 4, 3)), {})
+        found = probe_numbers("gradnorm", gradients((99, embedding, 99, 3, 4, 3)), {})
         assert found == {"gradnorm:embedding": pytest.approx(expected)}
 
 
 def test_it_is_of_the_mean_norms_of_the_last_tenth_of_the_steps():
     early = [(1, 1000, 1, 9, 9, 9)] * 18
     last = [(1, 2, 1, 3, 4, 3), (1, 6, 1, 3, 4, 3)]  # of 191 steps the last 19
-    found = numbers("gradnorm", gradients(*early, *last), {})["gradnorm:embedding"]
+    found = probe_numbers("gradnorm", gradients(*early, *last), {})["gradnorm:embedding"]
     assert found == pytest.approx(0.0)
 
 
 def test_a_model_without_an_embedding_has_no_number_and_a_frozen_one_no_logarithm():
     whole = gradients((1, 0, 1, 3, 4, 3))
-    assert numbers("gradnorm", whole, {})["gradnorm:embedding"] == -math.inf
+    assert probe_numbers("gradnorm", whole, {})["gradnorm:embedding"] == -math.inf
     mlp = {**whole, "groups": np.array(["layers.0.0", "layers.1.0", "head", *"xyz"])}
-    assert numbers("gradnorm", mlp, {}) == {}
+    assert probe_numbers("gradnorm", mlp, {}) == {}
 
 
 def test_scales_are_means_over_places_of_a_patch_and_channels():
@@ -55,21 +55,21 @@ def test_scales_are_means_over_places_of_a_patch_and_channels():
     scale[2:6, 2:6] = 5.0
     scale[[0, 0, 7, 7], [0, 7, 0, 7], 0] = 6.0  # of one channel: with two of 2, 10 / 3
     spec = {"model": {"patch": 8}, "data": {"channels": 3}}
-    found = numbers("scales", {"stem.before.weight": scale.ravel()}, spec)
+    found = probe_numbers("scales", {"stem.before.weight": scale.ravel()}, spec)
     expected = {"corners": 10 / 3, "centre": 5, "rest": 2, "corners/rest": 5 / 3}
     expected["centre/rest"] = 2.5
     assert found == {f"scales:{part}": pytest.approx(value) for part, value in expected.items()}
-    assert numbers("scales", {"norm.weight": np.ones(8)}, spec) == {}
+    assert probe_numbers("scales", {"norm.weight": np.ones(8)}, spec) == {}
 
 
 def test_distances_are_means_over_heads_and_shots_over_draws():
     arrays = {"distance": np.array([[1.0, 2.0], [3.0, 6.0]], np.float32)}
     means = {"attention:mean": 3.0, "attention:1": 1.5, "attention:2": 4.5}
-    assert numbers("attention", arrays, {}) == means
+    assert probe_numbers("attention", arrays, {}) == means
     arrays = {"accuracy": np.array([[0.2, 0.4], [0.5, 0.6]]), "shots": np.array([1, 5])}
     means = {"fewshot:1": 0.3, "fewshot:5": 0.55}
-    assert numbers("fewshot", arrays, {}) == pytest.approx(means)
-    assert numbers("fewshot", None, {}) == numbers("tokens", arrays, {}) == {}
+    assert probe_numbers("fewshot", arrays, {}) == pytest.approx(means)
+    assert probe_numbers("fewshot", None, {}) == probe_numbers("tokens", arrays, {}) == {}
 
 
 def test_names():
@@ -80,7 +80,7 @@ def test_names():
     assert not is_metric("fewshot:2")
     assert not is_metric("gradnorm")
     assert TASKS["fewshot"].find("gradnorm:embedding") is None  # it trains nothing
-    assert {key for of in PROBED.values() for key in of.names} < set(TASKS["classify"].names)
+    assert {key for of in PROBE_METRICS.values() for key in of.names} < set(TASKS["classify"].names)
 
 
 # --- Tables -------------------------------------------------------------------------------------
@@ -120,12 +120,12 @@ def test_what_has_no_better_direction_is_higher_or_lower():
     assert verdicts == [None, "higher", "lower", "same within 0.4"]
     values = [list(entry.values.values()) for entry in table.entries]
     assert values == [pytest.approx(row) for row in PLANTED.values()]
-    sentence = re.sub(r"\[.*?\]", "[]", headline(table))
+    sentence = re.sub(r"\[.*?\]", "[]", table_headline(table))
     assert sentence == (
         "On digits, against base, over 3 seeds: up is higher (+1.00 doublings []); down is lower "
         "(-2.98 doublings []); alike is the same within 0.4 doublings."
     )
-    text = render(table, "md")
+    text = render_table(table, "md")
     assert "difference [95 % CI]" in text
     assert "difference from base in doublings, neither direction being better" in text
     assert "Intervals are over training seeds; gradients of the last steps of training." in text
@@ -133,7 +133,7 @@ def test_what_has_no_better_direction_is_higher_or_lower():
     again = tabulate(analysed(plan, margin=0.05), results, probes=probes)
     assert again.entries[-1].verdict == "can't tell"  # nor no worse: which is worse?
     columns = ratio_table(PLANTED, columns=("S", "B"))
-    said_of = headline(tabulate(*columns[:2], probes=columns[2]))
+    said_of = table_headline(tabulate(*columns[:2], probes=columns[2]))
     assert "up is higher in 2 of 2 columns; down is lower in 2 of 2 columns" in said_of
 
 
@@ -165,5 +165,5 @@ def test_no_interval_is_taken_of_a_number_that_is_none():
 def test_a_diverged_run_has_no_number():
     plan, results, probes = ratio_table(PLANTED)
     results["up@#1"] = {"status": "diverged", "step": 3}
-    found = scores(plan.cells[1], plan, results, (), None, probes).main
+    found = cell_scores(plan.cells[1], plan, results, (), None, probes).main
     assert (list(found.by_seed), found.never) == ([0, 2], ())

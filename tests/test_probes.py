@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from support.trainings import digits, outcome, train_until
 
-from ablate.planning.compose import resolve
+from ablate.planning.compose import resolve_run
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.choices import PROBES
@@ -217,9 +217,12 @@ def test_runs_without_probes_keep_their_ids_and_those_with_are_others():
     ],
 )
 def test_words_of_the_command_line(word, line):
-    assert resolve(["probe=[scales,gradnorm]"], Path("store"))[0]["probe"] == ["gradnorm", "scales"]
+    assert resolve_run(["probe=[scales,gradnorm]"], Path("store"))[0]["probe"] == [
+        "gradnorm",
+        "scales",
+    ]
     with pytest.raises(UserError, match=line):
-        resolve([word], Path("store"))
+        resolve_run([word], Path("store"))
 
 
 def test_a_model_without_attention_is_refused_that_probe_alone():

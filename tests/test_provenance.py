@@ -16,7 +16,7 @@ import torch
 
 from ablate.api import training
 from ablate.api.training import origin
-from ablate.planning.compose import resolve
+from ablate.planning.compose import resolve_run
 from ablate.shared import system as questions
 from ablate.shared.rundir import RunDir
 from ablate.training import worker
@@ -134,7 +134,7 @@ def attempt(tmp_path, cache, monkeypatch):
                 machine = dataclasses.replace(machine, stopping=lambda: next(steps) == stop_at)
             return train(run, rundir, machine)
 
-        tree, _ = resolve(list(TINY), tmp_path)
+        tree, _ = resolve_run(list(TINY), tmp_path)
         RunDir(tmp_path / name).create(tree)
         told = {"slot": "cpu:3", "device": "cpu", "threads": 1, "checkpoint_s": 60}
         with monkeypatch.context() as patch:

@@ -20,7 +20,7 @@ from support.masks import SEGMENT_WORDS, image_and_mask, write_masks
 from support.ranks import GROUP, QUICK, children, predictions, results_by_run, train_on_ranks
 from support.tables import PLANTED_TWO, make_plan, plant, tabulate
 
-from ablate.planning.expand import plan as planned
+from ablate.planning.expand import plan_from_words as planned
 from ablate.running import sharing
 from ablate.running.gpus import Gpu, GpuSet
 from ablate.shared.errors import UserError

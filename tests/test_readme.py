@@ -38,7 +38,7 @@ def test_it_is_short():
 def test_the_table_is_that_of_the_quick_start():
     table = re.search(r"<!-- quickstart table -->(.*?)<!-- end -->", TEXT, re.DOTALL)[1]
     rows = re.findall(r"^\| ([^|*]+?) \| [\d.]+ \[", table, re.M)
-    plan, _ = expand.plan(["quickstart"], store=Path("nowhere"))
+    plan, _ = expand.plan_from_words(["quickstart"], store=Path("nowhere"))
     assert rows == [row.label for row in plan.rows]
     assert plan.title in table
     assert "UNFINISHED" not in table
@@ -49,7 +49,7 @@ def test_five_commands_are_shown_with_what_they_print():
     plans, sweeps, states, tables, verifies = re.findall(
         r"```sh\nablate [^\n]*\n```\n```text\n(.*?)```", section, re.DOTALL
     )
-    plan, _ = expand.plan(["quickstart"], store=Path("nowhere"))
+    plan, _ = expand.plan_from_words(["quickstart"], store=Path("nowhere"))
     labels, number = [row.label for row in plan.rows], len(list(plan.runs()))
     assert f"{len(labels)} variants x {len(plan.seeds)} seeds = {number} runs" in plans
     assert f"{number} runs: " in states

@@ -6,13 +6,13 @@ import pytest
 from support.runs import GOLDEN_RUN
 
 from ablate.analysis.paper import recipe_notes
-from ablate.planning.cell import caveats
-from ablate.planning.compose import resolve
-from ablate.planning.expand import plan
+from ablate.planning.cell import recipe_caveats
+from ablate.planning.compose import resolve_run
+from ablate.planning.expand import plan_from_words
 from ablate.shared import spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
-from ablate.shared.schema import added, hints
+from ablate.shared.schema import added_fields, field_types
 
 RGB = ("data=parquet", "data.path=data", "data.classes=1000", "data.size=224")
 
@@ -28,7 +28,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def composed(*words):
-    return resolve([*words], Path("runs"))[0]
+    return resolve_run([*words], Path("runs"))[0]
 
 
 def has(tree, expected):
@@ -130,7 +130,7 @@ PAPER = ("data.channels=3", "data.size=224")  # of digits, whose files are here
 
 
 def identified(*words):
-    return resolve([*words], Path("runs"))[1]
+    return resolve_run([*words], Path("runs"))[1]
 
 
 def test_other_draws_are_another_run(folder, monkeypatch):
@@ -183,9 +183,9 @@ def test_a_thousand_has_a_short_form():
     ("key", "default"),
     [
         (f"{section}.{name}", [*value] if isinstance(value, tuple) else value)
-        for section, cls in hints(spec.Run).items()
+        for section, cls in field_types(spec.Run).items()
         if section in ("data", "optim", "train", "augment", "eval")
-        for name, value in added(cls).items()
+        for name, value in added_fields(cls).items()
     ],
 )
 def test_a_field_that_was_added_later_leaves_ids_at_its_default_alone(key, default):
@@ -235,8 +235,8 @@ def test_what_a_recipe_infers_is_in_its_run_and_in_no_id(folder):
 
 def test_a_cell_says_what_its_recipe_and_its_parents_do_otherwise(folder):
     words = ["recipe=finetune", "data=imagenet1k", "from.recipe=i21k", "from.data=imagenet1k"]
-    made, _ = plan([*words, "model.arch=B/16", "stem=none,dpn"], store=folder / "runs")
-    told = caveats(made.cells)
+    made, _ = plan_from_words([*words, "model.arch=B/16", "stem=none,dpn"], store=folder / "runs")
+    told = recipe_caveats(made.cells)
     assert told["inferred"].count("class token") == 1
     assert "box means" in told["not followed"]
     assert "first moment" in told["not followed"]

@@ -19,12 +19,12 @@ from conftest import Shell
 from support.files import changed_json, flip_digit
 from support.looks import reading
 
-from ablate.audit.verify import verify
+from ablate.audit.verify import verify_plan
 from ablate.cli import keeping
 from ablate.shared.errors import Failure
 from ablate.store import repair as repairing
 from ablate.store.ledger import Ledger
-from ablate.store.repair import Repaired, repair
+from ablate.store.repair import Repaired, repair_ledger
 from ablate.store.store import Store
 from ablate.version import FORMAT
 
@@ -55,14 +55,14 @@ def events(store: Store) -> list[tuple[Any, ...]]:
 
 def alone(store: Store) -> Repaired:
     with store.driver.held():
-        return repair(store)
+        return repair_ledger(store)
 
 
 def checked(store: Store) -> tuple[list[str], list[str]]:
     with Ledger.reading(store) as ledger:
         plan = ledger.sealed_plan(store, "fixture")
         assert plan is not None
-        found = verify(plan, store, ledger)
+        found = verify_plan(plan, store, ledger)
     return found.findings, found.notes
 
 

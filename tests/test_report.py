@@ -23,9 +23,9 @@ from support.tables import PLANTED, make_plan, plant, tabulate
 from ablate.planning.cell import Column, PlannedRun, Row, Trial, Tune, TuningStage, TuningWinner
 from ablate.planning.plan import Plan
 from ablate.report import show
-from ablate.report.formats import render
+from ablate.report.formats import render_table
 from ablate.report.page import forests, render_page
-from ablate.report.plot import figures
+from ablate.report.plot import draw_figures
 from ablate.shared.files import to_json
 from ablate.store.record import RunRecord, load_records
 from ablate.store.store import Store
@@ -74,10 +74,10 @@ def driven(tmp_path_factory) -> Shell:
     plan, results = wide(shell.folder / "wide")
     table = tabulate(plan, results)
     runs = load_records(plan, Store(shell.folder / "wide"), {})
-    drawn = figures(plan, table, Store(shell.folder / "wide").rundir)
+    drawn = draw_figures(plan, table, Store(shell.folder / "wide").rundir)
     html = render_page(plan, table, runs, [], drawn)
     (shell.folder / "wide.html").write_text(html)
-    (shell.folder / "wide.csv").write_text(render(table, "csv"))
+    (shell.folder / "wide.csv").write_text(render_table(table, "csv"))
     return shell
 
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from support.trainings import answer, digits, outcome, train_until
 
-from ablate.data.cache import prepare
+from ablate.data.cache import prepare_cache
 from ablate.shared import spec
 from ablate.shared.rundir import RunDir
 from ablate.training import calibrate, journal
@@ -87,7 +87,7 @@ def test_a_pruned_run_comes_to_its_last_step_again_after_a_crash(tmp_path, cache
     """The driver saw an epoch that the newest checkpoint does not have."""
     monkeypatch.setattr(journal, "BEAT_S", 0.0)
     run = digits(**{"train.epochs": 4, "eval.every": 1})
-    last = prepare(run.data, cache).counts["train"] // run.train.batch  # of the first epoch
+    last = prepare_cache(run.data, cache).counts["train"] // run.train.batch  # of the first epoch
     for side, stop in (("a", last + 2), ("b", last - 3)):
         assert train_until(run, tmp_path / side, cache, stop_at=stop) is None
         RunDir(tmp_path / side).write_prune(last)
@@ -190,7 +190,7 @@ def test_what_is_measured_and_saved_is_the_average(tmp_path, cache, monkeypatch)
     for name, mean in expected.items():
         torch.testing.assert_close(saved[name], mean)
     assert len(own) == 25
-    cached = prepare(run.data, cache)
+    cached = prepare_cache(run.data, cache)
     training = Training(run, cached.split("train"), torch.device("cpu"))
     training.model.load_state_dict(saved)
     for split in ("validation", "test"):
@@ -206,7 +206,7 @@ def test_a_sigmoid_run_is_judged_by_its_own_prior(tmp_path, cache):
     first = 10 * math.log1p(math.exp(-2)) + 2  # ten classes at a bias of -2, one of them is true
     for told in (result["train_loss"], result["validation"]["loss"]):
         assert told == pytest.approx(first, rel=1e-5)
-    labels = prepare(run.data, cache).split("train").labels
+    labels = prepare_cache(run.data, cache).split("train").labels
     assert result["prior_loss"] == prior_loss(labels, 10, 0.0, "sigmoid") < first
     assert result["collapsed"]
 

@@ -20,7 +20,7 @@ from safetensors.torch import load, save
 
 from ablate.shared import decoded, spec
 from ablate.shared.build import build_run
-from ablate.shared.fingerprint import fingerprint
+from ablate.shared.fingerprint import data_fingerprint
 from ablate.shared.rundir import RunDir
 from ablate.training import journal, sealed_file, worker
 from ablate.training.journal import read_checkpoint
@@ -45,7 +45,7 @@ class Interrupted:
         run = tiny.run({**small, **length, "data.fingerprint": "", "model.dropout": 0.1})
         self.tree = spec.to_tree(run)
         data = {key: value for key, value in self.tree["data"].items() if key != "fingerprint"}
-        self.tree["data"]["fingerprint"] = fingerprint(data)
+        self.tree["data"]["fingerprint"] = data_fingerprint(data)
         self.tree["model"]["patch"] = None
         self.straight, self.stopped = RunDir(folder / "straight"), RunDir(folder / "stopped")
         self.straight.create(self.tree)

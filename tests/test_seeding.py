@@ -14,16 +14,22 @@ from support.processes import disturb
 from support.seeding import FILE, LOOKS, declare_seeding, seeds_given
 
 from ablate.analysis import reading, seeding, stats
-from ablate.analysis.course import STOPPED, courses_of, look_events, standing, told_by
-from ablate.analysis.headline import headline, wins
+from ablate.analysis.course import (
+    STOPPED,
+    courses_of,
+    latest_decisions,
+    look_events,
+    recorded_decisions,
+)
+from ablate.analysis.headline import table_headline, wins
 from ablate.analysis.judging import sequential_of
 from ablate.analysis.seeding import Seeding
-from ablate.analysis.table import WARNINGS
-from ablate.analysis.tabulate import tabulate
+from ablate.analysis.table import WARNING_KINDS
+from ablate.analysis.tabulate import make_table
 from ablate.planning.design import USUAL, Fixed, Looks, looks_to
-from ablate.planning.expand import plan as make_plan
+from ablate.planning.expand import plan_from_words as make_plan
 from ablate.planning.plan import Plan
-from ablate.report.formats import render
+from ablate.report.formats import render_table
 from ablate.shared.errors import UserError
 from ablate.store import looks
 from ablate.store.ledger import Ledger
@@ -242,7 +248,7 @@ def test_a_row_unlikely_to_gain_the_margin_stops_and_its_word_is_that_of_its_int
         plan = planned()
         results = Planted(plan, values({"plain": 0, "DPN": 0.2, "asleep": 0}, seed=seed))
         found, said = grown(plan, results, tmp_path / str(seed))
-        table = tabulate(found, results.results, words=True)
+        table = make_table(found, results.results, words=True)
         for entry in table.entries:
             [*notes] = table.on(entry.row, entry.column)
             if not any("was unlikely" in note for note in notes):
@@ -269,8 +275,8 @@ def test_a_diverged_variant_stops_and_a_diverged_baseline_ends_its_column(planne
     courses = courses_of(found, results.results, None, None, None)
     assert courses["64"].rows["DPN"].word == STOPPED
     assert courses["128"].next is None
-    table = tabulate(found, results.results, words=True)
-    assert any("no further verdicts" in note for note in table.texts(*WARNINGS))
+    table = make_table(found, results.results, words=True)
+    assert any("no further verdicts" in note for note in table.texts(*WARNING_KINDS))
     words = {(e.row, e.column): e.verdict for e in table.entries}
     assert words["DPN", "64"] is None
 
@@ -300,16 +306,18 @@ def test_later_rows_later_looks_and_another_margin_are_a_changed_analysis(planne
             dataclasses.replace(other, design=Looks(other.design.at[:3] or LOOKS)), y
         ).results
         past = PastLooks(before, look(other))
-        table = tabulate(other, known, past, words=True)
-        assert any(said in note for note in table.texts(*WARNINGS)), table.texts(*WARNINGS)
-        strict = tabulate(other, known, past, words=True, strict=True)
-        assert any("--strict: verdicts withheld." in note for note in strict.texts(*WARNINGS))
+        table = make_table(other, known, past, words=True)
+        assert any(said in note for note in table.texts(*WARNING_KINDS)), table.texts(
+            *WARNING_KINDS
+        )
+        strict = make_table(other, known, past, words=True, strict=True)
+        assert any("--strict: verdicts withheld." in note for note in strict.texts(*WARNING_KINDS))
         assert not any(entry.verdict for entry in strict.entries)
         assert "Decided" not in " ".join(strict.footnotes)
         judged = any(note.startswith("Judged at the look at 5") for note in strict.footnotes)
         assert judged == bool(other.design.at)
-    table = tabulate(plan, results.results, PastLooks(before, look(plan)), words=True)
-    assert not any("Changed" in note for note in table.texts(*WARNINGS))
+    table = make_table(plan, results.results, PastLooks(before, look(plan)), words=True)
+    assert not any("Changed" in note for note in table.texts(*WARNING_KINDS))
     assert any(note.startswith("Decided at the look at 5 seeds") for note in table.footnotes)
 
 
@@ -318,20 +326,24 @@ def test_what_looks_do_not_judge_has_no_place_for_a_verdict_and_is_not_counted(p
     results = Planted(plan, values({"plain": 0, "DPN": 6, "asleep": -6}, seed=4)).results
     for result in results.values():
         result["also"] = {"mnist5k": {"test": result["test"]}}
-    table = tabulate(plan, results, words=True)
+    table = make_table(plan, results, words=True)
     assert [column.on for column in table.columns] == ["", "mnist5k"] * 2
-    assert headline(table).startswith(
+    assert table_headline(table).startswith(
         "On digits, against plain, over 5 seeds: DPN helps in 2 of 2 columns; asleep hurts in 2 of "
         "2 columns. "
     )
-    assert "of 2 columns up to 0.1 are expected" in headline(table)
+    assert "of 2 columns up to 0.1 are expected" in table_headline(table)
     rows = {row: [e for e in table.entries if e.row == row] for row in ("DPN", "asleep")}
     assert wins(table, rows["DPN"]) == "helps in 2 of 2"
     assert wins(table, [e for e in rows["DPN"] if "mnist5k" in e.column]) == ""
-    [average] = [line for line in render(table, "md").splitlines() if "if columns were" in line]
+    [average] = [
+        line for line in render_table(table, "md").splitlines() if "if columns were" in line
+    ]
     assert "verdict" not in average
-    fixed = tabulate(dataclasses.replace(plan, design=Fixed()), results, words=True)
-    [average] = [line for line in render(fixed, "md").splitlines() if "if columns were" in line]
+    fixed = make_table(dataclasses.replace(plan, design=Fixed()), results, words=True)
+    [average] = [
+        line for line in render_table(fixed, "md").splitlines() if "if columns were" in line
+    ]
     assert "| verdict |" in average
     assert wins(fixed, [e for e in fixed.entries if e.row == "DPN"]) == "helps in 4 of 4"
 
@@ -352,9 +364,9 @@ def test_a_sweep_gives_seeds_at_its_looks_and_says_what_each_decided(calm):
     rows = ("DPN", "asleep")
     told = {row: {c: course.rows[row] for c, course in courses.items()} for row in rows}
     told = {row: {c: (now.seeds, now.word) for c, now in of.items()} for row, of in told.items()}
-    assert standing(plan, looks.read(looks_of(calm))) == told
+    assert latest_decisions(plan, looks.read(looks_of(calm))) == told
     other = dataclasses.replace(plan, design=Looks((5, 6)))
-    assert standing(other, looks.read(looks_of(calm))) == {}
+    assert latest_decisions(other, looks.read(looks_of(calm))) == {}
     assert "look at 5 seeds of 64: " in said
     status = calm("status", "few").out
     assert re.search(r"^ asleep .* 2 of 2 columns *$", status, re.MULTILINE)
@@ -363,7 +375,7 @@ def test_a_sweep_gives_seeds_at_its_looks_and_says_what_each_decided(calm):
     assert "Decided at the look at 5 seeds" in table
     assert "the looks at 5, 7 and 9 seeds" in table
     assert "Below the columns: of the 5 seeds that all cells share" in table
-    found = reading.read(plan, store, results).table
+    found = reading.read_verdicts(plan, store, results).table
     verdicts = {(e.row, e.column): e.verdict for e in found.entries}
     assert verdicts["asleep", "64"] == "hurts"
     assert found.complete
@@ -465,9 +477,9 @@ def test_a_plan_says_the_expected_and_the_greatest_number_of_runs(calm):
 def test_what_looks_under_another_analysis_decided_is_not_told(planned):
     plan, other = planned(), planned(until=12, margin=0.5)
     seen = [looks.until_look(p, "64", 5, DECIDED, 2) for p in (plan, other)]
-    assert [*told_by(plan, seen)] == [*told_by(plan, seen[:1])]
-    assert len([*told_by(plan, seen)]) == 1
-    assert [*told_by(dataclasses.replace(plan, design=Fixed()), seen)] == []
+    assert [*recorded_decisions(plan, seen)] == [*recorded_decisions(plan, seen[:1])]
+    assert len([*recorded_decisions(plan, seen)]) == 1
+    assert [*recorded_decisions(dataclasses.replace(plan, design=Fixed()), seen)] == []
 
 
 def test_a_table_wide_family_has_the_contrasts_that_looks_judge(planned):

@@ -39,10 +39,10 @@ from support.processes import kill, workers
 from support.trainings import CPU, train_to_end
 from torch import Tensor
 
-from ablate.analysis.paper import beside
+from ablate.analysis.paper import published_figures
 from ablate.planning import expand
 from ablate.shared import spec
-from ablate.shared.metrics.segment import SEGMENT, guessed, score
+from ablate.shared.metrics.segment import SEGMENT, guessed, segmentation_scores
 from ablate.shared.rundir import RunDir
 from ablate.shared.sections import NO_CLASS
 from ablate.shared.spec import Run
@@ -97,9 +97,9 @@ def test_mean_iou_is_that_of_one_confusion_matrix_of_all_pictures():
         matrix = confusion_matrix(*pixels, labels=range(CLASSES))
         counts = [matrix.sum(1), matrix.sum(0), matrix.diagonal()]
         np.testing.assert_array_equal([row["label"], row["said"], row["same"]], counts)
-    each = [score(table[n : n + 1], CLASSES)["miou"] for n in range(3)]
+    each = [segmentation_scores(table[n : n + 1], CLASSES)["miou"] for n in range(3)]
     assert scores["miou"] != pytest.approx(np.mean(each), abs=1e-3)  # no mean over pictures
-    assert score(table, CLASSES) == scores  # which `verify` makes again
+    assert segmentation_scores(table, CLASSES) == scores  # which `verify` makes again
     assert table.dtype.itemsize == 3 * 4 * CLASSES
 
 
@@ -339,7 +339,7 @@ def test_a_sweep_of_segmentation_from_its_runs_to_its_table(streets):
             continue
         assert spec["model"]["input"] == "imagenet"
         rows = np.load(folder / "predictions.npy")
-        assert result["test"] == score(rows, CLASSES)
+        assert result["test"] == segmentation_scores(rows, CLASSES)
         weights = load_file(folder / "weights.safetensors")
         assert not [name for name in weights if name.startswith(("norm.", "rep."))]
     # The very file that a run wrote, with a pixel moved: named.
@@ -395,13 +395,15 @@ def test_table_5_is_planned_at_paper_scale_with_its_parents_once(shell):
     assert told in {variant["multiply_adds"] for variant in tree["variants"]}
     store = Path("runs")
     with contextlib.chdir(shell.folder):
-        five, one = (expand.plan([name], store=store)[0] for name in ("table5", "table1"))
+        five, one = (
+            expand.plan_from_words([name], store=store)[0] for name in ("table5", "table1")
+        )
     parents = {run for cell in five.parents() for run in cell.ids.values()}
     assert len(parents) == 20
     assert len(parents & {run for cell in one.cells for run in cell.ids.values()}) == 6
     tree = five.cell("ViT", "1/16").spec
     assert (tree["model"]["input"], tree["parent"]["model"]["input"]) == ("imagenet", "range")
-    found = beside(five, store)
+    found = published_figures(five, store)
     assert {column for _, column in found} == {"1/16", "1/8", "1/4", "1/2", "1"}
     assert {theirs.differs for theirs in found.values()} == {""}
     assert found["Dual PatchNorm", "1/16"].printed == "28.0 ± 0.21, +0.7"

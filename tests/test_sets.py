@@ -21,7 +21,7 @@ from support.images import take
 
 from ablate.data import cache, source
 from ablate.planning.compose import resolve_data
-from ablate.planning.expand import plan
+from ablate.planning.expand import plan_from_words
 from ablate.shared.sections import Data
 
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -124,7 +124,9 @@ def test_imagenet_is_split_as_published(tmp_path):
 
 def test_files_with_one_split_alone_are_cut_anew_and_the_plan_says_so(tmp_path, monkeypatch):
     def planned(*words):
-        made, _ = plan(["stem=none,dpn", "data.path=files", *words], store=tmp_path / "runs")
+        made, _ = plan_from_words(
+            ["stem=none,dpn", "data.path=files", *words], store=tmp_path / "runs"
+        )
         data = made.cells[0].spec["data"]
         return data, [note for note in made.notes if note.startswith("data=")]
 
@@ -153,9 +155,9 @@ def test_a_sample_of_imagenet_is_counted_without_decoding_and_its_classes_are(
 ):
     words = [f"data.path={data_folder('imagenet_sample')}", "data.classes=999"]
     data = Data(**resolve_data("imagenet1k", words, tmp_path)[0]["data"])
-    assert cache.count(data, tmp_path) == {"train": 800, "validation": 100, "test": 100}
+    assert cache.count_examples(data, tmp_path) == {"train": 800, "validation": 100, "test": 100}
     with refused(r"^data\.classes: 999, but .*has 1000 classes: n01440764_tench"):
-        cache.prepare(data, tmp_path)
+        cache.prepare_cache(data, tmp_path)
 
 
 def test_the_whole_of_cifar10_is_split_as_named(tmp_path, data_folder):
@@ -163,7 +165,11 @@ def test_the_whole_of_cifar10_is_split_as_named(tmp_path, data_folder):
     tree, notes = resolve_data("cifar10", [f"data.path={data_folder('cifar10')}"], tmp_path)
     assert notes == []
     data, empty = Data(**tree["data"]), tmp_path / "none"
-    assert cache.count(data, empty) == {"train": 45_000, "validation": 5_000, "test": 10_000}
+    assert cache.count_examples(data, empty) == {
+        "train": 45_000,
+        "validation": 5_000,
+        "test": 10_000,
+    }
     assert not empty.exists()
     opened = source.open_source(data)
     assert opened.class_names == CLASSES

@@ -11,10 +11,10 @@ import tiny
 import torch
 
 from ablate.data.splits import Split
-from ablate.planning.expand import plan as make_plan
+from ablate.planning.expand import plan_from_words as make_plan
 from ablate.running.gpus import Gpu, GpuSet
 from ablate.running.launchers import Slot
-from ablate.running.preflight import decision_for, measure_rates, settle, shape
+from ablate.running.preflight import decision_for, measure_rates, settle_auto_keys, shape
 from ablate.shared.errors import Failure
 from ablate.shared.files import write_sealed
 from ablate.shared.spec import to_tree
@@ -49,7 +49,7 @@ class Asked:
 
 def decided(store, launcher, *words):
     made, _ = make_plan([*words, *BOTH], store=store.root)
-    decisions = settle(made, store, launcher, launcher.asked.append)
+    decisions = settle_auto_keys(made, store, launcher, launcher.asked.append)
     by = {run.cell.row: decision_for(decisions, run) for run in made.runs()}
     assert len(by) == len(made.rows)
     return by, launcher.asked
@@ -93,15 +93,15 @@ def test_rows_that_join_a_column_take_its_decision_or_lower_it(tmp_path):
 def test_columns_are_apart_and_what_is_said_is_not_asked(tmp_path):
     store = Store(tmp_path)
     made, _ = make_plan(["stem=none,dpn", "model.arch=mu/4,Ti/4", *BOTH], store=tmp_path)
-    decisions = settle(made, store, Asked(), pytest.fail)
+    decisions = settle_auto_keys(made, store, Asked(), pytest.fail)
     columns = {column: one["micro_batch"] for (_, column), one in decisions.items()}
     assert columns == {"mu/4": 256, "Ti/4": 256 // 12}
     launcher = Asked("cpu")
-    assert settle(made, store, launcher, pytest.fail)
+    assert settle_auto_keys(made, store, launcher, pytest.fail)
     assert {tuple(question["wants"]) for question in launcher.asked} == {("micro_batch",)}
     made, _ = make_plan(["stem=none,dpn", "seeds=2"], store=tmp_path)
     launcher = Asked()
-    assert settle(made, store, launcher, pytest.fail) == {}
+    assert settle_auto_keys(made, store, launcher, pytest.fail) == {}
     assert launcher.asked == []
 
 
@@ -111,7 +111,7 @@ def test_the_memory_that_a_micro_batch_was_tried_in_is_said_and_kept(free, warns
     store, launcher, lines = Store(tmp_path), Asked(), []
     launcher.more = {"memory": [int(free), int(84e9)]}
     made, _ = make_plan(["stem=none,dpn", *BOTH], store=tmp_path)
-    decisions = settle(made, store, launcher, lines.append)
+    decisions = settle_auto_keys(made, store, launcher, lines.append)
     assert all("memory" not in decision for decision in decisions.values())
     [line], file = lines, store.cache / "settled.json"
     assert f"none: train.micro_batch=auto is 256 on gpu:0, where {free / 1e9:.1f} of 84.0" in line
@@ -120,7 +120,7 @@ def test_the_memory_that_a_micro_batch_was_tried_in_is_said_and_kept(free, warns
     assert [each["memory"] for each in kept.values() if isinstance(each, dict)] == [
         launcher.more["memory"]
     ]
-    settle(made, store, Asked(), pytest.fail)  # decided
+    settle_auto_keys(made, store, Asked(), pytest.fail)  # decided
 
 
 def test_rates_are_measured_once_a_kind_of_gpu_and_precision(tmp_path):
@@ -163,7 +163,7 @@ def digits(monkeypatch):
     images = torch.zeros((64, 8, 8, 3), dtype=torch.uint8)
     split = Split(images, torch.zeros(64).long(), torch.ones(64))
     made = SimpleNamespace(split=lambda name: split)
-    monkeypatch.setattr(training, "prepare", lambda data, cache: made)
+    monkeypatch.setattr(training, "prepare_cache", lambda data, cache: made)
 
 
 def test_the_heaviest_decides_and_one_that_breaks_does_not(monkeypatch, digits, tmp_path):

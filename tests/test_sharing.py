@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 from support.ranks import results_by_run, train_on_ranks
 
-from ablate.planning.expand import plan as planned
+from ablate.planning.expand import plan_from_words as planned
 from ablate.running import sharing
 from ablate.running.launchers import Slot
-from ablate.running.preflight import preflight
+from ablate.running.preflight import drop_unfit_slots
 from ablate.running.sharing import end, share
 from ablate.running.work import CellWork
 from ablate.store.ledger import Ledger
@@ -83,7 +83,7 @@ def test_a_micro_batch_that_was_settled_smaller_or_larger_narrows_the_choice(tmp
     for micro, most in {8: 8, 16: 4, 32: 2, 64: 1}.items():
         settled = {(cell.row, cell.column): {"micro_batch": micro} for cell in cells}
         for world in WORLDS:
-            found = sharing.narrowed({("", False): world}, cells, launcher, settled)
+            found = sharing.narrow_worlds({("", False): world}, cells, launcher, settled)
             assert found == {("", False): min(world, most)}
 
 
@@ -100,7 +100,7 @@ def test_devices_of_a_group_at_work_are_not_tried_before_a_drive():
         return {"g2": "lost", "g2+g3": "lost"}
 
     launcher = SimpleNamespace(remote=False, slots=slots, unfit=unfit)
-    preflight(launcher, {"g0+g1"}, print)
+    drop_unfit_slots(launcher, {"g0+g1"}, print)
     assert tried == ["g2", "g3", "g2+g3"]
     assert [slot.name for slot in launcher.slots] == ["g0", "g1", "g3", "g0+g1"]
 

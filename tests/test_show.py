@@ -29,19 +29,19 @@ from support.processes import freeze_workers, thaw, workers
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
-from ablate.planning.compose import resolve
+from ablate.planning.compose import resolve_run
 from ablate.planning.plan import Plan
 from ablate.report.show import compare_runs, describe_run, follow_log
 from ablate.report.text import sparkline
 from ablate.running import launchers
-from ablate.running.orders import check
+from ablate.running.orders import check_order
 from ablate.shared.errors import Failure, UserError
 from ablate.shared.files import Lock, to_json
 from ablate.shared.rundir import RunDir
 from ablate.store.events import RunState
-from ablate.store.find import find_run, planned_as
+from ablate.store.find import find_run, sweeps_of_run
 from ablate.store.ledger import Ledger, result_detail
-from ablate.store.progress import observe
+from ablate.store.progress import observe_progress
 from ablate.store.store import Store
 
 TINY = ("model.depth=1", "train.epochs=32", "eval.every=8")
@@ -229,13 +229,13 @@ def test_an_edited_plan_is_in_the_way_of_its_own_runs_alone(tmp_path):
     with planned(store, old, new) as ledger:
         store.write_plan(dataclasses.replace(new, title="another"))
         assert find_run(store, ledger, "post#2") == "b1"
-        check(store, ledger, "skip", {"b1": "post#2"})
-        assert [name for name, _ in planned_as(store, ledger, "b1")] == ["old"]
+        check_order(store, ledger, "skip", {"b1": "post#2"})
+        assert [name for name, _ in sweeps_of_run(store, ledger, "b1")] == ["old"]
         edited = r"new\.json: was edited after it was planned"
         with pytest.raises(Failure, match=edited):
             find_run(store, ledger, "pre#2")
         with pytest.raises(Failure, match=edited):
-            check(store, ledger, "skip", {"a2": "pre#2"})
+            check_order(store, ledger, "skip", {"a2": "pre#2"})
 
 
 def test_a_run_that_never_began_is_shown_as_planned(own):
@@ -328,12 +328,12 @@ def test_an_edited_plug_in_shows(own, monkeypatch):
     """Two runs of one version, the file edited between them."""
     monkeypatch.chdir(own.folder)
     store = Store(Path("runs"))
-    launcher = launchers.make(settings("local"), store.cache)
+    launcher = launchers.make_launcher(settings("local"), store.cache)
     ids, digests = [], []
     for seed, factor in ((0, 1.0), (1, 0.5)):
         Path("mine.py").write_text(NORM.format(factor=factor))
         words = ["norm=mine:Mine", "model.depth=1", "train.steps=2", f"seed={seed}"]
-        tree, run = resolve(words, store.root)
+        tree, run = resolve_run(words, store.root)
         folder = store.rundir(run)
         folder.create(tree)
         launcher.start(folder, launcher.slots[0])
@@ -498,7 +498,7 @@ def test_a_look_at_a_large_store_probes_only_runs_without_a_result(tmp_path, mon
         probed = []
         monkeypatch.setattr(Lock, "is_held", lambda lock: probed.append(lock.path.parent.name))
         begun = time.process_time()
-        now = observe(made, list(made.runs()), store, ledger)
+        now = observe_progress(made, list(made.runs()), store, ledger)
         assert time.process_time() - begun < 1
     assert sorted(probed) == sorted([*ids[:3], tmp_path.name])
     assert now.counts == {"finished": 1997, "started": 3}

@@ -27,7 +27,7 @@ from support.programs import TRAIN, attempts, declare, expected_loss, results
 from support.ranks import GROUP, QUICK, children, predictions, results_by_run, train_on_ranks
 
 from ablate.store.ledger import Ledger
-from ablate.store.pilots import read_object, token_of
+from ablate.store.pilots import read_beat, store_token
 from ablate.store.store import Store
 
 pytestmark = [
@@ -109,7 +109,7 @@ def sweep(shell, cluster, calm) -> Iterator[Callable[..., subprocess.Popen]]:
     for process in started:
         process.kill()
         process.wait()
-    name = f"ablate-{token_of(shell.folder / 'runs')}"
+    name = f"ablate-{store_token(shell.folder / 'runs')}"
     cluster.told("scancel", "-n", name)
     wait_for(lambda: not cluster.told("squeue", "-h", "-n", name))
 
@@ -118,7 +118,7 @@ def beats(shell: Shell) -> list[dict]:
     """Of pilots with a run that has made steps."""
     found = []
     for path in (shell.folder / "runs" / "pilots").glob("*/beat.json"):
-        beat = read_object(path)  # which may go this moment
+        beat = read_beat(path)  # which may go this moment
         if any(notes.get("step", 0) > 3 for notes in beat.get("runs", {}).values()):
             found.append(beat)
     return found
@@ -235,7 +235,7 @@ def test_programs_are_stopped_killed_and_resumed_as_here(shell, cluster, monkeyp
 
     def with_saved() -> list[int]:
         """Pilots whose program has saved: one of the others has nothing to go on from."""
-        beats = map(read_object, shell.folder.glob("runs/pilots/*/beat.json"))
+        beats = map(read_beat, shell.folder.glob("runs/pilots/*/beat.json"))
         saved = shell.folder / "runs" / "attempts"
         return [
             beat["pid"]
@@ -356,7 +356,7 @@ def test_a_driver_that_is_left_behind(shell, sweep, calm, where):
     wait_for(lambda: log.exists() and "**s. Trained on" in log.read_text())
     assert check(shell, sweep(sleep=0), calm) == [1, 1, 1, 1]
     ran = {path.name for path in shell.folder.glob("by-*")}
-    pilots = f"by-ablate-{token_of(shell.folder / 'runs')}"
+    pilots = f"by-ablate-{store_token(shell.folder / 'runs')}"
     assert ran == {pilots, *(["by-ablate-driver"] if where == "job" else [])}
 
 

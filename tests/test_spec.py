@@ -9,27 +9,27 @@ from support.runs import GOLDEN_RUN
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Tune
-from ablate.planning.launcher import DRIVER, launcher_settings
+from ablate.planning.launcher import DRIVER_KEYS, launcher_settings
 from ablate.shared import choices, sections, spec
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
-from ablate.shared.schema import Bounds, hints, keys, value_of
+from ablate.shared.schema import Bounds, field_keys, field_types, read_field
 
 SECTIONS = {
     name: cls
-    for name, cls in hints(spec.Run).items()
+    for name, cls in field_types(spec.Run).items()
     if dataclasses.is_dataclass(cls) and name not in choices.CHOICES
 } | {"analysis": Analysis}
-KEYS = [f"{name}.{key}" for name, cls in SECTIONS.items() for key in hints(cls)]
+KEYS = [f"{name}.{key}" for name, cls in SECTIONS.items() for key in field_types(cls)]
 
 
-TUNE = [f"tune.{key}" for key in keys(Tune)]  # the rest is no key of its own
+TUNE = [f"tune.{key}" for key in field_keys(Tune)]  # the rest is no key of its own
 
 
 @pytest.mark.parametrize("key", [*KEYS, *TUNE, "run.seed", "run.probe"])
 def test_every_key_says_what_it_does_in_a_line(key: str) -> None:
     name, _, field = key.partition(".")
-    line = keys({**SECTIONS, "run": spec.Run, "tune": Tune}[name])[field].line
+    line = field_keys({**SECTIONS, "run": spec.Run, "tune": Tune}[name])[field].line
     assert 0 < len(line) < 90
     assert line.isprintable()
 
@@ -58,7 +58,7 @@ def test_bounds(bounds: Bounds, inside: list[object], outside: list[object], sai
 def test_a_number_out_of_bounds_is_refused_by_its_key(key: str) -> None:
     """In the whole tree: every section asks its keys."""
     name, _, field = key.partition(".")
-    bounds = keys(SECTIONS[name]).get(field, Bounds())
+    bounds = field_keys(SECTIONS[name]).get(field, Bounds())
     for bound, out in ((bounds.above, 0), (bounds.least, -1), (bounds.below, 0), (bounds.most, 1)):
         if bound is not None:
             tree = {**GOLDEN_RUN, name: {**GOLDEN_RUN[name], field: bound + out}}
@@ -67,7 +67,7 @@ def test_a_number_out_of_bounds_is_refused_by_its_key(key: str) -> None:
 
 
 def test_the_launchers_keys_are_bounded_too() -> None:
-    for key in (*DRIVER, "runs_per_gpu"):
+    for key in (*DRIVER_KEYS, "runs_per_gpu"):
         with pytest.raises(UserError, match=rf"^launcher\.{key}: must be more than 0, got 0"):
             launcher_settings({"name": "local", key: 0})
 
@@ -91,14 +91,14 @@ def test_a_thousand_is_read_where_the_arch_is_spelled_out() -> None:
 
 
 def test_a_literal_of_numbers_takes_no_other_type() -> None:
-    assert value_of(sections.Data, "channels", 3, "data.channels") == 3
+    assert read_field(sections.Data, "channels", 3, "data.channels") == 3
     for wrong in (3.0, True, "3", 2):
         with pytest.raises(UserError, match=r"data\.channels: expected one of 1, 3, got "):
-            value_of(sections.Data, "channels", wrong, "data.channels")
+            read_field(sections.Data, "channels", wrong, "data.channels")
 
 
 def test_what_a_key_may_say_is_read_from_its_type() -> None:
     """`hints` has the types alone: what else stands in an annotation is no part of them."""
     for cls in SECTIONS.values():
-        for hint in hints(cls).values():
+        for hint in field_types(cls).values():
             assert typing.get_origin(hint) is not typing.Annotated

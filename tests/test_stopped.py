@@ -23,7 +23,7 @@ from ablate.planning import expand
 from ablate.planning.plan import Plan
 from ablate.running import launchers
 from ablate.running.driver import Drive
-from ablate.running.driver_lock import driving
+from ablate.running.driver_lock import driver_session
 from ablate.running.launchers import Launcher, pilots
 from ablate.running.orders import carry_out
 from ablate.shared.rundir import RunDir
@@ -133,13 +133,13 @@ class Driven:
 
     def __init__(self, folder: Path, sweep: str) -> None:
         self.store, self.view, self.folder = Store(folder / "runs"), Quiet(), folder
-        self.plan: Plan = expand.plan([sweep], store=self.store.root)[0]
+        self.plan: Plan = expand.plan_from_words([sweep], store=self.store.root)[0]
 
     def drive(self, launcher: Launcher, given, act: Callable[[], None] | None = None) -> None:
         acts = threading.Thread(target=self.at_last_step, args=(act,)) if act else None
         if acts:
             acts.start()
-        with driving(self.store, self.plan.name, Quiet) as ledger:
+        with driver_session(self.store, self.plan.name, Quiet) as ledger:
             Drive(self.plan, self.store, ledger, launcher, given, self.view).run()
         if acts:
             acts.join()
@@ -170,7 +170,7 @@ def own_signal(number: int) -> Callable[[], None]:
 
 def locally(driven: Driven, act=None) -> None:
     given = settings("local", devices="cpu")
-    launcher = launchers.make(given, driven.store.cache)
+    launcher = launchers.make_launcher(given, driven.store.cache)
     try:
         driven.drive(launcher, given, act and act(driven, None))
     finally:

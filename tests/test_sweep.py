@@ -10,13 +10,13 @@ import pytest
 import yaml
 from support.plans import plan
 
-from ablate.analysis.paper import beside
+from ablate.analysis.paper import published_figures
 from ablate.planning import compose, expand
-from ablate.planning.conf import shipped
+from ablate.planning.conf import shipped_folder
 from ablate.planning.plan import Plan
 from ablate.shared import choices
 from ablate.shared.errors import UserError
-from ablate.shared.schema import section
+from ablate.shared.schema import read_section
 from ablate.shared.sections import Optim, Train
 from ablate.training.optim import lengths
 
@@ -79,7 +79,7 @@ def test_what_ships_expands_to_so_many_runs(name, scale, rows, columns, runs):
     if name == "figure1" and scale == "digits":  # it is still what its words say
         words = ["recipe=quick", "data=digits", "model.depth=4", "model.arch=mu/4", "stem=dpn"]
         ids = planned.cell("Dual PatchNorm", "mu/4").ids
-        assert ids[0] == compose.resolve(words, Path("store"))[1]
+        assert ids[0] == compose.resolve_run(words, Path("store"))[1]
 
 
 def test_a_scale_drops_contrasts_and_excludes_that_it_has_no_columns_for():
@@ -115,9 +115,11 @@ def folders(*words: str) -> tuple[str, ...]:
     return words
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in shipped("sweeps").glob("*.yaml")))
+@pytest.mark.parametrize(
+    "name", sorted(path.stem for path in shipped_folder("sweeps").glob("*.yaml"))
+)
 def test_every_shipped_sweep_plans(name):
-    file = shipped("sweeps") / f"{name}.yaml"
+    file = shipped_folder("sweeps") / f"{name}.yaml"
     assert file.read_text().startswith(f"# ablate sweep {name}")
     declared = yaml.safe_load(file.read_text())
     scales, small = declared.get("scales", {}), {"cifar", "digits", "camvid"}
@@ -142,11 +144,11 @@ def test_every_shipped_sweep_plans(name):
         if not planned.paper:
             assert name in ("quickstart", "dnn_bn") or name.startswith("study_")  # or curves only
         elif scale in small:  # all columns stand for one; their signs are compared
-            found = beside(planned, Path("store"))
+            found = published_figures(planned, Path("store"))
             assert {column for _, column in found} == {c.label for c in planned.columns}
             assert all(theirs.differs for theirs in found.values())
         else:
-            beside(planned, Path("store"))
+            published_figures(planned, Path("store"))
     assert set(scales) & {*small, "mnist"} or name == "quickstart" or name.startswith("study_")
 
 
@@ -156,8 +158,8 @@ def test_augreg_is_as_long_as_big_visions_on_imagenet_alone(name):
     assert augreg
     for spec in augreg:
         train, optim = (
-            section(Train, spec["train"], "train"),
-            section(Optim, spec["optim"], "optim"),
+            read_section(Train, spec["train"], "train"),
+            read_section(Optim, spec["optim"], "optim"),
         )
         assert lengths(optim, train, 1_268_355 // 4096).total == 92_897
     for scale in ("cifar", "digits"):
@@ -234,7 +236,7 @@ scales:
         assert (analysis.margin, analysis.alpha) == (margin, 0.1)
         assert analysis.contrasts["deeper"]["to"] == last
     assert plan("x", "analysis.margin=3", scale="s").analysis.margin == 3
-    found = beside(plan("x", scale="s"), Path("store"))
+    found = published_figures(plan("x", scale="s"), Path("store"))
     columns = {key: theirs.column for key, theirs in found.items()}
     assert columns == {("a", "4"): "B/16", ("b", "4"): "B/16"}
 
@@ -427,15 +429,15 @@ def test_the_users_sweeps_come_first():
     write("title: mine\n" + SMALL, "quickstart")
     assert plan("quickstart").title == "mine"
     write("variants: [", "broken")
-    found = {name: (title, path) for name, title, path in expand.find_sweeps()}
+    found = {name: (title, path) for name, title, path in expand.list_sweeps()}
     assert found["quickstart"] == ("mine", Path("sweeps/quickstart.yaml"))
-    assert found["placement"][1] == shipped("sweeps") / "placement.yaml"
+    assert found["placement"][1] == shipped_folder("sweeps") / "placement.yaml"
     assert found["broken"][0].startswith("(sweeps/broken.yaml: line 1: not YAML")
 
 
 def test_the_launcher_is_returned_apart_and_changes_no_id():
     words = ["stem=none,dpn", "launcher=inline", "launcher.attempts=9", "launcher.hang_s=1"]
-    planned, launcher = expand.plan(words, store=Path("store"))
+    planned, launcher = expand.plan_from_words(words, store=Path("store"))
     settings = {"attempts": 9, "hang_s": 1.0, "checkpoint_s": 60.0, "devices": "cpu"}
     assert launcher == {"name": "inline", **settings}
     assert planned.cells == plan("stem=none,dpn").cells
@@ -445,7 +447,7 @@ def test_the_launcher_is_returned_apart_and_changes_no_id():
 def test_labels_and_stores_change_no_id():
     write("variants: [{a: {}}, {b: {stem: dpn}}]\n", "one")
     write("variants: [{x: {stem: dpn}}, {y: {model.depth: 1}}]\n", "two")
-    one, two = plan("one"), expand.plan(["two"], store=Path("/elsewhere"))[0]
+    one, two = plan("one"), expand.plan_from_words(["two"], store=Path("/elsewhere"))[0]
     assert one.cells[1].ids == two.cells[0].ids
     assert one.cells[0].ids == two.cells[1].ids  # mu has depth 1 by itself
 

@@ -12,7 +12,7 @@ from ablate.planning import expand
 from ablate.planning.design import Fixed
 from ablate.planning.plan import Plan
 from ablate.planning.sweep_file import edit_notes
-from ablate.planning.sweep_paths import find, sweep_files
+from ablate.planning.sweep_paths import find_sweep_file, sweep_files
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
 
@@ -30,7 +30,7 @@ def write(file: str, text: str = TWO) -> None:
 
 
 def plan(*words: str, **options: str) -> Plan:
-    return expand.plan(words, store=Path("store"), **options)[0]
+    return expand.plan_from_words(words, store=Path("store"), **options)[0]
 
 
 def test_a_sweep_file_lies_in_sweeps_or_in_the_folder_itself():
@@ -50,14 +50,14 @@ def test_a_sweep_file_lies_in_sweeps_or_in_the_folder_itself():
 
 
 def test_other_yaml_files_of_a_folder_are_no_sweeps():
-    shipped = find("table1")
+    shipped = find_sweep_file("table1")
     write("table1.yaml", "services: {web: {variants: 3}}\n")
     write("big.yaml", TWO + "# " + "x" * 2**20)
     os.mkfifo("pipe.yaml")
-    assert find("table1") == shipped
+    assert find_sweep_file("table1") == shipped
     assert not {"big", "pipe"} & sweep_files().keys()
     write("mine.yaml", "# with a mistake\nvariants: [\n")
-    told = {name: title for name, title, _ in expand.find_sweeps()}
+    told = {name: title for name, title, _ in expand.list_sweeps()}
     assert told["mine"].startswith("(mine.yaml: line 3: not YAML")
     write("plain.yaml", "a: 1\n")
     assert "plain" not in told

@@ -7,8 +7,8 @@ import os
 import pytest
 from PIL import Image
 
-from ablate.analysis.paper import beside
-from ablate.planning.expand import plan as make_plan
+from ablate.analysis.paper import published_figures
+from ablate.planning.expand import plan_from_words as make_plan
 
 # name -> (rows, columns) at the digits scale
 # name -> (rows, columns) at the digits scale
@@ -118,7 +118,7 @@ def test_table_2_is_planned_at_paper_scale_with_its_parents_once(shell):
     assert cpu_s(began) < 20
     assert "2 variants x 8 columns x 3 seeds = 48 runs, from 24 parents (72 planned)" in said
     plan, _ = make_plan(["table1_fewshot", path], store=shell.folder / "runs")
-    found = beside(plan, shell.folder / "runs")
+    found = published_figures(plan, shell.folder / "runs")
     assert len(found) == 20
     for there in found.values():
         assert "k steps bs4096) is no recipe of ours" in there.differs

@@ -25,12 +25,12 @@ from support.tables import (
 from ablate.analysis import stats
 from ablate.analysis.across import PValues
 from ablate.analysis.captions import seeds_command
-from ablate.analysis.table import WARNINGS
+from ablate.analysis.table import WARNING_KINDS
 from ablate.planning.cell import Column
-from ablate.planning.expand import plan as expand
+from ablate.planning.expand import plan_from_words as expand
 from ablate.planning.plan import Plan
-from ablate.report.chosen import choose
-from ablate.report.formats import DEFAULT, render
+from ablate.report.chosen import choose_part
+from ablate.report.formats import DEFAULT_SHOW, render_table
 from ablate.report.formats.layout import sheet
 from ablate.shared.errors import UserError
 from ablate.store.looks import PastLooks, look
@@ -68,8 +68,8 @@ def test_a_mean_is_the_same_number_wherever_a_line_has_it():
 
 def test_two_seeds_have_intervals_and_nothing_else_speaks_of_verdicts():
     table = planted({"base": [90, 91], "a": [93, 92], "b": [94, 95]})
-    assert "| variant | top1 % [95 % CI] | gain [95 % CI] | n |\n" in render(table, "md")
-    for text in (printed(table), *(render(table, name) for name in ("md", "latex", "html"))):
+    assert "| variant | top1 % [95 % CI] | gain [95 % CI] | n |\n" in render_table(table, "md")
+    for text in (printed(table), *(render_table(table, name) for name in ("md", "latex", "html"))):
         assert "n = 2: intervals, no verdicts." in text
         assert text.lower().count("verdict") == 1
 
@@ -86,7 +86,7 @@ def test_planted_gains_get_the_planted_verdicts():
         **{"at least": f"no worse than {margin:g}", "unclear": "can't tell"},
     }
     assert (table.complete, table.is_look) == (True, True)
-    assert (table.footnotes, table.texts(*WARNINGS)) == ({}, ())
+    assert (table.footnotes, table.texts(*WARNING_KINDS)) == ({}, ())
 
 
 def test_the_numbers_are_those_of_stats():
@@ -112,7 +112,7 @@ def test_json_has_the_gain_that_more_seeds_would_resolve_where_a_verdict_is_open
     half = scipy.stats.t.ppf(1 - 0.05 / 10, 30) * sd * math.sqrt(2 / 6)
     assert (found.seeds, found.half) == (6, pytest.approx(half))
     assert found.low < half < found.high
-    [column] = json.loads(render(table, "json"))["columns"]
+    [column] = json.loads(render_table(table, "json"))["columns"]
     assert column["forecast"] == dataclasses.asdict(found)
     few = {row: PLANTED[row] for row in ("base", "worse")}  # 2 variants, 3 seeds: 4 df
     few = planted({**few, "better": PLANTED["base"] + [0.1, -0.1, 0.05]})
@@ -123,11 +123,11 @@ def test_json_has_the_gain_that_more_seeds_would_resolve_where_a_verdict_is_open
 def test_details_of_the_spread_are_in_json_alone():
     """How large it is, from how many rows and degrees of freedom, and what more seeds would do."""
     table = planted()
-    [column] = json.loads(render(table, "json"))["columns"]
+    [column] = json.loads(render_table(table, "json"))["columns"]
     least, most = (f"{spread:.2f}" for spread in column["spreads"])
     assert (column["df"], column["kept_rows"]) == (12.0, 6)
     half = f"{column['forecast']['half']:.2f}"
-    for text in (printed(table), *(render(table, name) for name in ("md", "latex", "html"))):
+    for text in (printed(table), *(render_table(table, name) for name in ("md", "latex", "html"))):
         below = text[text.index("Top-1 accuracy: mean over seeds") :]
         assert not any(detail in below for detail in (least, most, half, " df", "more runs"))
         assert "one spread of all rows" in below
@@ -164,7 +164,7 @@ def test_two_seeds_give_intervals_and_no_verdicts():
     better = entries(table)["better"]
     assert better.gain.low is not None
     assert (better.verdict, table.has_verdicts, table.is_look) == (None, False, True)
-    assert "n = 2: intervals, no verdicts." in table.texts(*WARNINGS)
+    assert "n = 2: intervals, no verdicts." in table.texts(*WARNING_KINDS)
 
 
 def test_intervals_end_where_accuracies_do_and_say_so():
@@ -172,10 +172,16 @@ def test_intervals_end_where_accuracies_do_and_say_so():
     near = entries(table)["near"].accuracy
     assert (near.low < 99, near.high) == (True, 100.0)
     told = "Intervals of the mean are cut at 0 and 100 %."
-    assert told in sheet(table, DEFAULT, False, 0).caption
-    assert not any("cut at" in note for note in table.texts(*WARNINGS))  # a report would warn of it
+    assert told in sheet(table, DEFAULT_SHOW, False, 0).caption
+    assert not any(
+        "cut at" in note for note in table.texts(*WARNING_KINDS)
+    )  # a report would warn of it
     inside = planted(PLANTED_TWO)
-    for other, show in ((table, ("gain", "ci")), (table, ("accuracy", "gain")), (inside, DEFAULT)):
+    for other, show in (
+        (table, ("gain", "ci")),
+        (table, ("accuracy", "gain")),
+        (inside, DEFAULT_SHOW),
+    ):
         assert told not in sheet(other, show, False, 0).caption
 
 
@@ -200,7 +206,7 @@ def test_less_loss_is_a_gain():
     assert better.verdict == "helps"
     assert better.gain.mean == pytest.approx(0.02)
     assert better.accuracy.mean == pytest.approx(0.08)
-    assert "0.0800" in render(table, "md")
+    assert "0.0800" in render_table(table, "md")
     assert "lower" in table.texts("caption")[0]
 
 
@@ -238,7 +244,7 @@ def test_divergence_scored_at_chance_has_an_interval_and_a_verdict():
     entry = entries(table)["better"]
     assert (entry.n, entry.verdict, entry.pool) == (3, "unstable", "instability")
     assert entry.values[1] == 10.0
-    assert "scored at chance" in render(table, "md")
+    assert "scored at chance" in render_table(table, "md")
     lost = planted(
         {"base": [1], "b": [1]},
         {"base@#0": DIVERGED, "b@#0": DIVERGED},
@@ -269,7 +275,7 @@ def test_a_row_that_always_diverged_has_nothing_but_its_count():
     table = planted(changed={f"worse@#{s}": {"status": "diverged", "step": 1} for s in range(3)})
     entry = entries(table)["worse"]
     assert (entry.accuracy, entry.gain, entry.n) == (None, None, 0)
-    assert "| worse | - | - | 0 | 3/3 diverged" in render(table, "md")
+    assert "| worse | - | - | 0 | 3/3 diverged" in render_table(table, "md")
     assert entries(table)["better"].verdict == "helps"
 
 
@@ -309,9 +315,9 @@ def test_a_void_column_says_a_rate_at_which_the_baseline_may_hold():
     cells = [dataclasses.replace(c, spec={**c.spec, "optim": {"lr": 0.003}}) for c in plan.cells]
     plan = dataclasses.replace(plan, cells=tuple(cells), words=("mine",))
     results = plant(plan, PLANTED) | {"base@#0": {"status": "diverged", "step": 7}}
-    assert "`ablate sweep mine optim.lr=0.001`" in render(tabulate(plan, results), "md")
+    assert "`ablate sweep mine optim.lr=0.001`" in render_table(tabulate(plan, results), "md")
     rates = dataclasses.replace(plan, columns=(Column("", {"optim.lr": 0.003}),))
-    notes = " ".join(tabulate(rates, results).texts(*WARNINGS))
+    notes = " ".join(tabulate(rates, results).texts(*WARNING_KINDS))
     assert "optim.lr=0.001" not in notes
     assert "The sweep compares learning rates" in notes
 
@@ -342,7 +348,7 @@ def test_an_unfinished_sweep_says_what_is_missing_and_gives_no_verdict():
     assert not any(entry.verdict for entry in table.entries)
     for text in every_text(table):
         assert "UNFINISHED: 3 of 18 runs missing (2 of same; 1 of worse)" in text
-    markdown = render(table, "md")
+    markdown = render_table(table, "md")
     assert "1/3 missing" in markdown
     assert "**+" not in markdown
     assert entries(table)["worse"].n == 2
@@ -353,7 +359,7 @@ def test_an_unfinished_sweep_says_what_is_missing_and_gives_no_verdict():
 def test_one_seed_has_no_interval_and_never_nan():
     table = planted({row: values[:1] for row, values in PLANTED.items()})
     assert not table.is_look
-    assert "| better | 91.85 [-] | +1.90 [-] | 1 |\n" in render(table, "md")
+    assert "| better | 91.85 [-] | +1.90 [-] | 1 |\n" in render_table(table, "md")
     for text in every_text(table):
         assert "n = 1: no interval" in text
         assert "nan" not in text.lower()
@@ -368,7 +374,7 @@ def test_a_row_out_of_line_has_its_own_interval_and_a_footnote():
         assert "tells nothing of the other rows' spread" in text
     mild = planted(PLANTED | {"worse": [87.9, 88.4, 88.2]})
     assert (entries(mild)["worse"].pool, mild.columns[0].kept_rows) == ("spread", 6)
-    assert "still tells of the other rows' spread" in render(mild, "md")
+    assert "still tells of the other rows' spread" in render_table(mild, "md")
 
 
 def test_rows_with_their_own_spread_have_no_pool():
@@ -391,7 +397,7 @@ def test_confounds_overrides_and_mixed_machines_are_footnoted():
     results["worse@#1"] |= {"device": "NVIDIA H200", "kernel": "explicit"}
     results["better@#1"]["execution"] = "compiled"
     results["base@#0"]["digest"] = "d2"
-    text = render(tabulate(plan, results), "md")
+    text = render_table(tabulate(plan, results), "md")
     for said in (
         "- ⁵ Confound: the row sets optim.lr",
         "change the recipe of this cell: train.batch",
@@ -433,13 +439,13 @@ def test_declared_looks_share_alpha_and_need_no_note():
     plan, results = grown(looks=(3, 5))
     three = grown(3, looks=(3, 5))[0]
     table = tabulate(plan, results, before(plan, three), strict=True)
-    assert table.texts(*WARNINGS) == ()
+    assert table.texts(*WARNING_KINDS) == ()
     assert table.is_look
     assert table.gain_alpha == 0.025
-    assert "gain [97.5 % CI]" in render(table, "md")
+    assert "gain [97.5 % CI]" in render_table(table, "md")
     undeclared = tabulate(plan, results, before(plan, three, grown(4, looks=(3, 5))[0]))
     said = "read at n = 3 (sweep planted), 4 (sweep planted): the chance"
-    assert said in undeclared.texts(*WARNINGS)[0]
+    assert said in undeclared.texts(*WARNING_KINDS)[0]
     plan, results = grown()
     assert entries(tabulate(plan, results))["same"].gain.low > entries(table)["same"].gain.low
 
@@ -449,7 +455,7 @@ def test_sweeps_over_one_baseline_are_told_and_judged_apart_but_for_their_averag
     one, *others = (part(plan, "base", row) for row in list(PLANTED)[1:])
     seen = [dataclasses.replace(look(other), sweep=f"s{n}") for n, other in enumerate(others)]
     table = tabulate(one, results, PastLooks(seen, look(one)), strict=True)
-    assert table.texts(*WARNINGS) == (
+    assert table.texts(*WARNING_KINDS) == (
         "5 variants in 5 sweeps were read against these baseline runs, each sweep as its own "
         "family: .05 each.",
     )
@@ -465,7 +471,7 @@ def test_a_table_wide_family_counts_the_variants_of_every_column():
     best = part(plan, "base", "better", "worse")
     table = tabulate(best, results, before(best, plan))
     assert [column.contrasts for column in table.columns] == [10, 10]
-    assert "planted, among 5 variants: judged as 10 contrasts." in table.texts(*WARNINGS)[0]
+    assert "planted, among 5 variants: judged as 10 contrasts." in table.texts(*WARNING_KINDS)[0]
 
 
 def test_only_the_columns_that_differ_are_named():
@@ -473,10 +479,10 @@ def test_only_the_columns_that_differ_are_named():
     cells = tuple(c for c in plan.cells if c.column == "S" or c.row in ("base", "better"))
     odd = dataclasses.replace(plan, cells=cells)
     table = tabulate(odd, results, before(odd, plan))
-    assert table.texts(*WARNINGS)[0].startswith(
+    assert table.texts(*WARNING_KINDS)[0].startswith(
         "Ti: These runs were read before, in planted, among 5"
     )
-    assert "cells: -worse@Ti, -same@Ti, -at least@Ti, -unclear@Ti" in table.texts(*WARNINGS)[1]
+    assert "cells: -worse@Ti, -same@Ti, -at least@Ti, -unclear@Ti" in table.texts(*WARNING_KINDS)[1]
 
 
 def test_means_alone_have_no_interval_p_or_word_in_any_format():
@@ -496,8 +502,8 @@ def test_means_alone_have_no_interval_p_or_word_in_any_format():
         words = ("helps", "hurts", "Fisher", "correlation", "simultaneous")
         for text in every_text(table):
             assert not any(word in text for word in words)
-        assert "| better | 91.99 [91.84, 92.14] | +1.99 [-] | 5 |" in render(table, "md")
-        csv = render(table, "csv")
+        assert "| better | 91.99 [91.84, 92.14] | +1.99 [-] | 5 |" in render_table(table, "md")
+        csv = render_table(table, "csv")
         assert ",gain," in csv
         assert not any(f",{name}," in csv for name in ("gain.low", "gain.p", "gain.sd", "verdict"))
         assert {e.row: e.gain.mean for e in table.columns[0].entries if e.gain} == means
@@ -524,16 +530,16 @@ def full():
 @pytest.mark.parametrize("format", TEXTS)
 def test_the_bytes_do_not_depend_on_the_order_of_reading(format):
     plan, results = full()
-    first = render(tabulate(plan, results), format)
+    first = render_table(tabulate(plan, results), format)
     backwards = dict(reversed(results.items()))
     stats.look_error.cache_clear()
-    assert render(tabulate(plan, backwards), format) == first
+    assert render_table(tabulate(plan, backwards), format) == first
     tree = json.loads(plan.to_bytes())
     ids = {run.id: f"{n:x}" for n, run in enumerate(plan.runs())}  # as folders may be named
     for cell in tree["cells"]:
         cell["ids"] = {seed: ids[run] for seed, run in cell["ids"].items()}
     renamed = {ids[run]: result for run, result in backwards.items()}
-    assert render(tabulate(Plan.from_tree(tree), renamed), format) == first
+    assert render_table(tabulate(Plan.from_tree(tree), renamed), format) == first
 
 
 def test_a_loss_that_no_variance_can_be_taken_of_is_left_out_and_named():
@@ -542,10 +548,10 @@ def test_a_loss_that_no_variance_can_be_taken_of_is_left_out_and_named():
     results["row@#1"]["test"]["loss"] = 1e200
     table = tabulate(plan, results)
     assert [entry.n for entry in table.entries] == [3, 3]
-    assert "inf" not in render(table, "json") + render(table, "csv")
+    assert "inf" not in render_table(table, "json") + render_table(table, "csv")
     note = "The test loss of this row is left out: 1e+200 in seed 1; no interval can be computed "
     for format in ("md", "latex", "html", "json"):
-        assert f"{note}beyond 1e+60." in render(table, format).replace("\\", ""), format
+        assert f"{note}beyond 1e+60." in render_table(table, format).replace("\\", ""), format
     results["row@#2"]["test"]["loss"] = math.nan
     results["row@#0"]["test"]["top5"] = None  # not measured, which is no such value
     (note,) = [text for text in tabulate(plan, results).footnotes if "left out" in text]
@@ -554,7 +560,7 @@ def test_a_loss_that_no_variance_can_be_taken_of_is_left_out_and_named():
     with pytest.raises(UserError, match=r"metric: loss of 'row' is 1e\+200 in seed 1: no interval"):
         tabulate(by_loss, results)
     results["row@#1"]["test"]["loss"] = 1e50
-    assert "| row | 3.33e+49 [" in render(tabulate(by_loss, results), "md")
+    assert "| row | 3.33e+49 [" in render_table(tabulate(by_loss, results), "md")
 
 
 # --- A footnote explains its cell ---------------------------------------------------------------
@@ -570,11 +576,13 @@ def test_a_footnote_on_a_gain_goes_where_no_gain_is_shown():
     wild = entries(table)["wild"]
     marks = table.marks(wild.row, wild.column)
     assert marks == table.marks(wild.row, wild.column, "gain") != ()
-    hidden = render(table, "md", show=("top5", "loss"))
+    hidden = render_table(table, "md", show=("top5", "loss"))
     assert marks_in(hidden) == []
     assert not any(note in hidden for note in table.footnotes)
     for shown in (("gain", "loss"), ("verdict", "loss")):
-        [line] = [x for x in render(table, "md", show=shown).splitlines() if x.startswith("| wild")]
+        [line] = [
+            x for x in render_table(table, "md", show=shown).splitlines() if x.startswith("| wild")
+        ]
         _, _, gain, loss, _ = line.split("|")
         assert marks_in(gain)
         assert not marks_in(loss)
@@ -595,7 +603,7 @@ def test_nothing_without_a_spread_has_an_interval_in_any_format():
     table = planted(values, spread="paired")
     alike = entries(table)["a"]
     assert (alike.accuracy.low, alike.gain.low, alike.verdict) == (None, None, "can't tell")
-    assert "there is no spread" in render(table, "md")
+    assert "there is no spread" in render_table(table, "md")
     for text in every_text(table):
         assert "[91.00, 91.00]" not in text
         assert "[+1.00, +1.00]" not in text
@@ -625,7 +633,7 @@ def test_a_reason_why_images_tell_no_spread_names_the_columns_that_it_is_of():
     assert [column.judged_by for column in some.columns] == ["one way", "images"]
     [line] = [text for text in some.texts("caption") if reason in text]
     assert line.startswith("S/4: ")
-    part = choose(some, plan, columns="Ti/4")
+    part = choose_part(some, plan, columns="Ti/4")
     assert not any(reason in text for text in part.texts("caption"))
 
 

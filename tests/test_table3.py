@@ -21,12 +21,12 @@ SHORT = ("train.steps=40", "optim.warmup_steps=4", "from.train.steps=45")
 def table_3(tmp_path_factory):
     """At paper scale."""
     with contextlib.chdir(tmp_path_factory.mktemp("table3")):
-        return expand.plan(["table3"], store=Path("runs"))[0]
+        return expand.plan_from_words(["table3"], store=Path("runs"))[0]
 
 
 def test_each_row_and_set_is_searched_and_the_parents_are_those_of_table_1(table_3, tmp_path):
     with contextlib.chdir(tmp_path):
-        one, _ = expand.plan(["table1"], store=Path("runs"))
+        one, _ = expand.plan_from_words(["table1"], store=Path("runs"))
     assert len(table_3.cells) == 2 * 2 * 19
     parents = {run for cell in table_3.parents() for run in cell.ids.values()}
     assert len(parents) == 2 * 2 * 3

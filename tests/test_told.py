@@ -333,7 +333,7 @@ def asked(folder):
     store = Store(folder / "runs")
 
     def find(*words: str, multiply_adds: float = 1e5, own_only: bool = False):
-        plan, _ = expand.plan(words, store=store.root)
+        plan, _ = expand.plan_from_words(words, store=store.root)
         rows = []
 
         def ask(verb, question):
@@ -343,7 +343,7 @@ def asked(folder):
 
         launcher = SimpleNamespace(device="cpu", remote=False, ask=ask)
         sizes = {(c.row, c.column): {"multiply_adds": multiply_adds} for c in plan.cells}
-        found = rehearsals.rehearsed(plan, store, launcher, sizes, own_only=own_only)
+        found = rehearsals.rehearse_rows(plan, store, launcher, sizes, own_only=own_only)
         return list(found.warnings), len(rows)
 
     return find

@@ -9,16 +9,16 @@ from omegaconf import OmegaConf
 from support.plans import plan
 from support.tables import SPEC, finished, make_plan, plant, tabulate
 
-from ablate.planning.conf import shipped
-from ablate.report.formats import FORMATS, render
+from ablate.planning.conf import shipped_folder
+from ablate.report.formats import FORMATS, render_table
 from ablate.report.page import render_page
-from ablate.report.plot import figures
+from ablate.report.plot import draw_figures
 from ablate.store.store import Store
 
 SMALL = ("cifar", "digits", "camvid")
 SHIPPED = {
     (path.stem, scale): set(re.findall(r"\bdata: (\w+)", str(OmegaConf.to_yaml(told))))
-    for path in sorted(shipped("sweeps").glob("*.yaml"))
+    for path in sorted(shipped_folder("sweeps").glob("*.yaml"))
     for scale, told in OmegaConf.load(path).get("scales", {}).items()
     if scale in SMALL and path.stem not in ("table4", "table5")  # whose pictures must be there
 }
@@ -37,8 +37,8 @@ def test_a_small_scale_of_a_paper_says_so_and_names_its_own_data(name, scale, tm
     table = tabulate(planned, {})
     data = {cell.spec["data"]["name"] for cell in planned.cells}
     assert data <= SHIPPED[name, scale]
-    drawn = figures(planned, table, Store(tmp_path).rundir)
-    texts = [render(table, format) for format in FORMATS if format != "rich"]
+    drawn = draw_figures(planned, table, Store(tmp_path).rundir)
+    texts = [render_table(table, format) for format in FORMATS if format != "rich"]
     texts += [render_page(planned, table, [], [], drawn), *drawn.values()]
     for text in map(words, texts):
         assert "at small scale, not its data" in text

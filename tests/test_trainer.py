@@ -84,7 +84,7 @@ def toy(tmp_path, monkeypatch) -> Path:
 
 
 def made(*words: str):
-    return expand.plan(["trainer=toy", *words], store=Path("runs"))[0]
+    return expand.plan_from_words(["trainer=toy", *words], store=Path("runs"))[0]
 
 
 OPTIONS = {"slot": "cpu", "device": "cpu", "threads": 1, "checkpoint_s": 60.0}
@@ -119,7 +119,7 @@ def results(folder: Path) -> dict[str, dict[str, object]]:
 
 def refused(*words: str) -> str:
     with pytest.raises(UserError) as error:
-        expand.plan([*words], store=Path("runs"))
+        expand.plan_from_words([*words], store=Path("runs"))
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -203,7 +203,7 @@ def test_the_versions_of_what_it_imports_are_in_the_id(toy, monkeypatch):
 
 
 def test_the_tree_of_a_run_stands_for_itself(toy):
-    tree, run = compose.resolve(["trainer=toy", "trainer.lr=0.2", "seed=3"], Path("runs"))
+    tree, run = compose.resolve_run(["trainer=toy", "trainer.lr=0.2", "seed=3"], Path("runs"))
     for path in (toy / "toy.py", toy / "conf" / "trainer" / "toy.yaml"):
         path.unlink()
     again = json.loads(json.dumps(tree))
@@ -262,7 +262,7 @@ def test_a_sweep_of_it_is_tabulated_verified_and_bundled(toy, shell, monkeypatch
     assert "trainer.lr  0.1  0.3" in shell("show", "0.1#0", "--against", "0.3#0").out
     assert "6 runs" in shell("verify").out
     assert "the same bits" in shell("verify", "--rerun", "0.1#0", INLINE).out
-    monkeypatch.setattr(export, "figures", lambda *_: {})  # which take the longest
+    monkeypatch.setattr(export, "draw_figures", lambda *_: {})  # which take the longest
     shell("export", "bundle", "--anonymous")
     assert "nothing wrong" in shell("verify", "bundle").out
     assert str(toy) not in (toy / "bundle" / "sweep.json").read_text()
@@ -622,7 +622,7 @@ def test_doctor_says_whether_a_kill_changes_its_bits(toy, shell):
     ):
         yaml = YAML.replace("toy:main", f"{name}:main")
         write_files(toy, **{f"{name}_py": text, f"conf__trainer__{name}_yaml": yaml})
-        tree, _ = compose.resolve([f"trainer={name}", "trainer.steps=9"], Path("runs"))
+        tree, _ = compose.resolve_run([f"trainer={name}", "trainer.steps=9"], Path("runs"))
         found = resume_check.resume_own(Slot("cpu", "cpu", "cpu"), name, tree, compared)
         assert re.search(line, " ".join(finding.text for finding in found)), name
 

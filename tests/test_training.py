@@ -16,7 +16,7 @@ from conftest import REPOSITORY, Shell, records
 from ablate.data.splits import Split
 from ablate.shared.build import build_run
 from ablate.shared.errors import UserError
-from ablate.shared.metrics import DEFAULT, TASKS
+from ablate.shared.metrics import DEFAULT_TASK, TASKS
 from ablate.shared.rundir import RunDir
 from ablate.shared.spec import to_tree, tree_identity
 from ablate.training import calibrate
@@ -221,7 +221,7 @@ def test_only_the_task_knows_its_metrics_by_name():
     own |= {"shared/metrics/contrastive.py", "training/task/contrastive.py"}
     own |= {"running/rehearse.py", "planning/templates.py"}
     own |= {"report/live.py"}  # the heading of the training loss, which every task has
-    names = {metric.key for metric in TASKS[DEFAULT].metrics}
+    names = {metric.key for metric in TASKS[DEFAULT_TASK].metrics}
     names |= {f"val_{name}" for name in names}
     found = {}
     for path in (REPOSITORY / "ablate").rglob("*.py"):

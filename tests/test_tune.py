@@ -25,11 +25,11 @@ from support.tuning import BEST, FILE, declare_tuning, planted_result, simulate
 
 import ablate
 from ablate.analysis import stats
-from ablate.analysis.scores import short
-from ablate.analysis.table import WARNINGS
+from ablate.analysis.scores import short_number
+from ablate.analysis.table import WARNING_KINDS
 from ablate.planning.cell import FIRST_TUNING_SEED
-from ablate.planning.expand import plan as make_plan
-from ablate.planning.plan import Plan, unasked
+from ablate.planning.expand import plan_from_words as make_plan
+from ablate.planning.plan import Plan, before_searches
 from ablate.planning.search import Search
 from ablate.shared.errors import UserError
 from ablate.store.store import Store
@@ -129,7 +129,7 @@ def test_a_column_without_searches_is_trained_as_it_is_and_equal_trials_are_trai
     shell("verify", "lr")
     shell("sweep", "lr", "launcher=inline")
     assert read(shell).cells == plan.cells
-    kept = {(c.row, c.column) for c in unasked(plan).cells if c.ids}
+    kept = {(c.row, c.column) for c in before_searches(plan).cells if c.ids}
     assert kept == {("pre", "before"), ("post", "before")}
 
 
@@ -180,7 +180,7 @@ def test_choosing_is_not_reporting_and_every_seed_has_a_search_of_its_own(calm):
         chosen = ", ".join(f"{choice.params['optim.lr']:.3g}" for choice in cell.chosen)
         assert f"| {chosen}" in table
         used = sum(choice.multiply_adds for choice in cell.chosen)
-        assert f"best of {EACH} trials each; {short(used)} multiply-adds" in table
+        assert f"best of {EACH} trials each; {short_number(used)} multiply-adds" in table
     assert re.search(f"2 searches of {EACH} trials \\(sampler tpe\\); at least \\d+ %", table)
     assert "n counts searches" in table
 
@@ -514,7 +514,7 @@ def test_one_search_compares_settings_and_gives_no_verdict(plan_of, repeats, ver
     [(told, gain)] = [(entry.verdict, entry.gain) for entry in table.entries if entry.gain]
     assert (told, gain.n) == (verdict, n)
     assert table.is_look  # intervals are read, too
-    said = " ".join((*table.texts(*WARNINGS), *table.texts("caption")))
+    said = " ".join((*table.texts(*WARNING_KINDS), *table.texts("caption")))
     assert ("conditional on the chosen settings" in said) == (repeats == 1)
     assert ("tune.repeats=3 compares methods" in said) == (repeats == 1)
 

@@ -15,8 +15,8 @@ from support.seeding import declare_seeding, seeds_given
 from ablate.analysis.seeding import Seeding
 from ablate.api import training
 from ablate.planning.cell import FIRST_TUNING_SEED
-from ablate.planning.expand import plan as make_plan
-from ablate.planning.plan import Plan, unasked, unite
+from ablate.planning.expand import plan_from_words as make_plan
+from ablate.planning.plan import Plan, before_searches, unite_plans
 from ablate.planning.search import Search
 from ablate.shared.errors import UserError
 from ablate.store import looks
@@ -152,9 +152,9 @@ def test_two_stores_that_drove_it_make_one_plan_with_the_seeds_of_both(planned, 
     whole = results.drive(plan, tmp_path, first)
     part = Seeding(plan, Store(tmp_path), search=Search(plan)).grow(lambda r: None, lambda r: ())
     for one, other in ((whole, part), (part, whole)):
-        both = unite(one, other)
+        both = unite_plans(one, other)
         assert (given(both), both.seeds) == (given(whole), whole.seeds)
-        again = Search(unasked(both)).grow(results, lambda run: ())
+        again = Search(before_searches(both)).grow(results, lambda run: ())
         assert (again.cells, again.trials) == (whole.cells, whole.trials)
 
 
@@ -170,7 +170,7 @@ def test_of_two_stores_that_gave_seeds_to_other_rows_each_row_has_those_of_both(
 
     one, other = without(long[0]), without(long[-1])
     assert given(one) != given(whole) != given(other)
-    assert given(unite(one, other)) == given(unite(other, one)) == given(whole)
+    assert given(unite_plans(one, other)) == given(unite_plans(other, one)) == given(whole)
 
 
 def test_searches_have_their_size_by_the_seeds_of_the_first_look(planned):
@@ -218,9 +218,11 @@ def test_hours_of_a_seed_count_its_search_and_its_parent(shell, sections, epochs
 def test_a_search_that_was_declared_otherwise_is_a_changed_analysis(planned):
     for text in (FILE, FILE.replace(UNTIL, "seeds: 3")):
         plan, other = planned(text=text), planned("tune.seed=1", text=text)
-        assert looks.changes(look(plan), look(other)) == ["tune: other searches"]
+        assert looks.look_changes(look(plan), look(other)) == ["tune: other searches"]
     based = planned(text=FILE.replace("train.epochs: 2,", "train.epochs: 3,"))
-    assert looks.changes(look(planned()), look(based)) == ["what is trained: plain, DPN, asleep"]
+    assert looks.look_changes(look(planned()), look(based)) == [
+        "what is trained: plain, DPN, asleep"
+    ]
 
 
 def test_a_long_sweep_asks_about_all_trials_of_the_last_look(planned, monkeypatch, tmp_path):
@@ -230,9 +232,9 @@ def test_a_long_sweep_asks_about_all_trials_of_the_last_look(planned, monkeypatc
         asked.append(plan)
         raise UserError("enough")
 
-    monkeypatch.setattr("ablate.running.estimate.costs", costs)
+    monkeypatch.setattr("ablate.running.estimate.estimate_costs", costs)
     with pytest.raises(UserError, match="enough"):
-        training.forecast(plan, Store(tmp_path / "runs"), SimpleNamespace(worlds=[1]))
+        training.forecast_sweep(plan, Store(tmp_path / "runs"), SimpleNamespace(worlds=[1]))
     assert len(asked[0].trials) == EACH * 9 * 3
 
 

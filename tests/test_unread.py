@@ -14,7 +14,7 @@ import tiny
 import torch
 from support.masks import masked_settings
 
-from ablate.planning.compose import resolve
+from ablate.planning.compose import resolve_run
 from ablate.shared import choices, schema
 from ablate.shared.errors import UserError
 from ablate.shared.idle import idle_keys, switched_off
@@ -129,7 +129,7 @@ def keys_of(run: Run, sections: tuple[str, ...]) -> dict[str, tuple[Any, Any]]:
     for section in sections:
         if section in SECTIONS:
             of = getattr(run, section)
-            hints = schema.hints(SECTIONS[section])
+            hints = schema.field_types(SECTIONS[section])
             found |= {f"{section}.{key}": (hints[key], getattr(of, key)) for key in hints}
         else:
             chosen = getattr(run, section)
@@ -221,14 +221,16 @@ def test_ids_are_equal_where_a_key_has_no_effect_and_differ_where_it_has(setting
 )
 def test_a_key_that_says_more_of_what_is_off_is_refused_in_one_line(word, switch, tmp_path):
     with pytest.raises(UserError) as caught:
-        resolve([word], tmp_path)  # the recipe has both switched off
+        resolve_run([word], tmp_path)  # the recipe has both switched off
     key, _, value = word.partition("=")
     assert str(caught.value).startswith(f"{key}: {value} has no effect without ")
     assert switch in str(caught.value)
     on = {"augment.randaug": "1", "augment.crop_area": "0.3"}[switch]
-    resolve([word, f"{switch}={on}"], tmp_path)
+    resolve_run([word, f"{switch}={on}"], tmp_path)
     off = {"augment.randaug": "0", "augment.crop_area": "null"}
-    resolve([word, *(f"{key}={value}" for key, value in off.items())], tmp_path)  # as config prints
+    resolve_run(
+        [word, *(f"{key}={value}" for key, value in off.items())], tmp_path
+    )  # as config prints
 
 
 @pytest.mark.parametrize("key", ["rep", "final_norm", "head_bias", "norm_eps"])

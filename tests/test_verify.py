@@ -17,11 +17,11 @@ import pytest
 from conftest import Shell, contents, wait_for
 from support.tables import PLANTED, make_plan, plant, tabulate
 
-from ablate.audit.rerun import SAME, rerun
-from ablate.audit.verify import Verified, verify
+from ablate.audit.rerun import SAME_BITS, retrain
+from ablate.audit.verify import Verified, verify_plan
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.plan import Plan
-from ablate.report.formats import render
+from ablate.report.formats import render_table
 from ablate.running.launchers import Slot
 from ablate.shared import spec
 from ablate.shared.errors import Failure
@@ -56,7 +56,7 @@ def checked(store: Store, sweep: str = "tiny") -> Verified:
     with Ledger.reading(store) as ledger:
         plan = store.read_plan(sweep)
         assert plan is not None
-        return verify(plan, store, ledger)
+        return verify_plan(plan, store, ledger)
 
 
 def run_of(store: Store, label: str = "0.001#0", sweep: str = "tiny") -> str:
@@ -103,9 +103,9 @@ def test_the_test_metrics_follow_from_the_predictions_in_every_order(driven):
     store = Store(driven)
     folder = store.rundir(run_of(store))
     table, result = np.load(folder.predictions), folder.read_result()
-    assert classify.score(table, 10) == result["test"]
-    assert classify.score(table[::-1], 10) == result["test"]
-    assert classify.score(table, 9).keys() == {"n", "loss", "top1"}
+    assert classify.classification_scores(table, 10) == result["test"]
+    assert classify.classification_scores(table[::-1], 10) == result["test"]
+    assert classify.classification_scores(table, 9).keys() == {"n", "loss", "top1"}
 
 
 def test_unfinished_runs_are_counted_and_torn_files_named(store):
@@ -273,7 +273,7 @@ def test_a_forger_must_forge_every_seal(store):
     table = np.load(folder.predictions)
     table["rank"][:50] = 0
     np.save(folder.predictions, table)
-    result = folder.read_result() | {"test": classify.score(table, 10)}
+    result = folder.read_result() | {"test": classify.classification_scores(table, 10)}
     result["predictions_sha256"] = hashlib.sha256(folder.predictions.read_bytes()).hexdigest()
     folder.result.write_bytes(to_json(result))
     (finding,) = checked(store).findings
@@ -358,9 +358,9 @@ def test_whatever_differs_is_named(driven, store):
     line = json.loads(folder.metrics.read_bytes().splitlines()[-1])
 
     def compared() -> tuple[list[str], list[str]]:
-        machine, lines = rerun(store, run, again, lambda *_: None)
+        machine, lines = retrain(store, run, again, lambda *_: None)
         assert not store.reruns.exists()
-        return machine, [line for line in lines if not line.endswith(SAME)]
+        return machine, [line for line in lines if not line.endswith(SAME_BITS)]
 
     assert compared() == ([], [])
     folder.weights.write_bytes(flipped(folder.weights.read_bytes(), -1))
@@ -375,9 +375,9 @@ def test_whatever_differs_is_named(driven, store):
     ]
     assert compared() == (["device: was NVIDIA H200, is cpu"], differing)
     with pytest.raises(Failure, match="left no result: its worker died"):
-        rerun(store, run, Same(Store(driven / "nothing")), lambda *_: None)
+        retrain(store, run, Same(Store(driven / "nothing")), lambda *_: None)
     with store.rerunning.held(), pytest.raises(Failure, match="another process trains a run again"):
-        rerun(store, run, again, lambda *_: None)
+        retrain(store, run, again, lambda *_: None)
 
 
 def test_ctrl_c_leaves_nothing_of_a_rerun(store, shell):
@@ -440,7 +440,7 @@ def spelled(plan, which, **sections):
 def test_a_strict_table_refuses_unlike_runs_which_others_footnote(changed, said):
     plan, results = planted(**changed)
     table = tabulate(plan, results)
-    assert said in render(table, "md")
+    assert said in render_table(table, "md")
     assert [table.marks(None, column.label) for column in table.columns] == [(), (1,)]
     with pytest.raises(Failure) as refused:
         tabulate(plan, results, strict=True)
@@ -475,7 +475,7 @@ def test_classes_of_ones_own_are_compared_where_the_same_ones_are_loaded():
 def test_a_strict_table_of_like_runs_is_the_table():
     plan, results = planted(micro_batch=4)  # a batch may be split as it fits
     assert tabulate(plan, results, strict=True) == tabulate(plan, results)
-    assert "differ in their micro-batch" in render(tabulate(plan, results), "md")
+    assert "differ in their micro-batch" in render_table(tabulate(plan, results), "md")
 
 
 def test_the_strict_command_refuses_before_it_prints_and_withholds_verdicts(store, shell):

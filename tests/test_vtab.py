@@ -17,8 +17,8 @@ from support.data_sections import DIGITS, MNIST5K, describe, real
 from support.images import folders, noise, png, write_parquet, write_plain
 
 from ablate.data import bundled_sets, cache, source, stored_set
-from ablate.planning.compose import resolve, resolve_data
-from ablate.shared.schema import hints
+from ablate.planning.compose import resolve_data, resolve_run
+from ablate.shared.schema import field_types
 from ablate.shared.sections import Data
 
 # --- Rules --------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def test_a_value_that_does_not_fit_a_rule_is_named_with_its_row(rule, value):
 
 def test_every_rule_has_a_name_among_the_settings():
     named = [*stored_set.RULES, *BAD]
-    assert all(repr(name) in str(hints(Data)["rule"]) for name in named)
+    assert all(repr(name) in str(field_types(Data)["rule"]) for name in named)
     assert sorted(stored_set.RULES) == sorted(BAD)
 
 
@@ -104,7 +104,7 @@ def test_a_rule_makes_fewer_classes_than_the_column_names(tmp_path):
     write_parquet(tmp_path / "train.parquet", images, places, classes=32)
     slices = {"train": "train[:20]", "validation": "train[20:25]", "test": "train[25:]"}
     data = describe(path=tmp_path, rule="dsprites_position", classes=16, **slices)
-    got = cache.prepare(data, tmp_path / "cache").split("train").labels
+    got = cache.prepare_cache(data, tmp_path / "cache").split("train").labels
     assert got.tolist() == [place // 2 for place in places[:20]]
 
     # TFDS's levels are 0 and 1, which would be black.
@@ -114,7 +114,7 @@ def test_a_rule_makes_fewer_classes_than_the_column_names(tmp_path):
     for cached in ("decoded", "encoded"):
         data = describe(path=tmp_path, rule="dsprites_position", classes=16, cache=cached, **slices)
         with refused(line):
-            cache.prepare(data, tmp_path / "cache")
+            cache.prepare_cache(data, tmp_path / "cache")
 
 
 def test_classes_are_made_of_a_column_of_objects(tmp_path):
@@ -137,12 +137,12 @@ def test_classes_are_made_of_a_column_of_objects(tmp_path):
         (count, lambda zs: len(zs) - 3),
         (distance, lambda zs: int(np.digitize(min(zs), bins, right=True))),
     ):
-        cached = cache.prepare(data, tmp_path / "cache")
+        cached = cache.prepare_cache(data, tmp_path / "cache")
         for split, objects in shown.items():
             assert cached.split(split).labels.tolist() == list(map(law, objects))
     scenes(files / "test.parquet", [*depths[40:59], depths[0][:2]])
     with refused(r"row 19 of .*/test\.parquet \(split 'test'\): data\.rule="):
-        cache.prepare(describe(rule="clevr_count", classes=8, **common), tmp_path / "other")
+        cache.prepare_cache(describe(rule="clevr_count", classes=8, **common), tmp_path / "other")
 
 
 # --- Order --------------------------------------------------------------------------------------
@@ -189,15 +189,15 @@ def test_folders_read_class_by_class_show_all_classes_by_a_key(tmp_path):
     slices = {"train": "train[:40]", "validation": "train[40:50]", "test": "train[50:]"}
     common = {"path": tmp_path / "images", "classes": 6, **slices}
     with refused(r"^data\.train: folders are .* lacks 2 of the classes .*, or data\.order=keyed$"):
-        cache.prepare(describe(**common), tmp_path / "cache")
+        cache.prepare_cache(describe(**common), tmp_path / "cache")
     enough = describe(**common | {"train": "train[:51]", "validation": "train[51:]", "test": 2})
-    assert cache.prepare(enough, tmp_path / "cache").counts["train"] == 49
-    cached = cache.prepare(describe(order="keyed", **common), tmp_path / "cache")
+    assert cache.prepare_cache(enough, tmp_path / "cache").counts["train"] == 49
+    cached = cache.prepare_cache(describe(order="keyed", **common), tmp_path / "cache")
     assert cached.counts == {"train": 40, "validation": 10, "test": 10}
     assert len(set(cached.split("train").labels.tolist())) == 6
     # As few as that may lack some, as 800 images of SUN397's 397 classes do.
     few = {"train": "train[:4]", "validation": "train[4:50]"}
-    cached = cache.prepare(describe(order="keyed", **common | few), tmp_path / "cache")
+    cached = cache.prepare_cache(describe(order="keyed", **common | few), tmp_path / "cache")
     assert len(set(cached.split("train").labels.tolist())) <= 4
 
 
@@ -207,7 +207,10 @@ def test_real_images_are_chosen_by_a_key(tmp_path):
     slices = {"train": "train[:80]", "validation": "train[80:100]", "test": "test[:50]"}
     settings = {"name": "cifar10", "path": DATA / "cifar10", "size": 32, "classes": 10}
     data = describe(order="keyed", **settings, **slices)
-    cached, cut = cache.prepare(data, tmp_path), source.cut(data, {"train": 50_000, "test": 10_000})
+    cached, cut = (
+        cache.prepare_cache(data, tmp_path),
+        source.cut(data, {"train": 50_000, "test": 10_000}),
+    )
     for split, (stored, rows) in cut.items():
         table = parquet.read_table(DATA / "cifar10" / f"{stored}.parquet", columns=["label"])
         expected = table["label"].to_numpy()[rows]
@@ -220,11 +223,11 @@ def test_bundled_sets_have_slices_too(tmp_path, base, order):
     ends = ("train[:800]", "train[800:1000]", "train[1000:]")
     slices = dict(zip(("train", "validation", "test"), ends, strict=True))
     data = describe(**base | slices | {"order": order})
-    cached = cache.prepare(data, tmp_path)
+    cached = cache.prepare_cache(data, tmp_path)
     stored = sum(cached.counts.values())
     assert cached.counts == {"train": 800, "validation": 200, "test": stored - 1000}
     assert stored == (1797 if base["name"] == "digits" else 4000)
-    assert cached.counts == cache.count(data, tmp_path / "other")
+    assert cached.counts == cache.count_examples(data, tmp_path / "other")
     if base["name"] == "digits":
         rows = source.cut(data, {"train": 1797})["validation"][1]
         assert cached.split("validation").labels.tolist() == load_digits().target[rows].tolist()
@@ -249,7 +252,7 @@ def test_what_does_not_go_together_is_refused(here, words, line):
     Path("train.csv").write_text("path,text\na.png,one\nb.png,two\n")
     texts = ["task=contrastive", "recipe=lit"] if "data=imagetext" in words else []
     with refused(f"^{line}"):
-        resolve([*words, *texts], Path("store"))
+        resolve_run([*words, *texts], Path("store"))
 
 
 # --- Coloured digits ----------------------------------------------------------------------------
@@ -261,7 +264,7 @@ def test_coloured_digits_are_a_set_of_ten_classes_by_their_digit(tmp_path):
     by_digit = describe(label="digit", classes=10, **common)
     by_caption = describe(classes=100, **common)
     assert by_digit.fingerprint != by_caption.fingerprint
-    ours, theirs = (cache.prepare(data, tmp_path) for data in (by_digit, by_caption))
+    ours, theirs = (cache.prepare_cache(data, tmp_path) for data in (by_digit, by_caption))
     assert ours.class_names == list(bundled_sets.NUMBERS)
     assert (ours.counts["train"], ours.counts["validation"]) == (800, 200)
     shown = load_digits().target
@@ -317,7 +320,7 @@ def test_a_set_of_vtab_plans_offline_and_says_whose_choice_its_images_are(name, 
     assert [data.classes, data.train, data.validation, data.test] == [classes, *slices]
     assert (data.size, data.channels, data.cache, data.order) == (224, 3, "encoded", "keyed")
     assert data.rule in (None, *stored_set.RULES)
-    assert cache.count(data, tmp_path) == {"train": 800, "validation": 200, "test": tested}
+    assert cache.count_examples(data, tmp_path) == {"train": 800, "validation": 200, "test": tested}
     [said] = notes
     assert said.startswith(f"data.order=keyed: which images of vtab_{name} are learnt from and ")
     assert said.endswith("tested on is our choice, not that of VTAB or another paper")
@@ -362,7 +365,7 @@ def test_the_hub_s_tar_files_are_read(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets, "load_dataset", lambda name, revision: stored)
     slices = {"train": "train[:6]", "validation": "train[6:]", "label": "cls"}
     data = describe(hub="a/b", classes=5, cache="encoded", **slices)
-    cached = cache.prepare(data, tmp_path / "cache")
+    cached = cache.prepare_cache(data, tmp_path / "cache")
     assert cached.split("train").labels.tolist() == [0, 1, 2, 3, 4, 0]
     assert cached.split("test").labels.tolist() == [0, 1, 2, 3]
     with refused("holds neither"):

@@ -93,7 +93,7 @@ def folder(users) -> Path:
 
 
 def run(*words: str, seed: int = 0) -> Run:
-    tree, _ = compose.resolve(["train.batch=8", *words, f"seed={seed}"], Path("runs"))
+    tree, _ = compose.resolve_run(["train.batch=8", *words, f"seed={seed}"], Path("runs"))
     return build_run(tree)
 
 
@@ -342,7 +342,7 @@ def test_what_no_child_and_no_probe_can_take_of_it_is_told(folder):
 def test_rows_of_a_file_replace_what_base_says_of_the_model(folder):
     (folder / "sweeps").mkdir()
     (folder / "sweeps" / "nets.yaml").write_text(blocks("file")["sweeps/nets.yaml"])
-    plan, _ = expand.plan(["nets"], store=Path("runs"))
+    plan, _ = expand.plan_from_words(["nets"], store=Path("runs"))
     vit, rms, net = (cell.spec for cell in plan.cells)
     norms = vit["norm"]["name"], rms["norm"]["name"]
     assert (vit["model"]["arch"], *norms) == ("mu/4", "layernorm", "rmsnorm")
@@ -352,7 +352,9 @@ def test_rows_of_a_file_replace_what_base_says_of_the_model(folder):
 
 def test_a_plan_says_how_many_weights_begin_as_the_baselines(folder, tmp_path):
     """By name and by value: equal constructors share all, another width what hangs on no draw."""
-    plan, _ = expand.plan(["model=nets.own:Net", "model.width=8,9", "seeds=1"], store=Path("runs"))
+    plan, _ = expand.plan_from_words(
+        ["model=nets.own:Net", "model.width=8,9", "seeds=1"], store=Path("runs")
+    )
     runs = {cell.row: build_run(spec.seeded(cell.spec, 0)) for cell in plan.cells}
     told_of = {(row, ""): told(run, tmp_path) for row, run in runs.items()}
     (line,) = shared_weights(plan, told_of)
@@ -360,7 +362,7 @@ def test_a_plan_says_how_many_weights_begin_as_the_baselines(folder, tmp_path):
     assert line.startswith(f"9: 0 of {every} weights begin as the baseline's of the same name; ")
     (line,) = shared_weights(plan, dict.fromkeys(told_of, told_of["9", ""]))
     assert line.startswith(f"9: {every} of {every} weights")
-    vits, _ = expand.plan(["model=mu/4", "norm=layernorm,rmsnorm"], store=Path("runs"))
+    vits, _ = expand.plan_from_words(["model=mu/4", "norm=layernorm,rmsnorm"], store=Path("runs"))
     assert shared_weights(vits, {(c.row, c.column): {} for c in vits.cells}) == []
 
 

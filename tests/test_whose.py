@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ablate.shared.errors import Failure
-from ablate.shared.rundir import FAILED, LOST, NO_DEVICE, OOM
+from ablate.shared.rundir import DEVICE_LOST, FAILED, NO_DEVICE, OOM
 from ablate.training import answers, faults, worker
 from ablate.training.faults import FAULTS, line, whose
 
@@ -23,20 +23,20 @@ CODES = {
     100: ("no CUDA-capable device is detected", NO_DEVICE),
     101: ("invalid device ordinal", FAILED),
     209: ("no kernel image is available for execution on the device", FAILED),
-    214: ("uncorrectable ECC error encountered", LOST),
-    220: ("uncorrectable NVLink error detected during the execution", LOST),
-    226: ("Invalid access of peer GPU memory over nvlink or a hardware error", LOST),
+    214: ("uncorrectable ECC error encountered", DEVICE_LOST),
+    220: ("uncorrectable NVLink error detected during the execution", DEVICE_LOST),
+    226: ("Invalid access of peer GPU memory over nvlink or a hardware error", DEVICE_LOST),
     700: ("an illegal memory access was encountered", FAILED),
     701: ("too many resources requested for launch", FAILED),
-    702: ("the launch timed out and was terminated", LOST),
+    702: ("the launch timed out and was terminated", DEVICE_LOST),
     710: ("device-side assert triggered", FAILED),
     714: ("hardware stack error", FAILED),
     715: ("an illegal instruction was encountered", FAILED),
     716: ("misaligned address", FAILED),
     717: ("operation not supported on global/shared address space", FAILED),
     718: ("invalid program counter", FAILED),
-    719: ("unspecified launch failure", LOST),
-    999: ("unknown error", LOST),
+    719: ("unspecified launch failure", DEVICE_LOST),
+    999: ("unknown error", DEVICE_LOST),
 }
 HINT = """
 CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below
@@ -67,19 +67,22 @@ BUILT = "Torch not compiled with CUDA enabled"
 TEXTS = [
     ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", OOM),
     ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", OOM),
-    ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`", LOST),
+    ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm(...)`", DEVICE_LOST),
     ("CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling `cublasSgemm(...)`", FAILED),
     ("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED", OOM),
     ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", OOM),
     ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", OOM),
-    ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", LOST),
-    ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", LOST),
+    ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR", DEVICE_LOST),
+    ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", DEVICE_LOST),
     ("cuDNN error: CUDNN_STATUS_BAD_PARAM", FAILED),
     ("Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU", NO_DEVICE),
     ("The NVIDIA driver on your system is too old (found version 11040).", NO_DEVICE),
     ("No CUDA GPUs are available", NO_DEVICE),
     ("CUDA error: all CUDA-capable devices are busy or unavailable", NO_DEVICE),
-    ("Unable to determine the device handle for GPU0: GPU is lost.  Reboot the system", LOST),
+    (
+        "Unable to determine the device handle for GPU0: GPU is lost.  Reboot the system",
+        DEVICE_LOST,
+    ),
     ("mat1 and mat2 shapes cannot be multiplied (4x8 and 4x8)", FAILED),
 ]
 
@@ -105,7 +108,7 @@ def test_errors_that_this_torch_raises_itself():
 
 def test_what_no_row_knows_is_the_runs_or_the_devices_that_raised_it():
     assert whose(ValueError("no"), "cuda") == FAILED
-    assert whose(torch.AcceleratorError("CUDA error: of tomorrow"), "cuda") == LOST
+    assert whose(torch.AcceleratorError("CUDA error: of tomorrow"), "cuda") == DEVICE_LOST
     assert line(torch.AcceleratorError(f"CUDA error: x{HINT}")) == "AcceleratorError: CUDA error: x"
 
 
@@ -145,4 +148,4 @@ def test_every_row_of_the_table_is_reached():
     others = MemoryError(), torch.OutOfMemoryError("CUDA"), AssertionError(BUILT)
     reached = {faults.fault(error) for error in (*map(RuntimeError, texts), *others)}
     assert reached - {None} == set(FAULTS)
-    assert {row.whose for row in FAULTS} == {OOM, LOST, NO_DEVICE, FAILED}
+    assert {row.whose for row in FAULTS} == {OOM, DEVICE_LOST, NO_DEVICE, FAILED}

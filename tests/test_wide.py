@@ -18,9 +18,9 @@ from support.tables import SPEC, finished, grids, tabulate, text_of
 from ablate.analysis import paper, stats
 from ablate.analysis.headline import wins
 from ablate.planning.cell import Column, ColumnGroup, TuningWinner, wide_places
-from ablate.planning.expand import plan as make_real
+from ablate.planning.expand import plan_from_words as make_real
 from ablate.planning.plan import Plan
-from ablate.report.formats import render
+from ablate.report.formats import render_table
 from ablate.shared.errors import UserError
 
 # --- The layout of the papers -------------------------------------------------------------------
@@ -29,7 +29,7 @@ from ablate.shared.errors import UserError
 @pytest.mark.parametrize("name", LAID_OUT)
 def test_a_sweep_is_laid_out_as_the_paper_prints_it(name):
     printed = [row for row in PRINTED if row["table"] == name]
-    made = grids(render(published(name), "md", wide=True))
+    made = grids(render_table(published(name), "md", wide=True))
     made = made[: len(LAID_OUT[name])]  # averages stand below
     archs = [*dict.fromkeys(row["arch"] for row in printed)]
     values: dict = {}
@@ -52,7 +52,7 @@ def test_a_sweep_is_laid_out_as_the_paper_prints_it(name):
 
 
 def test_the_counts_are_those_of_the_papers_text():
-    text = render(published("T3"), "md")
+    text = render_table(published("T3"), "md")
     counts = [grid[place][-1] for grid in grids(text)[:3] for place in (3, 7)]  # B/32, B/16
     assert counts == [
         *("above in 7 of 7", "above in 6 of 7"),  # "Sun397 is the only Natural drop
@@ -63,14 +63,16 @@ def test_the_counts_are_those_of_the_papers_text():
 
 
 def test_a_footnote_stands_where_it_is_of_all_below():
-    text = render(published("T3"), "md")
+    text = render_table(published("T3"), "md")
     assert re.search(r"\| variant([\d⁰¹²³⁴-⁹]+) \| Caltech101 \| CIFAR-100 \|", text)
     heads = r"\| variant \| Clevr-Count(\S+) \| Clevr-Dist(\S+) \| DMLab(\S+) \| dSpr-Loc(\S+) \|"
     marks = re.search(heads, text).groups()
     assert len({*marks[:3]}) == 1
     assert marks[3] != marks[0]
     assert "| base | 87.10 | 53.70 |" in text
-    assert re.search(r"\| \*L/16\*[⁰¹²³⁴-⁹]+ \|  \|", render(published("T2R"), "md", wide=True))
+    assert re.search(
+        r"\| \*L/16\*[⁰¹²³⁴-⁹]+ \|  \|", render_table(published("T2R"), "md", wide=True)
+    )
 
 
 def test_the_long_table_is_asked_for_and_each_says_where_the_other_is(ask, golden_store):
@@ -110,7 +112,7 @@ def test_a_sweep_with_groups_is_a_grid_for_each_with_counts_of_verdicts():
     assert words["pets, S/4"] == "helps"
     assert words["svhn, S/4"] == "hurts"
     assert words["dmlab, S/4"] == "can't tell"
-    natural, made, average, groups = grids(render(table, "md"))
+    natural, made, average, groups = grids(render_table(table, "md"))
     assert natural == [
         ["variant", "Pets", "svhn", "against vit"],
         ["S/4", "", "", ""],
@@ -123,12 +125,12 @@ def test_a_sweep_with_groups_is_a_grid_for_each_with_counts_of_verdicts():
         ["gain", "+1.10", "+0.40", ""],
     ]
     assert made[3] == ["dpn", "70.07", "helps in 0 of 1"]
-    text = render(table, "md")
+    text = render_table(table, "md")
     assert text.index("**Natural**") < text.index("**Made**") < text.index("**Average over the 6")
     assert "**+2.00**" in text
     assert "**-1.00**" not in text
     assert "`ablate table planted --no-wide`" in text
-    long = render(table, "md", wide=False)
+    long = render_table(table, "md", wide=False)
     assert "| dpn | 72.00 [" in long
     assert "--no-wide" not in long
     assert (average[1][0], groups[1][:2]) == ("dpn", ["dpn", "Natural"])
@@ -138,10 +140,10 @@ def test_without_verdicts_means_are_counted():
     plan, results = grouped_sweep()
     results["dpn@dmlab, B/4#1"] = None
     table = tabulate(plan, results)  # unfinished
-    found = grids(render(table, "md"))
+    found = grids(render_table(table, "md"))
     assert found[0][3][-1] == "above in 1 of 2"
     assert found[1][-1] == ["runs", "1/3 missing", ""]
-    assert "by however little" in render(table, "md")
+    assert "by however little" in render_table(table, "md")
     of = {e.column: e for e in table.entries if e.row == "dpn"}
     lost = replace(of["pets, S/4"], gain=None)
     level = replace(lost, gain=stats.Estimate(0.0, None, None, 2))
@@ -159,7 +161,7 @@ def test_without_verdicts_means_are_counted():
 def test_a_diverged_run_is_shown_and_has_no_verdict():
     plan, results = grouped_sweep()
     results["dpn@svhn, B/4#1"] = {"status": "diverged", "step": 3}
-    text = render(tabulate(plan, results), "md")
+    text = render_table(tabulate(plan, results), "md")
     assert "| runs |  | 1/3 diverged" in text
     assert "helps in 1 of 2 (no verdict in 1)" in text
 
@@ -171,7 +173,7 @@ def test_another_set_is_a_column_beside_its_own_in_the_same_group():
     plan = replace(plan, cells=tuple(replace(cell, spec=tested) for cell in plan.cells))
     for result in results.values():
         result["also"] = {"dark": finished(result["test"]["top1"] / 2)}
-    natural, made, *_ = grids(render(tabulate(plan, results), "md"))
+    natural, made, *_ = grids(render_table(tabulate(plan, results), "md"))
     assert natural[0][1:-1] == ["Pets", "Pets on dark", "svhn", "svhn on dark"]
     assert natural[3][1:] == ["72.00", "36.00", "69.00", "34.50", "helps in 2 of 4 (hurts in 2)"]
     assert made[0][1:-1] == ["dmlab", "dmlab on dark"]
@@ -208,10 +210,10 @@ def test_a_group_of_one_column_has_no_average_and_a_noisy_baseline_is_left_out()
 
 def test_programs_get_the_group_of_each_column():
     table = tabulate(*grouped_sweep())
-    tree = json.loads(render(table, "json"))
+    tree = json.loads(render_table(table, "json"))
     assert tree["groups"] == ["Natural", "Made"]
     assert [column["group"] for column in tree["columns"]] == ["Natural", "Natural", "Made"] * 2
-    facts = records(render(table, "csv"))
+    facts = records(render_table(table, "csv"))
     assert {f["column"]: f["text"] for f in facts if f["quantity"] == "group"} == {
         label: "Made" if "dmlab" in label else "Natural" for label in GAINS
     }
@@ -219,7 +221,7 @@ def test_programs_get_the_group_of_each_column():
     assert means == pytest.approx({"Natural": 0.625, "Made": 4.65 / 3})
     assert sum(f["quantity"] == "caption" for f in facts) == len(tree["caption"]) == 1
     for format in ("latex", "html"):
-        assert "helps in 1 of 2 (hurts in 1)" in render(table, format)
+        assert "helps in 1 of 2 (hurts in 1)" in render_table(table, format)
 
 
 def test_a_heading_is_the_label_without_the_architecture():
@@ -291,7 +293,7 @@ def test_38_columns_map_themselves_by_their_data(tmp_path):
         assert found["dpn", f"{data}, B/32"].column == theirs
         assert found["dpn", f"{data}, B/16"].column == f"{theirs} (B/16)"
     assert {beside.differs[:12] for beside in found.values()} == {"ours 800/200"}
-    text = render(table, "md", show=("gain", "paper"), wide=True)
+    text = render_table(table, "md", show=("gain", "paper"), wide=True)
     grid = grids(text)[0]
     assert grid[5][:3] == ["DPN T3", "Caltech101: 87.7, +0.6", "CIFAR-100: 58.1, +4.4"]
     assert (grid[6][0], grid[6][1]) == ("direction", "same")
@@ -301,7 +303,7 @@ def test_38_columns_map_themselves_by_their_data(tmp_path):
 
 def test_a_column_maps_by_its_heading_too(tmp_path):
     def column_of(label, arch, data, table="T3", **mapped):
-        return paper.beside(planted({label: (arch, data)}, table, **mapped), tmp_path)[
+        return paper.published_figures(planted({label: (arch, data)}, table, **mapped), tmp_path)[
             "dpn", label
         ].column
 
@@ -339,7 +341,7 @@ paper: {table: T3, rows: {a: base, b: dpn}}
         for cell in plan.cells:
             spec = {**cell.spec, "optim": {**cell.spec["optim"], "lr": 0.5}}
             cells.append(replace(cell, spec=spec, specs=(spec,), **chosen))
-        found = paper.beside(replace(plan, cells=tuple(cells)), here)
+        found = paper.published_figures(replace(plan, cells=tuple(cells)), here)
         assert {beside.column for beside in found.values()} == {"DTD (B/16)"}
         return {beside.differs for beside in found.values()}
 

@@ -10,11 +10,9 @@ from typing import Any
 
 from ablate.analysis import stats
 from ablate.analysis.judging import gain_alpha, hide_empty, is_partial, shown_gain, verdict_of
-from ablate.analysis.scores import Scores, by_replicate
-from ablate.planning.cell import Column, wide_places
-from ablate.planning.changes import with_part
-from ablate.planning.plan import Plan
-from ablate.store.looks import PastLooks
+from ablate.analysis.scores import Scores, mean_by_replicate
+from ablate.planning import Column, Plan, effect_label, wide_places
+from ablate.store import PastLooks
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,7 @@ class SummaryLine:
     @property
     def told(self) -> str:
         """The label; of what is told of a change over a cell "dpn alone"."""
-        return with_part(self.label, self.part)
+        return effect_label(self.label, self.part)
 
     def mean_alone(self) -> SummaryLine:
         gain = dataclasses.replace(self.gain, low=None, high=None, sd=None, df=None)
@@ -118,7 +116,7 @@ class Arrays:
             for r, row in enumerate(plan.rows):
                 if (found := cells.get((row.label, column.label))) is None:
                     continue
-                y[c, r] = [sign * value for value in by_replicate(found.main, plan)]
+                y[c, r] = [sign * value for value in mean_by_replicate(found.main, plan)]
                 unstable[c, r] = bool(found.unstable)
                 omitted[c, r] = is_partial(plan, found) or bool(plan.gone(found.cell))
         read = past.read_over_baselines() if past is not None else 0

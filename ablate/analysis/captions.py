@@ -16,18 +16,15 @@ from ablate.analysis.judging import gain_alpha
 from ablate.analysis.scores import Scores
 from ablate.analysis.table import Note, TableColumn, notes
 from ablate.analysis.trained_on import length_of
-from ablate.planning.cell import FIRST_TUNING_SEED, Tune
-from ablate.planning.design import ONE_SEARCH
-from ablate.planning.plan import Plan
-from ablate.store.looks import FEWEST, PastLooks, SeedCounts, changes
-from ablate.store.store import remedy
+from ablate.planning import FIRST_TUNING_SEED, ONE_SEARCH, Plan, Tune
+from ablate.store import FEWEST_FOR_SPREAD, PastLooks, SeedCounts, look_changes, retry_remedy
 
 
-def level(alpha: float) -> str:
+def confidence_level(alpha: float) -> str:
     return f"{100 * (1 - alpha):.4g} %"
 
 
-def family(plan: Plan, columns: Sequence[TableColumn]) -> str:
+def family_words(plan: Plan, columns: Sequence[TableColumn]) -> str:
     """Name the family of simultaneous intervals: "9 contrasts of a column"."""
     counts = sorted({column.contrasts for column in columns})
     noun = "contrast" if counts == [1] else "contrasts"
@@ -55,12 +52,12 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
     spreads = " or ".join(dict.fromkeys(methods[column.judged_by] for column in columns))
     over, intervals = ("seeds", "training seeds") if blocks else ("runs", "the runs of the sheet")
     how = (
-        f" [{level(gain_alpha(analysis))}, simultaneous over the {family(plan, columns)}"
-        f"{plan.design.family}; {(spreads or methods[usual]).format(examples=plan.task.examples)}]"
+        f" [{confidence_level(gain_alpha(analysis))}, simultaneous over the "
+        f"{family_words(plan, columns)}{plan.design.family}; {(spreads or methods[usual]).format(examples=plan.task.examples)}]"
     )
     lines = [
-        f"{name}: mean over {over} [{level(analysis.alpha)} Student t]; {of.over(plan.baseline)} "
-        f"in {of.points}{less}{how * judged}. Intervals are over {intervals}; {tested}."
+        f"{name}: mean over {over} [{confidence_level(analysis.alpha)} Student t]; "
+        f"{of.over(plan.baseline)} in {of.points}{less}{how * judged}. Intervals are over {intervals}; {tested}."
     ]
     if judged and any(c.spreads and c.judged_by != "paired" for c in columns):
         lines.append(
@@ -88,7 +85,8 @@ def _population(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
     yield (
         f"For new images, too: the interval of the gain for new training seeds and for new images "
         f"that are drawn independently, as the test images were (crossed random effects) "
-        f"[{level(gain_alpha(plan.analysis))}, simultaneous over the {family(plan, columns)}]."
+        f"[{confidence_level(gain_alpha(plan.analysis))}, simultaneous over the "
+        f"{family_words(plan, columns)}]."
     )
     for heading, why in lacking.items():
         yield f"{f'{heading}: n' if heading else 'N'}o interval for new images, since {why}."
@@ -102,8 +100,8 @@ def _also(plan: Plan, columns: Sequence[TableColumn]) -> str:
     family = "a family of its own" if plan.analysis.family == "column" else "in the same family"
     family = plan.design.on_other_sets or family
     return (
-        f"The columns on {names([*sets])} test the same runs on other images or labels. Each of "
-        f"these columns is {family}; averages and contrasts use the run's own test set only."
+        f"The columns on {first_few([*sets])} test the same runs on other images or labels. Each "
+        f"of these columns is {family}; averages and contrasts use the run's own test set only."
     )
 
 
@@ -136,12 +134,12 @@ def _tuned(plan: Plan, tune: Tune) -> str:
     untuned = f", but in {without}" if without else ""
     return (
         f"Tuned in the same way for every variant{untuned}: {keys}; {plan.searches_said} of "
-        f"{count(tune.trials_each, 'trial')} (sampler {tune.sampler}){least}; settings are chosen "
+        f"{plural(tune.trials_each, 'trial')} (sampler {tune.sampler}){least}; settings are chosen "
         f"on validation{' of the parents' * tune.parents}{by}, with other seeds; {counted}."
     )
 
 
-def sentence(text: str) -> str:
+def capitalized(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
@@ -149,10 +147,10 @@ def with_words(plan: Plan, *said: str) -> str:
     """Return the command that drove the plan, with some words replaced; of an import none."""
     if not plan.design.trains:
         return shlex.join(["ablate", *plan.command])
-    return shlex.join(["ablate", "sweep", *other_words(plan, *said)])
+    return shlex.join(["ablate", "sweep", *replaced_words(plan, *said)])
 
 
-def other_words(plan: Plan, *said: str) -> list[str]:
+def replaced_words(plan: Plan, *said: str) -> list[str]:
     """Return the words that drove the plan, with some replaced."""
     keys = [word.partition("=")[0] for word in said]
     words = [other for other in plan.words if other.partition("=")[0] not in keys]
@@ -187,8 +185,8 @@ def warnings(
         if plan.unevenly_skipped:
             without = "Gains leave out these seeds, means are of all runs that there are"
         found.append(
-            f"{count(len(plan.skipped), 'run')} skipped by the user: {names([*plan.skipped])}. "
-            f"{without}; `ablate run RUN --undo` lets them train."
+            f"{plural(len(plan.skipped), 'run')} skipped by the user: "
+            f"{first_few([*plan.skipped])}. {without}; `ablate run RUN --undo` lets them train."
         )
     if any(entry.n == 1 for column in columns for entry in column.entries):
         found.append("n = 1: no interval.")
@@ -203,12 +201,12 @@ def warnings(
     return [*unfinished, *notes("warning", found)]
 
 
-def withheld(plan: Plan, runs: Mapping[str, str]) -> Iterator[str]:
+def withheld_notes(plan: Plan, runs: Mapping[str, str]) -> Iterator[str]:
     """Yield a note on every run whose files were changed after the run. `runs`: id -> why."""
     for line in runs.values():
         yield f"Withheld: {line}."
     if runs:
-        yield f"Withheld runs count as missing; {remedy(plan)}."
+        yield f"Withheld runs count as missing; {retry_remedy(plan)}."
 
 
 def _void(plan: Plan, column: TableColumn, block: Sequence[Scores], judged: bool) -> Iterator[str]:
@@ -232,7 +230,7 @@ def _void(plan: Plan, column: TableColumn, block: Sequence[Scores], judged: bool
     for (k, m), rows in groups.items():
         test = stats.fisher(k, m, len(base.unstable), n)
         p = f", Fisher's exact p = {test.p:.2g}" if test.tested and judged else ""
-        parts.append(f"{k} of {m} of {names(rows)}{p}")
+        parts.append(f"{k} of {m} of {first_few(rows)}{p}")
     yield (
         f"{at}{len(base.unstable)} of {n} runs of {plan.baseline} diverged or collapsed, against "
         f"{'; '.join(parts)}."
@@ -253,19 +251,19 @@ def _unfinished(plan: Plan, missing: Counter[str]) -> str:
     for row, lacking in missing.items():
         if lacking:
             by_count.setdefault(lacking, []).append(row)
-    parts = [f"{n} of {names(rows)}" for n, rows in sorted(by_count.items(), reverse=True)]
+    parts = [f"{n} of {first_few(rows)}" for n, rows in sorted(by_count.items(), reverse=True)]
     planned = sum(len(plan.planned(cell)) for cell in plan.cells)
     return (
-        f"UNFINISHED: {missing.total()} of {count(planned, 'run')} missing "
+        f"UNFINISHED: {missing.total()} of {plural(planned, 'run')} missing "
         f"({'; '.join(parts)}). {plan.design.unfinished}"
     )
 
 
-def count(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def names(rows: Sequence[str], most: int = 8) -> str:
+def first_few(rows: Sequence[str], most: int = 8) -> str:
     """List labels, of many the first few."""
     more = f" and {len(rows) - most} more" if len(rows) > most else ""
     return ", ".join(rows[:most]) + more
@@ -301,7 +299,7 @@ def _by_column(
         alike.setdefault(note(column), []).append(plan.heading(column))
     for text, headings in alike.items():
         if text:
-            yield text if len(headings) == len(columns) else f"{names(headings)}: {text}"
+            yield text if len(headings) == len(columns) else f"{first_few(headings)}: {text}"
 
 
 def _among(past: PastLooks, column: str, judged: int) -> str:
@@ -309,8 +307,8 @@ def _among(past: PastLooks, column: str, judged: int) -> str:
     if count <= len(past.ours(column)):
         return ""
     return (
-        f"These runs were read before, in {names(past.others(column))}, among {count} variants: "
-        f"judged as {judged} contrasts."
+        f"These runs were read before, in {first_few(past.others(column))}, among {count} "
+        f"variants: judged as {judged} contrasts."
     )
 
 
@@ -328,7 +326,7 @@ def _read_at(
         by_column = plan.analysis.family == "column"
         error = max(errors) if by_column else 1 - math.prod(1 - e for e in errors)
         of = " of a column" if len(errors) > 1 and by_column else ""
-        part = f"{names([plan.heading(c) for c in columns])}: " * (len(columns) < len(methods))
+        part = f"{first_few([plan.heading(c) for c in columns])}: " * (len(columns) < len(methods))
         yield (
             f"{part}{where}: the chance of a false verdict on some variant{of} is about "
             f"{100 * error:.0f} %. Looks that are declared beforehand (analysis.looks) share alpha."
@@ -342,7 +340,7 @@ def _same(method: stats.Method) -> stats.Method:
 
 def _what_was_read(n: int) -> str:
     """Name what a complete table of n seeds shows at most."""
-    if n < FEWEST:
+    if n < FEWEST_FOR_SPREAD:
         return "Means"
     return "Intervals" if n < stats.FEWEST_SEEDS else "Verdicts"
 
@@ -350,7 +348,9 @@ def _what_was_read(n: int) -> str:
 def _where(counts: SeedCounts) -> str:
     """ "Verdicts on these runs were also read at n = 3 (sweep corr)"."""
     verdicts, means = (
-        ", ".join(f"{n} (sweep{'s'[: len(of) > 1]} {names(of)})" for n, of in sorted(some.items()))
+        ", ".join(
+            f"{n} (sweep{'s'[: len(of) > 1]} {first_few(of)})" for n, of in sorted(some.items())
+        )
         for some in (counts.verdicts, counts.means)
     )
     if not verdicts:
@@ -364,7 +364,7 @@ def _where(counts: SeedCounts) -> str:
 def _changed(past: PastLooks) -> Iterator[str]:
     """Yield a note if the table has changed since the first look at its runs."""
     first = past.first()
-    if first is not None and (parts := changes(first, past.now)):
+    if first is not None and (parts := look_changes(first, past.now)):
         where = f" in {first.sweep}" if first.sweep != past.now.sweep else ""
         what = _what_was_read(first.n).lower()
         counted = all(part.startswith("rows: ") for part in parts)
@@ -416,7 +416,7 @@ def spread_notes(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Note]:
 
 def _spread_note(column: TableColumn, clause: str, named: bool) -> Note:
     heading = column.heading if named else ""
-    text = f"{heading}: {clause}." if heading else sentence(f"{clause}.")
+    text = f"{heading}: {clause}." if heading else capitalized(f"{clause}.")
     return Note("caption", text, (None, column.label))
 
 

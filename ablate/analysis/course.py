@@ -13,7 +13,7 @@ from functools import partial
 
 from ablate.analysis import stats
 from ablate.analysis.across import noisy
-from ablate.analysis.captions import count, names
+from ablate.analysis.captions import first_few, plural
 from ablate.analysis.effects import judge_changes
 from ablate.analysis.judging import sequential_of
 from ablate.analysis.scores import (
@@ -25,14 +25,11 @@ from ablate.analysis.scores import (
     Scores,
     all_scores,
     blocks_of,
-    by_replicate,
-    correct,
+    mean_by_replicate,
+    right_images,
 )
-from ablate.planning.changes import Changes, with_part
-from ablate.planning.design import Standing
-from ablate.planning.plan import Plan
-from ablate.store import looks
-from ablate.store.looks import InterimLook, PastLooks
+from ablate.planning import Changes, Plan, Standing, effect_label
+from ablate.store import InterimLook, PastLooks, looks
 
 GOES_ON = "goes on"
 STOPPED = "no verdict (a run diverged, collapsed or missed the threshold)"  # or the baseline's did
@@ -101,7 +98,7 @@ class ColumnCourse:
     @property
     def active(self) -> list[str]:
         """The rows that go on, or the changes; before the first look this is not known."""
-        told = {with_part(*place): course for place, course in self.changes.items()}
+        told = {effect_label(*place): course for place, course in self.changes.items()}
         return [what for what, c in {**self.rows, **told}.items() if c.word == GOES_ON]
 
     def asks(self, plan: Plan) -> list[str]:
@@ -153,7 +150,7 @@ def follow(
             [scored.cell.row for scored in block],
             *_arrays(plan, block),
             sequential_of(plan, column.label, past),
-            partial(correct, plan, block, results, "", predictions),
+            partial(right_images, plan, block, results, "", predictions),
         )
         changes = plan.changes
         found[column.label] = (
@@ -245,7 +242,7 @@ def _follow_changes(of: _Evidence, changes: Changes) -> ColumnCourse:
                 decision = stats.Decision.UNSTABLE if shaky.any() else _decided(plan, gain)
                 going = decision == stats.Decision.UNDECIDED
                 courses[place] = _course(plan, n, gain, decision, going, last)
-        now = {with_part(*place): row for place, row in courses.items() if row.seeds == n}
+        now = {effect_label(*place): row for place, row in courses.items() if row.seeds == n}
         told.append((n, {what: row.word for what, row in now.items()}))
     left = plan.design.at[len(told) :]
     following = left[0] if left and goes_on() else None
@@ -338,7 +335,7 @@ def look_events(
         yield looks.until_look(plan, label, n, words, past.contrasts(label), results)
 
 
-def told_by(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[str]:
+def recorded_decisions(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[str]:
     """Say of every recorded look of the plan that gave out seeds what it decided; looks under
     another analysis are left out."""
     for look in _of_plan(plan, seen):
@@ -347,7 +344,7 @@ def told_by(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[str]:
                 yield _line(column.n, label, column.decided)
 
 
-def standing(plan: Plan, seen: Iterable[InterimLook]) -> Standing:
+def latest_decisions(plan: Plan, seen: Iterable[InterimLook]) -> Standing:
     """What the newest look at each row said. Only looks that gave out seeds count, and no looks
     under another analysis."""
     found: dict[str, dict[str, tuple[int, str]]] = {}
@@ -394,7 +391,7 @@ def notes(
         at = f"{heading}: " if (heading := plan.heading(course.label)) else ""
         taken = past.decided_at(course.label) if past is not None else []
         if course.next is not None and not course.told and taken:
-            counts = names([*map(str, taken)])
+            counts = first_few([*map(str, taken)])
             yield (
                 f"{at}looks were taken at {counts} seeds, and a run that they counted has no "
                 f"result now."
@@ -403,7 +400,7 @@ def notes(
             yield f"{at}no look yet; the first is at {plan.design.at[0]} seeds."
         elif course.next is not None:
             yield (
-                f"{at}{count(len(course.active), noun)} undecided; the next look is at "
+                f"{at}{plural(len(course.active), noun)} undecided; the next look is at "
                 f"{course.next} seeds; the same `ablate sweep` goes on"
                 f"{_until_the_end(plan, course)}."
             )
@@ -419,7 +416,7 @@ def _until_the_end(plan: Plan, course: ColumnCourse) -> str:
     if course.next is None:
         return ""
     runs = len(course.asks(plan)) * (plan.design.at[-1] - course.told[-1][0])
-    return f"; until the end: at most {count(runs, 'more run')}"
+    return f"; until the end: at most {plural(runs, 'more run')}"
 
 
 def judged_gains(
@@ -453,7 +450,9 @@ def _gains_of(
     if plan.baseline not in labels:
         return stats.ColumnGains((None,) * len(block))
     sign = plan.metric.sign
-    y = np.array([[sign * value for value in by_replicate(found.main, plan)] for found in block])
+    y = np.array(
+        [[sign * value for value in mean_by_replicate(found.main, plan)] for found in block]
+    )
     unstable = np.array([bool(found.unstable) for found in block])
     flips = None if right is None else stats.Flips((right,))
     return stats.column_gains(y, labels.index(plan.baseline), method, unstable, flips)

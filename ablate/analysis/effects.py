@@ -16,9 +16,7 @@ from ablate.analysis import stats
 from ablate.analysis.across import Arrays, Summary, joined_note, noisy
 from ablate.analysis.judging import is_wide
 from ablate.analysis.scores import Scores
-from ablate.planning.cell import Cell
-from ablate.planning.changes import BUT, MAIN_EFFECT, Changes, with_part
-from ablate.planning.plan import Plan
+from ablate.planning import ALL_BUT, MAIN_EFFECT, Cell, Changes, Plan, effect_label
 
 if TYPE_CHECKING:  # numpy, which `--help` does without
     from ablate.analysis.course import ColumnCourse
@@ -169,7 +167,7 @@ def _merged(
 
 MEANINGS = {
     "alone": "alone: over none",
-    "among all": f"among all: all, over {BUT}it",
+    "among all": f"among all: all, over {ALL_BUT}it",
     MAIN_EFFECT: "main effect: the mean of the cells with the change, minus that of those without",
 }
 
@@ -203,12 +201,12 @@ def _changes_block(
         told = {place: row.verdict for place, row in course.changes.items() if arrays.looks_judge}
         lines = [replace(line, verdict=told.get((line.label, line.part))) for line in lines]
     reasons = own_reasons(
-        arrays.plan, {with_part(*place): gain for place, gain in found.gains.items()}
+        arrays.plan, {effect_label(*place): gain for place, gain in found.gains.items()}
     )
     stops: dict[str, list[str]] = {}
     for place, row in course.changes.items() if course is not None else ():
         if row.unlikely is not None:
-            stops.setdefault(f"stopped {row.stop}", []).append(with_part(*place))
+            stops.setdefault(f"stopped {row.stop}", []).append(effect_label(*place))
     stopped = [f"{', '.join(labels)} {stop}" for stop, labels in stops.items()]
     meanings = [MEANINGS[part] for part in changes.parts]
     notes = dict.fromkeys([*meanings, *found.notes, reasons, *stopped])

@@ -8,18 +8,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ablate.analysis import stats
-from ablate.analysis.captions import count, names, sentence
+from ablate.analysis.captions import capitalized, first_few, plural
 from ablate.analysis.judging import JudgedRow, is_wide
-from ablate.analysis.scores import LARGEST, Scores, blocks_of, by_seed, short
+from ablate.analysis.scores import LARGEST, Scores, blocks_of, by_seed, short_number
 from ablate.analysis.table import Note, notes
-from ablate.planning.cell import Cell, TuningWinner
-from ablate.planning.plan import Plan
+from ablate.planning import Cell, Plan, TuningWinner
 from ablate.shared import decoded
-from ablate.store.progress import GIVEN_UP
+from ablate.store import GIVEN_UP
 
 # What the machine chose, by its key in result.json (the precision: the recipe's): a column that
 # mixes it says so, and `--strict` refuses it.
-MACHINE = {
+MACHINE_FACTS = {
     "device": "device",
     "kernel": "attention kernel",
     "deterministic": "use of deterministic algorithms",
@@ -177,7 +176,7 @@ def _unstable(plan: Plan, found: Scores, gain: stats.RowGain, base: Scores) -> s
 def _chosen(choices: Sequence[TuningWinner]) -> str:
     """Name the settings that searches chose for a cell, their cost, and doubts about them."""
     params = "; ".join(
-        ", ".join(f"{key}={setting(value)}" for key, value in choice.params.items())
+        ", ".join(f"{key}={setting_text(value)}" for key, value in choice.params.items())
         + f" ({choice.name})"
         for choice in choices
     )
@@ -185,16 +184,16 @@ def _chosen(choices: Sequence[TuningWinner]) -> str:
     adds = sum(choice.multiply_adds for choice in choices)
     each = " each" if len(choices) > 1 else ""
     worth = f" at the cost of {spent:.1f}" if spent < trials else ""  # some pruned, or repeated
-    used = f"; {short(adds)} multiply-adds" if adds else ""
-    text = f"Tuned: {params}; best of {count(choices[0].trials, 'trial')}{each}{worth}{used}."
-    return " ".join([text, *(f"{sentence(doubt)}." for doubt in doubts(choices))])
+    used = f"; {short_number(adds)} multiply-adds" if adds else ""
+    text = f"Tuned: {params}; best of {plural(choices[0].trials, 'trial')}{each}{worth}{used}."
+    return " ".join([text, *(f"{capitalized(doubt)}." for doubt in winner_doubts(choices))])
 
 
-def setting(value: object) -> str:
+def setting_text(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else "-" if value is None else str(value)
 
 
-def doubts(choices: Sequence[TuningWinner]) -> list[str]:
+def winner_doubts(choices: Sequence[TuningWinner]) -> list[str]:
     """List doubts about a choice: it lies at the edge of a range, or it is noise."""
     found = []
     if edges := Counter(key for choice in choices for key in choice.edges):
@@ -254,8 +253,8 @@ def mixtures(block: Sequence[Scores]) -> list[tuple[str, str]]:
         if len(values) > 1 or changed:
             ranked = sorted(values.items(), key=lambda item: (-item[1].total(), item[0]))
             parts = [
-                f"{value} ({count(rows.total(), 'run')}"
-                + (f": {names(list(rows))})" if position else ")")
+                f"{value} ({plural(rows.total(), 'run')}"
+                + (f": {first_few(list(rows))})" if position else ")")
                 for position, (value, rows) in enumerate(ranked)
             ]
             sentences.append((key, f"Runs differ in their {name}: {', '.join(parts)}."))
@@ -295,13 +294,13 @@ def data_notes(block: Sequence[Scores]) -> list[str]:
     said: dict[str, dict[str, None]] = {}
     for found in block:
         for result in found.results:
-            for key, text in decoded.words(result).items():
+            for key, text in decoded.decoding_words(result).items():
                 name = found.cell.spec["data"]["name"]
                 how = " (data.broken=skip)" if key == "left_out" else ""
                 said.setdefault(f"data={name}: {text}{how}", {})[found.cell.row] = None
     whole = len({found.cell.row for found in block if found.results})
     return [
-        f"{text}." if len(rows) == whole else f"{text}: {names(list(rows))}."
+        f"{text}." if len(rows) == whole else f"{text}: {first_few(list(rows))}."
         for text, rows in said.items()
     ]
 
@@ -309,7 +308,7 @@ def data_notes(block: Sequence[Scores]) -> list[str]:
 def _circumstances(cell: Cell, result: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     """Yield (key, name, value) of all facts that should be the same in the runs of a column."""
     known = {**result, "precision": cell.spec.get("train", {}).get("precision")}
-    for key, name in MACHINE.items():
+    for key, name in MACHINE_FACTS.items():
         if known.get(key) is not None:
             yield key, name, known[key]
     digests = result.get("plugins")

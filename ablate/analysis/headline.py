@@ -25,7 +25,7 @@ BOUNDED = ("same within", "no worse than")  # by the margin
 TOLD = ("helps", "hurts", "higher", "lower")
 
 
-def headline(table: Table) -> str:
+def table_headline(table: Table) -> str:
     """ "On cifar10, against plain, over 5 seeds: post helps (+1.20 points [+0.70, +1.70])." Several
     columns are counted, with the number of false verdicts to expect. "" for an incomplete table and
     for a table without verdicts."""

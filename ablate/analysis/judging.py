@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from ablate.analysis import stats
 from ablate.analysis.scores import Scores, sets_of
-from ablate.planning.analysis_keys import Analysis
-from ablate.planning.plan import Plan
-from ablate.shared.metrics import Metric
-from ablate.store.looks import PastLooks
+from ablate.planning import Analysis, Plan
+from ablate.shared import Metric
+from ablate.store import PastLooks
 
 if TYPE_CHECKING:  # numpy and scipy
     from ablate.analysis.course import RowCourse

@@ -17,30 +17,38 @@ from pathlib import Path
 from typing import Any
 
 from ablate.analysis.scores import Results
-from ablate.planning.cell import PlannedRun
-from ablate.planning.plan import Plan
-from ablate.shared.errors import Failure, UserError, cut
-from ablate.shared.files import is_number
-from ablate.shared.own import out_of_range
-from ablate.shared.source import file_of, last_line, own_line
-from ablate.shared.spec import also_of, classes_of
-from ablate.store.store import Store, remedy
+from ablate.planning import Plan, PlannedRun
+from ablate.shared import (
+    Failure,
+    UserError,
+    also_of,
+    classes_of,
+    is_number,
+    out_of_range,
+    own_line,
+    raising_line,
+    short_error,
+    source_file,
+)
+from ablate.store import Store, retry_remedy
 
 Measured = dict[str, dict[str, float]]  # run -> value by the set of `eval.also`, "" of its own test
 
 
-def with_own(plan: Plan, results: Results, store: Store, also: Iterable[str] = ()) -> Results:
+def with_own_metrics(
+    plan: Plan, results: Results, store: Store, also: Iterable[str] = ()
+) -> Results:
     """The results, with the plan's metric and those of `also` that are the user's own beside the
     metrics of their test sets.
 
     Raises UserError, one line with the file and the line, where a function can't be loaded, raises,
     or gives no finite number; Failure where predictions are not what their run left.
     """
-    asked = [name for name in (plan.analysis.metric, *also) if name in functions(plan)]
+    asked = [name for name in (plan.analysis.metric, *also) if name in own_metrics(plan)]
     found: dict[str, Measured] = {}
     for name in asked:
         kept = store.own_values(name)
-        found[name] = measure(plan, results, store, name) if kept is None else kept
+        found[name] = measure_own(plan, results, store, name) if kept is None else kept
     if not found:
         return results
     return {
@@ -49,12 +57,12 @@ def with_own(plan: Plan, results: Results, store: Store, also: Iterable[str] = (
     }
 
 
-def functions(plan: Plan) -> list[str]:
+def own_metrics(plan: Plan) -> list[str]:
     """The plan's metrics that a function of the user's own makes; others are numbers of probes."""
     return [name for name, said in plan.own.items() if "probe" not in said]
 
 
-def measure(plan: Plan, results: Results, store: Store, name: str) -> Measured:
+def measure_own(plan: Plan, results: Results, store: Store, name: str) -> Measured:
     """The values of one of the plan's own metrics, of every finished run that is no trial, by its
     function. Raises as `with_own`."""
     function = _load(name, plan.own[name])
@@ -66,7 +74,7 @@ def measure(plan: Plan, results: Results, store: Store, name: str) -> Measured:
             on = f" on {which}" * bool(which)
             table = store.predictions(run.id, which, of.get("predictions_sha256"))
             if table is None:
-                raise Failure(f"{run.label}: its predictions{on} are missing; {remedy(plan)}")
+                raise Failure(f"{run.label}: its predictions{on} are missing; {retry_remedy(plan)}")
             place = f"{name}: {run.label}{on}"
             yield which, _called(function, table, classes_of(run.cell.spec), place, plan.own[name])
 
@@ -139,8 +147,8 @@ def _blamed(place: str, said: Mapping[str, Any], more: str = "") -> Iterator[Non
         with contextlib.redirect_stdout(sys.stderr):
             yield
     except (Exception, SystemExit) as error:
-        where = own_line(error, [said["folder"]] if said["folder"] else []) or last_line(error)
-        line = cut(f"{type(error).__name__}: {' '.join(str(error).split())}")
+        where = own_line(error, [said["folder"]] if said["folder"] else []) or raising_line(error)
+        line = short_error(f"{type(error).__name__}: {' '.join(str(error).split())}")
         raise UserError(f"{place}: {line} ({where}){more}") from error
 
 
@@ -148,7 +156,7 @@ def _load(name: str, said: Mapping[str, Any]) -> Callable[..., Any]:
     module, _, function = name.partition(":")
     if said["folder"] is None:
         file = None
-    elif (file := file_of(Path(said["folder"]), name)) is None:
+    elif (file := source_file(Path(said["folder"]), name)) is None:
         raise UserError(
             f"{name}: no {module.replace('.', '/')}.py in {said['folder'] or 'this folder'} any "
             f"more; start ablate where it lies, or give another analysis.metric"

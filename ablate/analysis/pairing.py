@@ -10,8 +10,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
-from ablate.analysis.scores import Scores, blocks_of, by_replicate
-from ablate.planning.plan import Plan
+from ablate.analysis.scores import Scores, blocks_of, mean_by_replicate
+from ablate.planning import Plan
 
 PAIRED_FROM = 5  # seeds, where the baseline's runs vary as its rows' do
 PAIRED_FROM_UNLIKE = 10  # seeds, where they vary more or less
@@ -25,7 +25,8 @@ def advice(plan: Plan, cells: Mapping[tuple[str, str], Scores]) -> Iterator[str]
     correlations = [correlation(plan, block) for _, block in blocks_of(plan, cells)]
     known = [value for value in correlations if value is not None]
     if known and worth_pairing(plan, max(known)):
-        yield f"Between rows the runs of a seed correlate by {max(known):.2f}: {remedy(plan)}."
+        remedy = pairing_remedy(plan)
+        yield f"Between rows the runs of a seed correlate by {max(known):.2f}: {remedy}."
 
 
 def worth_pairing(plan: Plan, correlation: float) -> bool:
@@ -33,7 +34,7 @@ def worth_pairing(plan: Plan, correlation: float) -> bool:
     return plan.spread == "one way" and plan.n >= PAIRED_FROM and correlation > CORRELATED
 
 
-def remedy(plan: Plan) -> str:
+def pairing_remedy(plan: Plan) -> str:
     """The command that judges the plan by pairs, and when it is better."""
     command = shlex.join(["ablate", "table", plan.name, "analysis.spread=paired"])
     return (
@@ -49,7 +50,7 @@ def correlation(plan: Plan, block: Sequence[Scores]) -> float | None:
 
     from ablate.analysis import stats
 
-    y = np.array([by_replicate(found.main, plan) for found in block])
+    y = np.array([mean_by_replicate(found.main, plan) for found in block])
     whole = y[~np.isnan(y).any(1)]
     if min(whole.shape) < 3:
         return None

@@ -14,13 +14,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis.captions import names
+from ablate.analysis.captions import first_few
 from ablate.analysis.scores import on_set
-from ablate.planning.cell import Cell, WidePlace, caveats, spec_parents, wide_places
-from ablate.planning.plan import Plan
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.idle import LENGTHS, without_idle
-from ablate.shared.spec import also_of
+from ablate.planning import Cell, Plan, WidePlace, recipe_caveats, spec_parents, wide_places
+from ablate.shared import LENGTH_KEYS, UserError, also_of, unknown_value, without_idle
 
 if TYPE_CHECKING:  # numpy and scipy
     from ablate.analysis.table import TableColumn
@@ -162,14 +159,14 @@ def _place(column: tuple[str, str, str], columns: Iterable[tuple[str, str, str]]
 def find(name: str) -> PaperTable:
     """Raises UserError for one that is not in the file."""
     if name not in tables():
-        raise unknown("paper: table", name, tables())
+        raise unknown_value("paper: table", name, tables())
     return tables()[name]
 
 
-def listing() -> Iterator[tuple[str, str, str]]:
+def list_papers() -> Iterator[tuple[str, str, str]]:
     """(name, what it is, where it is from) of every table."""
     for name, table in tables().items():
-        what = f"{table.metric} of {', '.join(table.rows[:8])}: {names([*table.columns], 5)}"
+        what = f"{table.metric} of {', '.join(table.rows[:8])}: {first_few([*table.columns], 5)}"
         yield name, what, table.source
 
 
@@ -200,7 +197,7 @@ class Beside:
         return f"{self.column.partition(' (')[0]}: {self.printed}" if told else self.printed
 
 
-def beside(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
+def published_figures(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
     """Find the published figure of every cell that has one, by the sweep file's `paper:`.
 
     Raises UserError where the sweep names no table, or has nothing of it.
@@ -215,7 +212,7 @@ def beside(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
     rows: Mapping[str, str] = plan.paper.get("rows", {})
     for label, row in rows.items():
         if row not in table.rows:
-            raise unknown(f"paper: rows: {label}", row, table.rows)
+            raise unknown_value(f"paper: rows: {label}", row, table.rows)
     recipes = Recipes(store)
     found = {}
     find_theirs = _Columns(plan, table).of
@@ -237,7 +234,7 @@ def beside(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
     if not found:
         raise UserError(
             f"--against paper: no column of {plan.name} maps to a column of {table.name} "
-            f"({names([*table.columns])}); give a column `paper: {next(iter(table.columns))}`"
+            f"({first_few([*table.columns])}); give a column `paper: {next(iter(table.columns))}`"
         )
     return found
 
@@ -294,7 +291,7 @@ class _Columns:
         if not found:
             headings = (place.heading for place in table.places.values())
             choices = dict.fromkeys([*table.columns, *filter(None, headings)])
-            raise unknown(f"paper: columns: {own}", named, choices)
+            raise unknown_value(f"paper: columns: {own}", named, choices)
         return next((label for label in found if table.columns[label][0] == arch), found[0])
 
 
@@ -310,7 +307,7 @@ def as_printed(table: PaperTable, printed: Printed | None, gain: float | None) -
 
 def recipe_notes(plan: Plan, paper: Mapping[Any, Beside]) -> list[str]:
     """A line of what the recipes of the compared cells infer, and one of what they don't follow."""
-    told = caveats(cell for cell in plan.cells if (cell.row, cell.column) in paper)
+    told = recipe_caveats(cell for cell in plan.cells if (cell.row, cell.column) in paper)
     return [f"{key.capitalize()} in our recipe: {lines}." for key, lines in told.items()]
 
 
@@ -337,9 +334,9 @@ def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> 
         if stands not in reason:
             reason.append(stands)
     found += [
-        f"Comparable: {names(which)}."
+        f"Comparable: {first_few(which)}."
         if reason == "comparable"
-        else f"Not subtracted, {reason}: {names(which)}."
+        else f"Not subtracted, {reason}: {first_few(which)}."
         for reason, which in by_reason.items()
     ]
     for column in columns:
@@ -386,7 +383,7 @@ class Recipes:
     """Composes each of our recipes once."""
 
     def __init__(self, store: Path) -> None:
-        from ablate.planning.compose import Composer
+        from ablate.planning import Composer
 
         self.composer = Composer(store)
         self.known: dict[tuple[str, str], Mapping[str, Any] | None] = {}
@@ -407,7 +404,9 @@ class Recipes:
         words = " ".join(f"{key}={value}" for key, value in RECIPES[regime].items())
         if expected is None:
             return f"{words} has no {arch}"
-        in_epochs = {keys[-1] for keys in LENGTHS}  # None: the recipe says that length otherwise
+        in_epochs = {
+            keys[-1] for keys in LENGTH_KEYS
+        }  # None: the recipe says that length otherwise
         specs = [without_idle(tree) for tree in cell.specs or (cell.spec,)]
         chosen = {key for choice in cell.chosen for key in choice.params}
         left_out = MACHINES | (SEARCHED.get(regime, set()) & chosen)
@@ -419,11 +418,11 @@ class Recipes:
             and not (value is None and f"{section}.{key}" in in_epochs)
             and any(spec[section].get(key) != value for spec in specs)
         ]
-        return f"{names(differing, 4)} not as in {words}" if differing else ""
+        return f"{first_few(differing, 4)} not as in {words}" if differing else ""
 
     def _of(self, regime: str, arch: str) -> Mapping[str, Any] | None:
         """Compose the settings of a recipe; None for an architecture that it does not know."""
-        from ablate.planning.settings import SettingsLayer
+        from ablate.planning import SettingsLayer
         from ablate.shared import spec
 
         if (regime, arch) not in self.known:

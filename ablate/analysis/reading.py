@@ -12,16 +12,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ablate.analysis.course import courses_of, look_events
-from ablate.analysis.own import with_own
+from ablate.analysis.own import with_own_metrics
 from ablate.analysis.scores import Results
 from ablate.analysis.table import Note, Table
-from ablate.analysis.tabulate import tabulate
-from ablate.planning.plan import Plan
-from ablate.store import looks
-from ablate.store.events import Look
-from ablate.store.ledger import Unrecorded
-from ablate.store.looks import InterimLook, PastLooks
-from ablate.store.store import Store
+from ablate.analysis.tabulate import make_table
+from ablate.planning import Plan
+from ablate.store import InterimLook, Look, PastLooks, Store, Unrecorded, looks
 
 
 class Reading(NamedTuple):
@@ -35,7 +31,7 @@ class Reading(NamedTuple):
     withheld: str = ""
 
 
-def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
+def read_verdicts(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
     """Make the table of a sweep with its verdicts, once the look is recorded. If it can't be
     recorded, gains have no intervals and no verdicts, and a note says so. `options`: of `tabulate`.
     """
@@ -43,7 +39,7 @@ def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
     known = store.read_looks()
     while True:
         past = PastLooks(looks.read(known), looks.look(plan, results))
-        table = tabulate(plan, results, past, words=True, **options)
+        table = make_table(plan, results, past, words=True, **options)
         events = list(_events(plan, table, results, options, past))
         lacking = [event for event in events if event not in known]
         try:
@@ -52,7 +48,7 @@ def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
         except Unrecorded as why:
             if not table.is_look:
                 return Reading(table, past.related())
-            table = tabulate(plan, results, past, means=True, **options)
+            table = make_table(plan, results, past, means=True, **options)
             line = f"Verdicts withheld: the look can't be recorded ({why})."
             table = dataclasses.replace(table, notes=(Note("warning", line), *table.notes))
             return Reading(table, past.related(), str(why))
@@ -62,10 +58,10 @@ def read(plan: Plan, store: Store, results: Results, **options: Any) -> Reading:
         known = again  # another process read some of these runs meanwhile, and was first
 
 
-def glance(plan: Plan, store: Store, results: Results, **options: Any) -> Table:
+def read_means(plan: Plan, store: Store, results: Results, **options: Any) -> Table:
     """Make the table of a sweep with means alone, which is recorded where it can be."""
     results, options = _prepared(plan, store, results, options)
-    table = tabulate(plan, results, means=True, **options)
+    table = make_table(plan, results, means=True, **options)
     known = store.read_looks()
     with contextlib.suppress(Unrecorded):
         for event in _peek(plan, results):
@@ -78,7 +74,7 @@ def _prepared(
     plan: Plan, store: Store, results: Results, options: Mapping[str, Any]
 ) -> tuple[Results, dict[str, Any]]:
     """The results with the user's own metrics, and the options with all readers of files."""
-    results = with_own(plan, results, store, options.get("also", ()))
+    results = with_own_metrics(plan, results, store, options.get("also", ()))
     readers = {"curves": store.metrics, "probes": store.probe, "predictions": store.predictions}
     return results, {**readers, **options}
 

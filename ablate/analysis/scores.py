@@ -12,12 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ablate.analysis import stats
-from ablate.planning.cell import Cell, Column
-from ablate.planning.plan import Plan
-from ablate.shared.errors import UserError
-from ablate.shared.metrics import TASKS, Metric, threshold
-from ablate.shared.metrics.probed import numbers
-from ablate.shared.spec import also_of, guesses_of, task_of
+from ablate.planning import Cell, Column, Plan
+from ablate.shared import (
+    TASKS,
+    Metric,
+    UserError,
+    also_of,
+    guesses_of,
+    probe_numbers,
+    task_of,
+    threshold,
+)
 
 Results = Mapping[str, Mapping[str, Any] | None]  # run id -> result.json, None or absent: no result
 Curves = Callable[[str], Sequence[Mapping[str, Any]]]  # run id -> the lines of metrics.jsonl
@@ -54,13 +59,13 @@ class Scores:
         return tuple(sorted((*self.diverged, *self.collapsed)))
 
 
-def by_replicate(values: Values, plan: Plan) -> list[float]:
+def mean_by_replicate(values: Values, plan: Plan) -> list[float]:
     """Average the seeds of each replicate, which n counts; NaN for a replicate without values."""
     found = ([values.by_seed[s] for s in seeds if s in values.by_seed] for seeds in plan.replicates)
     return [math.fsum(some) / len(some) if some else math.nan for some in found]
 
 
-def scores(
+def cell_scores(
     cell: Cell,
     plan: Plan,
     results: Results,
@@ -148,7 +153,7 @@ def all_scores(
 ) -> dict[tuple[str, str], Scores]:
     """Collect the scores of every cell, by row and column."""
     return {
-        (cell.row, cell.column): scores(cell, plan, results, also, curves, probes)
+        (cell.row, cell.column): cell_scores(cell, plan, results, also, curves, probes)
         for cell in plan.cells
     }
 
@@ -189,7 +194,7 @@ def _probed(cell: Cell, seed: int, asked: Iterable[str], probes: Probes | None) 
     return {
         key: value
         for probe in asked
-        for key, value in numbers(probe, probes(run, probe), spec).items()
+        for key, value in probe_numbers(probe, probes(run, probe), spec).items()
     }
 
 
@@ -212,7 +217,7 @@ def _of_curve(metric: Metric, first: Metric, run: str, curves: Curves | None) ->
     return None if math.isnan(epoch) else epoch
 
 
-def short(value: float | None, unit: str = "") -> str:
+def short_number(value: float | None, unit: str = "") -> str:
     """`22.1 M`: three figures."""
     if value is None:
         return "-"
@@ -283,7 +288,7 @@ class Correct(NamedTuple):
     lacking: str = ""
 
 
-def correct(
+def right_images(
     plan: Plan, block: Sequence[Scores], results: Results, on: str, predictions: Predictions | None
 ) -> Correct:
     """Of the runs of a column; `on`: a set of `eval.also`, "" for their own test set."""
@@ -347,7 +352,7 @@ class Rights:
             return Correct(None)
         place = block[0].cell.column, on
         if place not in self._columns:
-            made = correct(self._plan, block, self._results, on, self._predictions)
+            made = right_images(self._plan, block, self._results, on, self._predictions)
             self._columns[place] = made
         return self._columns[place]
 

@@ -6,15 +6,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ablate.analysis.course import ColumnCourse, courses_of, lines, look_events, standing
-from ablate.analysis.own import with_own
-from ablate.planning.design import Standing, with_seeds
-from ablate.planning.plan import Plan
-from ablate.planning.search import Grower, Lines, Metrics, Results, Search
-from ablate.store import looks
-from ablate.store.events import Look
-from ablate.store.looks import PastLooks
-from ablate.store.store import Store
+from ablate.analysis.course import ColumnCourse, courses_of, latest_decisions, lines, look_events
+from ablate.analysis.own import with_own_metrics
+from ablate.planning import (
+    Grower,
+    MetricLines,
+    MetricsReader,
+    Plan,
+    ResultReader,
+    Search,
+    Standing,
+    with_seeds,
+)
+from ablate.store import Look, PastLooks, Store, looks
 
 
 def nobody(_: Any) -> None:
@@ -47,7 +51,7 @@ class Seeding:
         self.standing: Standing = {}
         self._await({})
 
-    def grow(self, results: Results, metrics: Metrics) -> Plan | None:
+    def grow(self, results: ResultReader, metrics: MetricsReader) -> Plan | None:
         """The plan with all seeds that can be asked for by now; None where nothing is new since the
         last time."""
         before = self._plan
@@ -60,7 +64,7 @@ class Seeding:
             seen = [*look_events(self._plan, courses, past, self._known)]
             for look in seen:
                 self._record(look.event())
-            self.standing = standing(self._plan, seen)
+            self.standing = latest_decisions(self._plan, seen)
             self._tell(courses)
             asked = self._seeds()
             self._plan = with_seeds(self._plan, _asks(self._plan, courses))
@@ -74,11 +78,11 @@ class Seeding:
     def prunes(self) -> bool:
         return self._search is not None and self._search.prunes
 
-    def prune(self, run: str, metrics: Lines) -> int | None:
+    def prune(self, run: str, metrics: MetricLines) -> int | None:
         """See Search.prune."""
         return None if self._search is None else self._search.prune(run, metrics)
 
-    def _choose(self, results: Results, metrics: Metrics) -> None:
+    def _choose(self, results: ResultReader, metrics: MetricsReader) -> None:
         """Let the searches ask for trials, and for the runs whose settings they have chosen."""
         if self._search is not None:
             self._plan = self._search.grow(results, metrics) or self._plan
@@ -94,7 +98,7 @@ class Seeding:
             if more := [(row, seed) for seed in seeds if seed not in had]:
                 self._waiting.setdefault(column, []).extend(more)
 
-    def _ended(self, results: Results) -> bool:
+    def _ended(self, results: ResultReader) -> bool:
         """Has a column got the last of its results?"""
         ids = {(cell.row, cell.column): cell.ids for cell in self._plan.cells}
         ended = []
@@ -113,8 +117,8 @@ class Seeding:
             del self._waiting[column]
         return bool(ended)
 
-    def _courses(self, metrics: Metrics, past: PastLooks) -> dict[str, ColumnCourse]:
-        known = with_own(self._plan, self._known, self._store)
+    def _courses(self, metrics: MetricsReader, past: PastLooks) -> dict[str, ColumnCourse]:
+        known = with_own_metrics(self._plan, self._known, self._store)
         store = self._store
         return courses_of(self._plan, known, metrics, store.probe, store.predictions, past)
 
@@ -126,7 +130,7 @@ class Seeding:
                     self._say(line)
 
 
-def growing(
+def make_grower(
     plan: Plan,
     store: Store,
     search: Search | None,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ablate.analysis import stats
 from ablate.analysis.across import PValues, Summary
-from ablate.planning.cell import TuningWinner
-from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
+from ablate.planning import TuningWinner
+from ablate.shared import DEFAULT_TASK, TASKS, Metric, TaskChoice
 
 if TYPE_CHECKING:  # numpy and scipy, which `--help` does without
     from ablate.analysis.paper import Beside
@@ -22,7 +22,7 @@ Sizes = Mapping[tuple[str, str], Mapping[str, Any]]  # (row, column) -> paramete
 # Warnings are read before any number is believed; footnotes are marked, those of kind "gain" where
 # gains are shown.
 NoteKind = Literal["unfinished", "warning", "caption", "footnote", "gain"]
-WARNINGS: tuple[NoteKind, ...] = ("unfinished", "warning")
+WARNING_KINDS: tuple[NoteKind, ...] = ("unfinished", "warning")
 FOOTNOTES: tuple[NoteKind, ...] = ("footnote", "gain")
 Place = tuple[str | None, str | None]  # row and column; None: every one
 EVERYWHERE: Place = (None, None)
@@ -154,7 +154,7 @@ class Resolution:
     high: float
 
 
-def headed(title: str, trained_on: str) -> str:
+def title_line(title: str, trained_on: str) -> str:
     """Return a title and the sentence on what was trained on, if there is one."""
     end = "" if title.endswith((".", "?", "!")) else "."
     return f"{title}{end} {trained_on}" if trained_on else title
@@ -181,8 +181,8 @@ class Table:
     blocks: tuple[Summary, ...] = ()  # averages, contrasts between columns, the placement grid
     paper: str = ""  # the published table beside it
     withheld: Mapping[str, str] = field(default_factory=dict)  # runs that count as missing -> why
-    task: str = DEFAULT
-    choice: TaskChoice = TASKS[DEFAULT]  # that task
+    task: str = DEFAULT_TASK
+    choice: TaskChoice = TASKS[DEFAULT_TASK]  # that task
     groups: tuple[str, ...] = ()  # of columns, in order
     words: tuple[str, ...] = ()  # of `ablate table`, for this one; () where its name will do
     whole: Table | None = None  # of which this one is the part that is shown
@@ -191,7 +191,7 @@ class Table:
     @property
     def heading(self) -> str:
         """The title and what the runs were trained on, in whole sentences."""
-        return headed(self.title or self.sweep, self.trained_on)
+        return title_line(self.title or self.sweep, self.trained_on)
 
     @functools.cached_property
     def shown(self) -> dict[Place, list[Note]]:

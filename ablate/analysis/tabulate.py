@@ -38,10 +38,10 @@ from ablate.analysis.scores import (
     Values,
     all_scores,
     blocks_of,
-    by_replicate,
+    cell_scores,
+    mean_by_replicate,
     on_set,
     results_on,
-    scores,
     sets_of,
 )
 from ablate.analysis.table import (
@@ -58,15 +58,12 @@ from ablate.analysis.table import (
     notes,
 )
 from ablate.analysis.trained_on import by_column, data_names, trained_on
-from ablate.planning.cell import Column, WidePlace, wide_places
-from ablate.planning.plan import Plan
-from ablate.shared.errors import Failure
-from ablate.shared.metrics import Metric
-from ablate.shared.spec import task_of
-from ablate.store.looks import PastLooks
+from ablate.planning import Column, Plan, WidePlace, wide_places
+from ablate.shared import Failure, Metric, task_of
+from ablate.store import PastLooks
 
 
-def tabulate(
+def make_table(
     plan: Plan,
     results: Results,
     past: PastLooks | None = None,
@@ -115,7 +112,7 @@ def tabulate(
         )
         for name in sets_of(plan, column.label):  # the same runs on another set
             tested = results_on(results, name)
-            other = [scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
+            other = [cell_scores(on_set(s.cell, name), plan, tested, also, curves) for s in block]
             beside = _column(made, column, other, judge and not courses, on=name)
             columns.append(dataclasses.replace(beside, beside=bool(courses)))
     shared = plan.design.compared(plan)
@@ -148,7 +145,7 @@ def tabulate(
         rows=tuple(TableRow(row.label, row.family) for row in plan.rows),
         columns=tuple(_placed(plan, columns)),
         notes=(
-            *notes("warning", captions.withheld(plan, withheld or {})),
+            *notes("warning", captions.withheld_notes(plan, withheld or {})),
             *captions.warnings(plan, list(cells.values()), columns, told),
             *notes("warning", before),
             *notes("warning", course_notes(plan, courses.values(), has_blocks, past)),
@@ -378,7 +375,7 @@ def _entry(
 
 def _estimate(plan: Plan, values: Values, metric: Metric) -> stats.Estimate | None:
     """Compute the mean and its interval, which is cut at the ends of the metric's scale."""
-    known = [value for value in by_replicate(values, plan) if not math.isnan(value)]
+    known = [value for value in mean_by_replicate(values, plan) if not math.isnan(value)]
     if not known:
         return None
     found, most = stats.mean_interval(known, plan.analysis.alpha), metric.most

@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablate.analysis.scores import Scores, blocks_of
-from ablate.planning.cell import spec_parents
-from ablate.planning.design import Imported
-from ablate.planning.plan import Plan
-from ablate.shared.own import is_command, is_imported, is_own, name_of
-from ablate.shared.spec import datasets_of, trains
+from ablate.planning import Imported, Plan, spec_parents
+from ablate.shared import datasets_of, is_command, is_imported, is_own, trainer_name, trains
 
 if TYPE_CHECKING:
     from ablate.analysis.table import TableColumn
@@ -28,7 +25,7 @@ METHODS = {
 SHOWN = 4  # cells that a line names
 
 
-def trained(specs: Iterable[Mapping[str, Any]]) -> str:
+def trained_elsewhere(specs: Iterable[Mapping[str, Any]]) -> str:
     """ "Trained elsewhere, not verified" of runs of these trees; "" of others."""
     return f"{ELSEWHERE[0].upper()}{ELSEWHERE[1:]}" if any(map(is_imported, specs)) else ""
 
@@ -128,18 +125,20 @@ def _training(plan: Plan, cells: Sequence[Scores]) -> str:
     images = {
         result["train"]["n"] for score in cells for result in score.results if "train" in result
     }
-    return training(plan, [score.cell.spec for score in cells], images)
+    return trained_on_words(plan, [score.cell.spec for score in cells], images)
 
 
-def training(plan: Plan, specs: Sequence[Mapping[str, Any]], images: Collection[int] = ()) -> str:
+def trained_on_words(
+    plan: Plan, specs: Sequence[Mapping[str, Any]], images: Collection[int] = ()
+) -> str:
     """State data, images where their numbers are known, resolution and length of runs of these
     trees: "Trained on mnist5k, 28 px, 8 epochs"."""
-    if elsewhere := trained(specs):
+    if elsewhere := trained_elsewhere(specs):
         return elsewhere
     if any(map(is_own, specs)):
         checked = all(not is_command(spec) or spec["code"]["data"] for spec in specs)
         unchecked = "" if checked else ", on data that were not checked"
-        return f"Trained by {listed([*dict.fromkeys(map(name_of, specs))])}{unchecked}"
+        return f"Trained by {listed([*dict.fromkeys(map(trainer_name, specs))])}{unchecked}"
     parts = [_data_of(specs)]
     size = f"{_span({spec['data']['size'] for spec in specs})} px"
     parts.append(f"{_span(images)} {plan.task.examples} at {size}" if images else size)

@@ -1,1 +1,44 @@
-"""What Python code calls: the nouns, and training a sweep. The command line is a client of it."""
+"""What Python code calls: five nouns, which `import ablate` shows, and the steps of a sweep.
+
+The command line is a client of this room: it reads words, calls these, and prints. Values come in
+and values go out. A `Start` belongs to one process and one thread; it takes the driver's lock of
+its store when it starts, and releases it at the end, also after an exception. Raises `UserError`
+for the caller's mistakes and `Failure` for what broke; `import ablate` loads nothing else.
+"""
+
+from ablate.doors import lazy
+
+__all__ = [
+    # Steps of a sweep
+    "Start",  # a sweep that is about to be driven
+    "SweepCost",  # what a sweep will cost, before it starts
+    "forecast_sweep",  # warnings of a sweep, and its cost at most
+    "recalled_words",  # the words and options of a sweep, by its name
+    "make_recall",  # finds the plan by which the store drove a sweep last
+    "find_grower",  # what would make a plan grow
+    "grow_plan",  # the plan with the runs that are asked for by now
+    "imported_plan",  # the plan of an imported sweep
+    "recorded_states",  # the recorded states of a plan's runs
+    "renamed_lines",  # a line for each row and column with another label
+    "check_retry",  # refuse to retry a state that can't be trained again
+    "check_outcome",  # raise `Failure` for runs that a drive has left
+]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ablate.api.training import (
+        Start,
+        SweepCost,
+        check_outcome,
+        check_retry,
+        find_grower,
+        forecast_sweep,
+        grow_plan,
+        imported_plan,
+        make_recall,
+        recalled_words,
+        recorded_states,
+        renamed_lines,
+    )
+
+__getattr__ = lazy(__name__, __file__)

@@ -8,20 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis.reading import read
-from ablate.analysis.table import Table as GainTable
+from ablate.analysis import Table as GainTable
+from ablate.analysis import read_verdicts
 from ablate.api import training
-from ablate.audit.bundle import Bundle, open_sweep
-from ablate.planning.design import Design as Design
-from ablate.planning.expand import Recall
-from ablate.planning.expand import plan as declare
-from ablate.planning.plan import Plan
-from ablate.planning.settings import show
-from ablate.report.formats import render
-from ablate.shared.errors import UserError
-from ablate.store.ledger import Ledger
-from ablate.store.record import RunRecord, load_records
-from ablate.store.store import Store as OpenStore
+from ablate.audit import Bundle, open_sweep
+from ablate.planning import Design as Design
+from ablate.planning import Plan, Recall, value_text
+from ablate.planning import plan_from_words as declare
+from ablate.report import render_table
+from ablate.shared import UserError
+from ablate.store import Ledger, RunRecord, load_records
+from ablate.store import Store as OpenStore
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,13 +35,13 @@ class Store:
     @property
     def sweeps(self) -> list[str]:
         """The names of the driven sweeps, the last first."""
-        from ablate.store.find import sweeps
+        from ablate.store import sweep_names
 
         if (bundle := Bundle(self.path)).is_one:
             return [bundle.read()[0].name]
         store = OpenStore(self.path)
         with Ledger.reading(store) as ledger:
-            return sweeps(store, ledger) if ledger.sweeps() else []
+            return sweep_names(store, ledger) if ledger.sweeps() else []
 
     def sweep(self, name: str | None = None) -> Sweep:
         """Return a driven sweep, the last for None. Raises UserError where there is none of this
@@ -73,12 +70,11 @@ class Store:
         Raises UserError for a mistake in the frame, and for a number that an earlier call had
         otherwise; Failure where another process drives the store.
         """
-        from ablate.audit.importing import Declared, import_alone
-        from ablate.audit.sheet import read_frame
+        from ablate.audit import SheetDeclaration, import_under_lock, read_frame
 
         keys = [metrics] if isinstance(metrics, str) else list(metrics)
-        declared = Declared(name, row, keys, column, seed, baseline, predictions)
-        import_alone(OpenStore(self.path), read_frame(frame), declared)
+        declared = SheetDeclaration(name, row, keys, column, seed, baseline, predictions)
+        import_under_lock(OpenStore(self.path), read_frame(frame), declared)
         return self.sweep(name)
 
 
@@ -116,7 +112,7 @@ class Sweep:
             return declare(texts, store=self._store.root, recall=recall, **options)
 
         self._declare = declared
-        self.plan: Plan = declared(training.memory(self._store))[0]
+        self.plan: Plan = declared(training.make_recall(self._store))[0]
 
     def __repr__(self) -> str:
         return f"<ablate.Sweep {self.name!r}: {len(self.plan.rows)} rows, {self.plan.seeds_said}>"
@@ -136,10 +132,9 @@ class Sweep:
         Prints progress. Raises Failure where runs are left that can't be trained, KeyboardInterrupt
         where it was stopped: the same call goes on.
         """
-        from ablate.planning.logger import aside
-        from ablate.report.live import view
-        from ablate.running.disk import await_room
-        from ablate.running.loggers import Observers
+        from ablate.planning import read_logger_words
+        from ablate.report import progress_view
+        from ablate.running import Observers, await_disk_room
 
         if not hasattr(self, "_declare"):
             raise UserError(
@@ -147,8 +142,8 @@ class Sweep:
             )
         training.check_retry(retry)
         start = training.Start(self._declare, self._store, replace)
-        await_room(self._store, view)
-        with Observers(aside([]), self._store.root, self.name, print) as observers:
+        await_disk_room(self._store, progress_view)
+        with Observers(read_logger_words([]), self._store.root, self.name, print) as observers:
             outcome = start.train(observers, retry, _accept, print)
         if outcome.signal is not None:
             raise KeyboardInterrupt
@@ -159,18 +154,18 @@ class Sweep:
     def table(self, **analysis: Any) -> Table:
         """Read the table, which is a look, as `ablate table` does. `analysis`: keys of the analysis
         that change for this table (`margin=1.0`)."""
-        from ablate.planning.declaration import change_analysis
-        from ablate.store.find import left_out
+        from ablate.planning import change_analysis
+        from ablate.store import without_skipped
 
         plan, store, events = open_sweep(self._store.root, self.name)
         if not isinstance(store, Bundle):
             with Ledger.reading(store) as ledger:
-                plan = left_out(plan, ledger)
+                plan = without_skipped(plan, ledger)
         plan = replace(plan, analysis=change_analysis(plan.analysis, analysis)).with_own()
         if isinstance(store, Bundle):
-            return Table(read(plan, store, store.recompute(plan, events)).table)
+            return Table(read_verdicts(plan, store, store.recompute(plan, events)).table)
         results, why = store.results(plan.runs(), curves=True, probes=True, predictions=True)
-        return Table(read(plan, store, results, withheld=why).table)
+        return Table(read_verdicts(plan, store, results, withheld=why).table)
 
     def runs(self) -> list[Run]:
         """Return every run that is reported, in the plan's order."""
@@ -199,7 +194,7 @@ class Sweep:
         Raises UserError where the store has no such sweep, Failure where its plan is not
         whole.
         """
-        from ablate.report.frames import curves_frame, measured_records, runs_frame
+        from ablate.report import curves_frame, measured_records, runs_frame
 
         plan, store, records = self._records()
         measured = measured_records(plan, store, records)
@@ -222,7 +217,7 @@ def _words(keys: Mapping[str, Any], section: str = "") -> Iterator[str]:
             yield from _words(value, f"{section}{key}.")
         else:
             values = value if isinstance(value, tuple) else (value,)
-            yield f"{section}{key}={','.join(map(show, values))}"
+            yield f"{section}{key}={','.join(map(value_text, values))}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -264,7 +259,7 @@ class Table:
 
     def render(self, format: str = "md", **options: Any) -> str:
         """Set it as `md`, `latex`, `html`, `csv` or `json`. `options`: see `formats.render`."""
-        return str(render(self.data, format, **options))
+        return str(render_table(self.data, format, **options))
 
     @property
     def verdicts(self) -> dict[tuple[str, str], str]:

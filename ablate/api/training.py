@@ -19,28 +19,24 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ablate.analysis.captions import count, other_words
-from ablate.planning.expand import Recall
-from ablate.planning.plan import Plan
-from ablate.planning.search import Grower, Search
-from ablate.planning.sweep_paths import sweep_files
-from ablate.planning.words import alike, apart
-from ablate.report.live import view
-from ablate.report.text import device_time, duration
-from ablate.running.launchers import Launcher, make
-from ablate.shared import system
-from ablate.shared.errors import Failure, UserError, unknown
-from ablate.shared.files import make_folder, sha256_of, write_whole
-from ablate.shared.rundir import FINAL
-from ablate.store.events import RunState
-from ablate.store.ledger import Ledger
-from ablate.store.progress import BLOCKED, GIVEN_UP, working
-from ablate.store.store import Store
+from ablate.analysis import plural, replaced_words
+from ablate.planning import Grower, Plan, Recall, Search, same_sweep, split_options, sweep_files
+from ablate.report import device_time, duration, progress_view
+from ablate.running import Launcher, make_launcher
+from ablate.shared import (
+    FINAL_STATUSES,
+    Failure,
+    UserError,
+    make_folder,
+    sha256_of,
+    system,
+    unknown_value,
+    write_whole,
+)
+from ablate.store import BLOCKED, GIVEN_UP, Ledger, RunState, Store, living_notes
 
 if TYPE_CHECKING:
-    from ablate.running.driver import Outcome
-    from ablate.running.loggers import Observers
-    from ablate.running.sharing import Worlds
+    from ablate.running import Observers, Outcome, Worlds
 
 
 LONG_H = 24.0  # device-hours that are worth a question
@@ -76,7 +72,7 @@ class Start:
         self._recorded = recorded(store, self.plan.name)
 
     def _declared(self) -> tuple[Plan, dict[str, Any]]:
-        plan, settings = self._declare(None if self._replace else memory(self._store))
+        plan, settings = self._declare(None if self._replace else make_recall(self._store))
         if not self._replace:
             check_words(plan, self._store)
         return plan, settings
@@ -90,18 +86,23 @@ class Start:
         self, observers: Observers, retry: Sequence[str], confirm: Confirm, say: Say
     ) -> Outcome:
         """Drive the plan of now to its last run. `retry`: states whose runs are trained again."""
-        from ablate.analysis.seeding import growing
-        from ablate.running.driver import Drive
-        from ablate.running.driver_lock import driving
-        from ablate.running.preflight import check_parents, measure_rates, put_aside, settle
-        from ablate.running.sharing import narrowed
+        from ablate.analysis import make_grower
+        from ablate.running import (
+            Drive,
+            check_parents,
+            driver_session,
+            measure_rates,
+            narrow_worlds,
+            set_damaged_aside,
+            settle_auto_keys,
+        )
 
         store, name = self._store, self.plan.name
-        launcher = make({**self.settings, "origin": origin(store.diffs)}, store.cache)
+        launcher = make_launcher({**self.settings, "origin": origin(store.diffs)}, store.cache)
         for line in launcher.devices.remarks:
             say(f"warning: {line}")
         try:
-            with driving(store, name, view) as ledger:
+            with driver_session(store, name, progress_view) as ledger:
                 plan = self.now()
                 search = Search(plan) if plan.tune else None
                 with contextlib.suppress(OSError):  # a full disk, which the drive waits for
@@ -109,28 +110,28 @@ class Start:
                         say(line)
                 for note in plan.notes:
                     say(f"note: {note}")
-                by = growing(plan, store, search, functools.partial(ledger.look, store), say)
+                by = make_grower(plan, store, search, functools.partial(ledger.look, store), say)
                 if "damaged" in retry:
                     before = store.read_plan(name)  # with what a search has asked for
-                    for line in put_aside(
+                    for line in set_damaged_aside(
                         [*plan.runs(), *(before.runs() if before else ())], store, ledger
                     ):
                         say(line)
                 if by is not None:
-                    plan = grown(plan, store, by)
+                    plan = grow_plan(plan, store, by)
                 ready = _ready(plan, store, ledger, launcher, confirm, say)
                 check_parents(plan.runs(), store)
                 for line in leave_runs(plan, store, ledger, self._replace):
                     say(line)
-                with view() as watching:
+                with progress_view() as watching:
                     seen = observers.beside(watching)
                     drive = Drive(plan, store, ledger, launcher, self.settings, seen, by)
                     if ready is not None:
                         _prepare(plan, store, launcher, watching)
                         measure_rates(plan, store, launcher)
-                        drive.decisions = settle(plan, store, launcher, say)
+                        drive.decisions = settle_auto_keys(plan, store, launcher, say)
                         cells = [*plan.cells, *plan.parents()]
-                        drive.worlds = narrowed(ready.worlds, cells, launcher, drive.decisions)
+                        drive.worlds = narrow_worlds(ready.worlds, cells, launcher, drive.decisions)
                     outcome = drive.run(retry)
                     store.driver.note(ended=outcome.ended)
                 if search is not None:
@@ -175,7 +176,7 @@ def recalled_words(
         )
     with Ledger.reading(store) as ledger:
         plan = ledger.sealed_plan(store, name) or plan
-    _, driven = apart(plan.words)
+    _, driven = split_options(plan.words)
     kept = {"name": name, "until": driven.until, "margin": driven.margin}
     kept |= {key: value for key, value in options.items() if key in kept and value is not None}
     others = [f"--{key}" for key in options if key not in kept and options[key]]
@@ -186,20 +187,20 @@ def recalled_words(
             f"analysis.KEY=VALUE, launcher words, --until and --margin; with other words it is "
             f"another sweep, `{store.command('sweep', *_renamed(plan))}` with these and --as NAME"
         )
-    before, _ = apart(other_words(plan, *words[1:]))
+    before, _ = split_options(replaced_words(plan, *words[1:]))
     return before, {**asdict(driven), **kept}
 
 
 def _renamed(plan: Plan) -> list[str]:
     """Return the words of a plan without its name."""
-    words, driven = apart(plan.words)
+    words, driven = split_options(plan.words)
     return [*words, *replace(driven, name=None).texts]
 
 
 def imported_plan(store: Store, words: Sequence[str]) -> tuple[Plan, dict[str, Any]] | None:
     """Return the plan of the imported sweep that one word names, and a launcher's settings, for who
     asks what its runs tell."""
-    from ablate.planning.compose import Composer
+    from ablate.planning import Composer
 
     plan = _driven(words[0], store) if len(words) == 1 else None
     if plan is None or plan.design.trains or words[0] in sweep_files():
@@ -215,7 +216,7 @@ def _driven(name: str, store: Store) -> Plan | None:
         return None  # not whole: it is written again
 
 
-def memory(store: Store) -> Recall:
+def make_recall(store: Store) -> Recall:
     """Return what tells by which plan the store drove a sweep last, None where its words made
     another sweep, or where that plan is not the one that was recorded."""
 
@@ -224,7 +225,7 @@ def memory(store: Store) -> Recall:
             return None
         with Ledger.reading(store) as ledger, contextlib.suppress(Failure, UserError):
             before = ledger.sealed_plan(store, name) if name in ledger.sweeps() else None
-            if before is not None and alike(before.words, words, store.root):
+            if before is not None and same_sweep(before.words, words, store.root):
                 return before
         return None
 
@@ -252,7 +253,7 @@ def check_words(plan: Plan, store: Store) -> None:
     if before is None:
         return
     with contextlib.suppress(UserError):  # words that can't be read any more are others
-        if alike(before.words, plan.words, store.root):
+        if same_sweep(before.words, plan.words, store.root):
             return
     raise UserError(
         f"{plan.name}: is the name of another sweep, `{store.command(*before.command)}`; "
@@ -263,10 +264,12 @@ def check_words(plan: Plan, store: Store) -> None:
 
 def renamed_lines(plan: Plan, store: Store) -> Iterator[str]:
     """Yield a line for each row and column that has another label than in the plan of before."""
-    from ablate.store.looks import renamed, trained
+    from ablate.store import renamed_labels, trained_identity
 
     before = _driven(plan.name, store)
-    for labels in () if before is None else renamed(trained(before), trained(plan)):
+    for labels in (
+        () if before is None else renamed_labels(trained_identity(before), trained_identity(plan))
+    ):
         for label, now in labels.items():
             yield f"renamed: {label!r} is {now!r} now; all runs are kept"
 
@@ -280,7 +283,7 @@ def leave_runs(plan: Plan, store: Store, ledger: Ledger, replace: bool) -> Itera
         left = list({*left, *ledger.earlier(plan.name).kept} - {run.id for run in plan.runs()})
         ledger.replace(store, plan)
     if left:
-        runs = f"{count(len(left), 'run')} of earlier plans {'is' if len(left) == 1 else 'are'}"
+        runs = f"{plural(len(left), 'run')} of earlier plans {'is' if len(left) == 1 else 'are'}"
         if replace:
             yield f"note: {runs} given up: `ablate gc` offers those that no sweep has"
         else:
@@ -293,20 +296,20 @@ def check_retry(statuses: Sequence[str]) -> None:
         if status == "skipped":
             raise UserError(f"--retry {status}: `ablate run RUN --undo` lets such a run train")
         if status not in RETRIED:
-            raise unknown("--retry", status, RETRIED)
+            raise unknown_value("--retry", status, RETRIED)
 
 
 # --- Before the first run -------------------------------------------------------------------------
 
 
-def grower(plan: Plan, store: Store) -> Grower | None:
+def find_grower(plan: Plan, store: Store) -> Grower | None:
     """Return what would make the plan grow, if anything; nothing of it is told or recorded."""
-    from ablate.analysis.seeding import growing
+    from ablate.analysis import make_grower
 
-    return growing(plan, store, Search(plan) if plan.tune else None)
+    return make_grower(plan, store, Search(plan) if plan.tune else None)
 
 
-def grown(plan: Plan, store: Store, by: Grower | None) -> Plan:
+def grow_plan(plan: Plan, store: Store, by: Grower | None) -> Plan:
     """Return the plan with the runs that are asked for by now."""
     if by is None:
         return plan
@@ -319,38 +322,36 @@ def _ready(
 ) -> SweepCost | None:
     """Where a run is left to train, build every model once, without weights, and ask whether a long
     sweep is to start."""
-    from ablate.running.preflight import preflight
+    from ablate.running import drop_unfit_slots
 
     ids = {run.id for run in plan.runs()}
     states = ledger.states(ids)
     held = {run for run in states if states[run].status == "skipped"}
-    done = (run for run in ids - held if run in states and states[run].status in FINAL)
+    done = (run for run in ids - held if run in states and states[run].status in FINAL_STATUSES)
     if sum(store.rundir(run).has_result() for run in done) + len(held) == len(ids):
         return None
     launcher.warm()  # while the models are built
-    slots = {str(notes.slot) for notes in working(store, states)}
-    preflight(launcher, slots, lambda line: say(f"warning: {line}"))
-    cost = forecast(plan, store, launcher)
+    slots = {str(notes.slot) for notes in living_notes(store, states)}
+    drop_unfit_slots(launcher, slots, lambda line: say(f"warning: {line}"))
+    cost = forecast_sweep(plan, store, launcher)
     confirm(cost)
     return cost
 
 
-def forecast(plan: Plan, store: Store, launcher: Launcher) -> SweepCost:
+def forecast_sweep(plan: Plan, store: Store, launcher: Launcher) -> SweepCost:
     """Return the warnings of a sweep and, of a long one, its cost at most."""
-    from ablate.planning.plan import unasked
-    from ablate.running.estimate import costs
-    from ablate.running.preflight import in_use
-    from ablate.running.rehearse import rehearsed
+    from ablate.planning import before_searches
+    from ablate.running import estimate_costs, gpus_in_use, rehearse_rows
 
     most = plan.design.at_most(plan)
     about = "about" if most is plan else "at most about"
     if most is not plan and most.tune:  # with the parents of all trials
-        most = grown(most, store, Search(unasked(most)))
+        most = grow_plan(most, store, Search(before_searches(most)))
     states, finished = recorded_states(most, store)
     from_s = LONG_H * 3600 if len(launcher.worlds) == 1 else 0.0
-    cost = costs(most, store, launcher, states, finished, from_s=from_s)
-    rehearsals = rehearsed(most, store, launcher, cost.described, own_only=True)
-    warnings = (*cost.warnings(), *rehearsals.warnings, *in_use(launcher, store, states))
+    cost = estimate_costs(most, store, launcher, states, finished, from_s=from_s)
+    rehearsals = rehearse_rows(most, store, launcher, cost.described, own_only=True)
+    warnings = (*cost.warnings(), *rehearsals.warnings, *gpus_in_use(launcher, store, states))
     if cost.left_s <= LONG_H * 3600:
         return SweepCost(warnings, "", cost.worlds)
     time = f"{about} {device_time(cost.left_s)}, {duration(cost.wall_s)} on {cost.where}"
@@ -362,13 +363,12 @@ def forecast(plan: Plan, store: Store, launcher: Launcher) -> SweepCost:
 def _prepare(plan: Plan, store: Store, launcher: Launcher, watching: Any) -> None:
     """Decode missing or damaged datasets before anything trains: a bad image ends the command here,
     a full disk pauses it."""
-    from ablate.planning.cell import spec_parents
-    from ablate.running.disk import with_room
-    from ablate.running.launchers.fork import decode
+    from ablate.planning import spec_parents
+    from ablate.running import decode_data, retry_on_full_disk
 
     specs = [tree for cell in plan.cells for tree in (cell.spec, *spec_parents(cell.spec))]
-    work = functools.partial(decode, specs, store.root, watching, launcher.ask)
-    with_room(store, watching.say, work)
+    work = functools.partial(decode_data, specs, store.root, watching, launcher.ask)
+    retry_on_full_disk(store, watching.say, work)
 
 
 # --- After the last run ---------------------------------------------------------------------------

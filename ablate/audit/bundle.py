@@ -18,20 +18,39 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ablate.analysis.scores import Results
+from ablate.analysis import Results
 from ablate.audit.lean import PACKED, WHOLE, unpack
 from ablate.audit.verify import remake
-from ablate.planning.plan import Plan
-from ablate.shared.errors import Failure, UserError, other_format, unknown
-from ablate.shared.files import MOST_BYTES, is_number, read_file, read_json, to_json
-from ablate.shared.metrics import TaskChoice
-from ablate.shared.rundir import FINAL, RunDir
-from ablate.shared.schema import fits
-from ablate.store.events import History, Look, detail_of
-from ablate.store.find import computed, driven, instance, sweeps
-from ablate.store.ledger import Ledger, Unrecorded
-from ablate.store.record import folded, histories
-from ablate.store.store import Store
+from ablate.planning import Plan
+from ablate.shared import (
+    FINAL_STATUSES,
+    MOST_BYTES,
+    Failure,
+    RunDir,
+    TaskChoice,
+    UserError,
+    fits_type,
+    is_number,
+    other_format_error,
+    read_file,
+    read_json,
+    to_json,
+    unknown_value,
+)
+from ablate.store import (
+    History,
+    Ledger,
+    Look,
+    Store,
+    Unrecorded,
+    driven_plan,
+    event_detail,
+    fold_history,
+    resolve_sweep_name,
+    run_histories,
+    sweep_names,
+    unedited_plan,
+)
 from ablate.version import FORMAT
 
 ANONYMOUS = "anonymous"  # says such an env.json
@@ -121,7 +140,7 @@ class Bundle(Store):
                     f"{self.root / name}: has {size:,} bytes; no file of an export has as many"
                 )
         if self.format not in (0, FORMAT):
-            raise other_format(self.root, self.format, "export the sweep again")
+            raise other_format_error(self.root, self.format, "export the sweep again")
 
     def read(self) -> tuple[Plan, dict[str, History]]:
         """Read the plan, and the events of every run. Raises UserError for a folder that is no
@@ -161,7 +180,7 @@ class Bundle(Store):
         plan = self.read_plan("")
         if plan is None:
             raise Failure(f"{self.plan_path('')}: is missing or not whole")
-        return placeless_own(computed(self, plan)), self._told()
+        return placeless_own(unedited_plan(self, plan)), self._told()
 
     def _told(self) -> dict[str, History]:
         events = read_json(self.events)
@@ -172,9 +191,9 @@ class Bundle(Store):
             for at, kind, detail in itertools.chain.from_iterable(told.values()):
                 if not is_number(at):
                     raise ValueError
-                detail_of(kind, json.dumps(detail))
+                event_detail(kind, json.dumps(detail))
             for history in told.values():
-                folded(history)
+                fold_history(history)
             return told
         except (ValueError, LookupError, TypeError, sqlite3.DatabaseError) as error:
             raise Failure(
@@ -185,7 +204,7 @@ class Bundle(Store):
         """Raises Failure where the file was changed."""
         try:
             values = json.loads(read_file(self.own)).get(name) if self.own.exists() else None
-            if fits(values, Mapping[str, Mapping[str, float]] | None):
+            if fits_type(values, Mapping[str, Mapping[str, float]] | None):
                 found: dict[str, dict[str, float]] | None = values
                 return found
         except (ValueError, AttributeError, RecursionError):
@@ -195,7 +214,9 @@ class Bundle(Store):
     def seals(self) -> dict[str, str]:
         last = {run: history[-1] for run, history in self._told().items() if history}
         return {
-            run: detail["result_sha256"] for run, (_, kind, detail) in last.items() if kind in FINAL
+            run: detail["result_sha256"]
+            for run, (_, kind, detail) in last.items()
+            if kind in FINAL_STATUSES
         }
 
     def read_looks(self) -> list[Look]:
@@ -243,10 +264,12 @@ def open_sweep(root: Path, name: str | None) -> tuple[Plan, Store, Mapping[str, 
     if bundle.is_one:
         plan, told = bundle.read()
         if name not in (None, plan.name):
-            raise unknown("sweep", name, [plan.name], f"the sweep of {root}:")
+            raise unknown_value("sweep", name, [plan.name], f"the sweep of {root}:")
         return plan, bundle, told
     store = Store(root)
     with Ledger.reading(store) as ledger:
-        known = sweeps(store, ledger)
-        plan = driven(store, ledger, known, (instance(name, known) or name) if name else known[0])
-        return computed(store, plan).with_own(), store, histories(plan, ledger)
+        known = sweep_names(store, ledger)
+        plan = driven_plan(
+            store, ledger, known, (resolve_sweep_name(name, known) or name) if name else known[0]
+        )
+        return unedited_plan(store, plan).with_own(), store, run_histories(plan, ledger)

@@ -12,24 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ablate.analysis import captions
-from ablate.analysis.own import functions, measure
-from ablate.analysis.scores import Results
+from ablate.analysis import Results, first_few, measure_own, own_metrics
 from ablate.audit.bundle import Bundle, is_regular, sha256_of
 from ablate.audit.export import RAW, computing_versions, derived_files
 from ablate.audit.lean import note
 from ablate.audit.verify import Verified, remake
-from ablate.planning.analysis_keys import read_own_metric
-from ablate.planning.plan import Plan
-from ablate.report.formats import ENDINGS, OURS
-from ablate.shared.errors import Failure
-from ablate.shared.files import read_json
-from ablate.shared.source import file_of
+from ablate.planning import Plan, read_own_metric
+from ablate.report import FORMAT_ENDINGS, OUR_FORMATS
+from ablate.shared import Failure, read_json, source_file
 
 NUMBERS = ("table.csv", "runs.csv", "curves.parquet")  # that every version makes alike
 
 
-def check(bundle: Bundle) -> Verified:
+def check_bundle(bundle: Bundle) -> Verified:
     """Check every file against the manifest, and recompute every derived file from the raw files.
 
     Nothing is written. In a bundle of other versions of packages, files that these may write
@@ -42,7 +37,7 @@ def check(bundle: Bundle) -> Verified:
         found.findings.append(f"{bundle.environment.name}: says no format of a bundle")
     if strange := [name for name in bundle.names() if not is_regular(bundle.root / name)]:
         found.findings.append(
-            f"{captions.names(strange, 4)}: not a regular file, so nothing was recomputed"
+            f"{first_few(strange, 4)}: not a regular file, so nothing was recomputed"
         )
         return found
     try:
@@ -66,8 +61,8 @@ def check(bundle: Bundle) -> Verified:
             _own(plan, bundle, results, found)
         makers = {key: environment[key] for key in ("bundle", "ablate", "made_with")}
         made = derived_files(bundle, plan, told, results, bundle, makers)
-        for ending, format in ENDINGS.items():  # of one that was added here, later
-            if format not in OURS and not (bundle.root / f"table.{ending}").exists():
+        for ending, format in FORMAT_ENDINGS.items():  # of one that was added here, later
+            if format not in OUR_FORMATS and not (bundle.root / f"table.{ending}").exists():
                 del made[f"table.{ending}"]
     except Exception as error:  # whatever comes of reading what somebody else wrote
         first = str(error).partition("\n")[0]
@@ -89,7 +84,7 @@ def check(bundle: Bundle) -> Verified:
     words = [name for name in differ if not (alike or name in NUMBERS)]
     if words:
         found.notes.append(
-            f"{captions.names(words, 4)}: the bytes differ here, with {_versions(here)}; the "
+            f"{first_few(words, 4)}: the bytes differ here, with {_versions(here)}; the "
             f"bundle was made with {_versions(makers)}"
         )
     found.findings += [
@@ -110,18 +105,18 @@ def check(bundle: Bundle) -> Verified:
 def _own(plan: Plan, bundle: Bundle, results: Results, found: Verified) -> None:
     """Compute metrics of the author's own again, where the code that made them lies in the folder
     that we are in: what comes with a bundle is not run by itself."""
-    for name in functions(plan):
+    for name in own_metrics(plan):
         said = plan.own[name]
         here = Path.cwd()
-        now = read_own_metric(name, here, "verify") if file_of(here, name) is not None else said
+        now = read_own_metric(name, here, "verify") if source_file(here, name) is not None else said
         if now["version"] != said["version"] or not now["folder"]:
             found.notes.append(
                 f"{name}: its values are as exported, since its code, version {said['version']}, "
                 f"is not in this folder; with a copy of {bundle.code} here it is run again"
             )
-        elif measure(replace(plan, own={name: now}), results, bundle, name) != bundle.own_values(
-            name
-        ):
+        elif measure_own(
+            replace(plan, own={name: now}), results, bundle, name
+        ) != bundle.own_values(name):
             found.findings.append(f"{bundle.own.name}: the predictions give other {name}")
 
 
@@ -144,7 +139,7 @@ def _unlike(bundle: Bundle) -> Iterator[tuple[str, str]]:
 
 def _made_names(bundle: Bundle) -> set[str]:
     """List the places of derived files, whether they exist or not."""
-    tables = {f"table.{ending}" for ending in ENDINGS}
+    tables = {f"table.{ending}" for ending in FORMAT_ENDINGS}
     figures = {name for name in bundle.names() if name.startswith("figures/")}
     return tables | figures | {"runs.csv", "curves.parquet", "report.html", "README.txt"}
 

@@ -22,29 +22,36 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from ablate.analysis.own import functions, measure
-from ablate.analysis.reading import read
-from ablate.analysis.scores import Results
+from ablate.analysis import Results, measure_own, own_metrics, read_verdicts
 from ablate.audit.bundle import ANONYMOUS, Bundle, placeless_own
 from ablate.audit.lean import PACKED, excerpt_of, pack, thin
-from ablate.planning.cell import Cell
-from ablate.planning.design import Imported
-from ablate.planning.plan import Plan
-from ablate.report.formats import ENDINGS, render
-from ablate.report.formats.tidy import inert
-from ablate.report.frames import curves_frame, measured_records, runs_frame
-from ablate.report.page import render_page
-from ablate.report.plot import figures
-from ablate.report.show import provenance
-from ablate.running.launchers import Ask
-from ablate.shared import spec
-from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import read_file, read_json, sha256_of, to_json, write_whole
-from ablate.shared.rundir import RunDir
-from ablate.shared.source import file_of, local_files
-from ablate.store.events import History
-from ablate.store.record import load_records
-from ablate.store.store import Store
+from ablate.planning import Cell, Imported, Plan
+from ablate.report import (
+    FORMAT_ENDINGS,
+    count_provenance,
+    curves_frame,
+    draw_figures,
+    inert_cell,
+    measured_records,
+    render_page,
+    render_table,
+    runs_frame,
+)
+from ablate.running import Ask
+from ablate.shared import (
+    Failure,
+    RunDir,
+    UserError,
+    local_files,
+    read_file,
+    read_json,
+    sha256_of,
+    source_file,
+    spec,
+    to_json,
+    write_whole,
+)
+from ablate.store import History, Store, load_records
 from ablate.version import FORMAT, __version__
 
 if TYPE_CHECKING:
@@ -83,7 +90,7 @@ def check_folder(folder: Path) -> None:
         raise UserError(f"{folder}: exists and is no earlier export; name another folder")
 
 
-def export(
+def export_bundle(
     plan: Plan,
     store: Store,
     told: Mapping[str, History],
@@ -176,11 +183,14 @@ def derived_files(
 ) -> dict[str, bytes]:
     """Make every derived file, by its place. The look is recorded in `store`."""
     runs = measured_records(plan, bundle, load_records(plan, bundle, told))
-    reading = read(plan, store, results, curves=bundle.metrics, probes=bundle.probe)
+    reading = read_verdicts(plan, store, results, curves=bundle.metrics, probes=bundle.probe)
     table = reading.table
-    drawn = figures(plan, table, bundle.rundir)
+    drawn = draw_figures(plan, table, bundle.rundir)
     texts = {
-        **{f"table.{ending}": render(table, format) for ending, format in ENDINGS.items()},
+        **{
+            f"table.{ending}": render_table(table, format)
+            for ending, format in FORMAT_ENDINGS.items()
+        },
         **{f"figures/{name}.svg": svg for name, svg in drawn.items()},
         "runs.csv": _csv(runs_frame(plan, runs, trials=True)),
         "README.txt": _readme(bundle, plan, table.heading, makers["ablate"]),
@@ -190,7 +200,11 @@ def derived_files(
         texts["report.html"] = render_page(plan, table, runs, reading.looks, drawn)
     curves = io.BytesIO()
     curves_frame(plan, runs, trials=True).to_parquet(curves, index=False)
-    told_of = {"sweep": plan.name, "withheld": reading.withheld, "trained_with": provenance(runs)}
+    told_of = {
+        "sweep": plan.name,
+        "withheld": reading.withheld,
+        "trained_with": count_provenance(runs),
+    }
     return {
         **{name: text.encode() for name, text in texts.items()},
         "curves.parquet": curves.getvalue(),
@@ -210,14 +224,14 @@ def _readme(bundle: Bundle, plan: Plan, title: str, version: str) -> str:
         version=version,
         keeps=excerpt.keeps if excerpt is not None else plan.task.keeps,
         lean=bundle.is_lean,
-        own=functions(plan),
+        own=own_metrics(plan),
     )
     return str(made)
 
 
 def _csv(frame: pd.DataFrame) -> str:
     words = frame.select_dtypes(exclude=["number", "bool"])
-    safe = frame.assign(**{str(name): words[name].map(inert) for name in words})
+    safe = frame.assign(**{str(name): words[name].map(inert_cell) for name in words})
     return safe.to_csv(index=False, lineterminator="\n")
 
 
@@ -260,14 +274,16 @@ def _copy(
 def _copy_own(bundle: Bundle, plan: Plan, store: Store) -> None:
     """Write the values of the plan's metrics of the user's own, and copy the files of its folder
     that made them. The values are of the predictions that the runs left."""
-    if not functions(plan):
+    if not own_metrics(plan):
         return
     results = store.results(plan.runs()).results
-    bundle.own.write_bytes(to_json({n: measure(plan, results, store, n) for n in functions(plan)}))
-    for name in functions(plan):
+    bundle.own.write_bytes(
+        to_json({n: measure_own(plan, results, store, n) for n in own_metrics(plan)})
+    )
+    for name in own_metrics(plan):
         said = plan.own[name]
         folder = Path(said["folder"] or "")
-        file = file_of(folder, name) if said["folder"] else None
+        file = source_file(folder, name) if said["folder"] else None
         for path in local_files(file, folder) if file is not None else ():
             target = bundle.code / path.relative_to(folder)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -373,7 +389,7 @@ def _check_nobody(bundle: Bundle, plan: Plan, store: Store) -> None:
 
 
 Names = Literal["ablate", "timm"]
-NAMES: tuple[Names, ...] = get_args(Names)
+WEIGHT_NAMES: tuple[Names, ...] = get_args(Names)
 
 
 def export_weights(store: Store, run: str, file: Path, names: Names, ask: Ask) -> None:

@@ -17,35 +17,43 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.analysis.captions import count
-from ablate.analysis.scores import is_share
+from ablate.analysis import is_share, plural
 from ablate.audit.bundle import Bundle
 from ablate.audit.merge import whole_folder
 from ablate.audit.sheet import FRAME, Sheet, SheetRun, equal_lines, hidden, runs_of
-from ablate.planning.analysis_keys import Analysis
-from ablate.planning.cell import Cell, Column, PlannedRun, Row
-from ablate.planning.design import Imported, SheetKeys, SheetSource
-from ablate.planning.plan import Plan
-from ablate.planning.settings import check_sweep_name
-from ablate.running.driver_lock import alone
-from ablate.shared.errors import Failure, UserError, unknown
-from ablate.shared.files import make_folder, sha256_of, to_json
-from ablate.shared.own import (
-    DIRECTIONS,
-    IMPORT,
-    PREDICTS,
-    TAKEN,
-    TRAINER,
-    imported_tree,
-    metric_said,
-    said_by,
+from ablate.planning import (
+    Analysis,
+    Cell,
+    Column,
+    Imported,
+    Plan,
+    PlannedRun,
+    Row,
+    SheetKeys,
+    SheetSource,
+    check_sweep_name,
 )
-from ablate.shared.rundir import FINAL, RunDir
-from ablate.shared.spec import ids_of
-from ablate.store.events import History
-from ablate.store.ledger import Ledger, result_detail
-from ablate.store.record import folded
-from ablate.store.store import Store
+from ablate.running import hold_driver_lock
+from ablate.shared import (
+    DIRECTIONS,
+    FINAL_STATUSES,
+    IMPORT_EVENT,
+    PREDICTS,
+    TAKEN_NAMES,
+    TRAINER,
+    Failure,
+    RunDir,
+    UserError,
+    declared_metric,
+    ids_of,
+    imported_tree,
+    make_folder,
+    own_result_of,
+    sha256_of,
+    to_json,
+    unknown_value,
+)
+from ablate.store import History, Ledger, Store, fold_history, result_detail
 
 SHOWN = 3  # changed numbers that an error names
 Values = Mapping[str, float]  # by metric; {} of a run that diverged
@@ -66,15 +74,15 @@ class Imports:
 
     def lines(self) -> Iterator[str]:
         """What is printed of it."""
-        grid = f"{count(self.rows, 'row')}, {count(self.columns, 'column')}"
+        grid = f"{plural(self.rows, 'row')}, {plural(self.columns, 'column')}"
         there = f", {self.there:,} here already" if self.there else ""
         ill = f", {self.diverged:,} of these diverged" if self.diverged else ""
-        yield f"{self.sweep}: {grid}; {count(self.brought, 'run')} imported{there}{ill}"
+        yield f"{self.sweep}: {grid}; {plural(self.brought, 'run')} imported{there}{ill}"
         yield from (f"note: {note}" for note in self.notes)
 
 
 @dataclass(frozen=True)
-class Declared:
+class SheetDeclaration:
     """What a user says of a sheet beside its columns. `metrics`: "acc:more:%", or
     "acc=COLUMN:more:%" where the column has another name; the first is the table's."""
 
@@ -108,7 +116,7 @@ def _metric(text: str) -> tuple[str, str, dict[str, Any]]:
             f"{place}: expected KEY:more or KEY:less, and a unit, such as acc:more:%: which values "
             f"are better?"
         )
-    if not key.isidentifier() or key in TAKEN:
+    if not key.isidentifier() or key in TAKEN_NAMES:
         raise UserError(f"{place}: {key!r} can't be a metric's name; write accuracy={key}:{rest}")
     return key, column or key, {"direction": direction, "unit": unit}
 
@@ -116,7 +124,9 @@ def _metric(text: str) -> tuple[str, str, dict[str, Any]]:
 # --- The plan -------------------------------------------------------------------------------------
 
 
-def declare_plan(sheet: Sheet, runs: Sequence[SheetRun], said: Declared, old: Plan | None) -> Plan:
+def declare_plan(
+    sheet: Sheet, runs: Sequence[SheetRun], said: SheetDeclaration, old: Plan | None
+) -> Plan:
     """The plan of a sheet's runs, and of those that `old` has of earlier ones.
 
     Raises UserError for a baseline that is no row, or lacks a column, and for metrics or seeds
@@ -146,7 +156,7 @@ def declare_plan(sheet: Sheet, runs: Sequence[SheetRun], said: Declared, old: Pl
     columns = list(dict.fromkeys([*columns, *(column for _, column, _ in places)]))
     baseline = said.baseline or (old.baseline if old is not None else rows[0])
     if baseline not in rows:
-        raise unknown("--baseline", baseline, rows)
+        raise unknown_value("--baseline", baseline, rows)
     seeds: dict[tuple[str, str], list[int]] = {}
     for row, column, seed in places:
         seeds.setdefault((row, column), []).append(seed)
@@ -190,7 +200,9 @@ def _cell(
     return Cell(row, column, tree, ids_of(tree, seeds))
 
 
-def _metrics(sheet: Sheet, runs: Sequence[SheetRun], said: Declared) -> list[dict[str, Any]]:
+def _metrics(
+    sheet: Sheet, runs: Sequence[SheetRun], said: SheetDeclaration
+) -> list[dict[str, Any]]:
     """What the metrics are."""
     found = []
     for key, _, of in map(_metric, said.metrics):
@@ -198,7 +210,7 @@ def _metrics(sheet: Sheet, runs: Sequence[SheetRun], said: Declared) -> list[dic
             of["scale"] = _percent_scale(sheet, runs, key, said.keys.metrics[key])
         else:
             of["decimals"] = min(4, 1 + max(run.decimals for run in runs))
-        found.append(metric_said(key, of))
+        found.append(declared_metric(key, of))
     if "accuracy" in [one["key"] for one in found[1:]]:  # as --show calls the first one
         raise UserError("--metric accuracy: goes first, or is called otherwise: top1=accuracy:more")
     return found
@@ -231,7 +243,7 @@ def _percent_scale(sheet: Sheet, runs: Sequence[SheetRun], key: str, column: str
     return 1.0
 
 
-def _unlike_their_share(runs: Sequence[SheetRun], said: Declared) -> list[str]:
+def _unlike_their_share(runs: Sequence[SheetRun], said: SheetDeclaration) -> list[str]:
     """A line on runs whose first metric is not the share of right examples, so that their
     predictions can't tell the spread."""
     key, _, of = _metric(said.metrics[0])
@@ -249,7 +261,7 @@ def _unlike_their_share(runs: Sequence[SheetRun], said: Declared) -> list[str]:
         return []
     run, value, right = unlike[0]
     return [
-        f"{key} of {count(len(unlike), 'run')} is not the share of right examples (of {run.label} "
+        f"{key} of {plural(len(unlike), 'run')} is not the share of right examples (of {run.label} "
         f"it is {value:g} %, and {100 * right:.2f} % are right), so predictions tell no spread; "
         f"give two decimals at least"
     ]
@@ -259,7 +271,7 @@ MEANS = ("key", "direction", "unit", "scale")  # of a metric: what a second impo
 
 
 def _check_same(
-    old: Plan, design: Imported, metrics: Sequence[Mapping[str, Any]], said: Declared
+    old: Plan, design: Imported, metrics: Sequence[Mapping[str, Any]], said: SheetDeclaration
 ) -> None:
     """Raises UserError where the old plan has other metrics, or seeds or columns and the new sheet
     none, or the other way round."""
@@ -278,18 +290,18 @@ def _check_same(
 # --- Its runs, here -------------------------------------------------------------------------------
 
 
-def import_alone(store: Store, sheet: Sheet, said: Declared) -> Imports:
+def import_under_lock(store: Store, sheet: Sheet, said: SheetDeclaration) -> Imports:
     """Import a sheet as `import_sheet` does, under the driver's lock. Raises Failure where another
     process has it."""
     check_sweep_name(said.name)
     if Bundle(store.root).is_one:
         raise UserError(f"{store.root}: is a bundle, which nothing is added to; name a store")
     make_folder(store.root)
-    with alone(store, "import"), Ledger.driving(store) as ledger:
+    with hold_driver_lock(store, "import"), Ledger.driving(store) as ledger:
         return import_sheet(store, ledger, sheet, said)
 
 
-def import_sheet(store: Store, ledger: Ledger, sheet: Sheet, said: Declared) -> Imports:
+def import_sheet(store: Store, ledger: Ledger, sheet: Sheet, said: SheetDeclaration) -> Imports:
     """Bring the runs of a sheet into a store, under the driver's lock.
 
     Raises UserError, before anything is written, for a mistake in the sheet or in what is said of
@@ -316,7 +328,7 @@ def import_sheet(store: Store, ledger: Ledger, sheet: Sheet, said: Declared) -> 
     told: dict[str, History] = {}
     for run in lacking:
         detail = result_detail(store.rundir(run.id), _read_back(store, run, here[run.id]))
-        detail[IMPORT] = {**_origin(here[run.id], sheet), "test": _numbers(here[run.id])}
+        detail[IMPORT_EVENT] = {**_origin(here[run.id], sheet), "test": _numbers(here[run.id])}
         kind = "diverged" if here[run.id].diverged else "finished"
         new = () if ledger.events(run.id) else ((time.time(), "planned", {"sweep": plan.name}),)
         told[run.id] = [*new, (time.time(), kind, detail)]
@@ -350,7 +362,7 @@ def _old_plan(store: Store, ledger: Ledger, name: str) -> Plan | None:
         old = ledger.sealed_plan(store, name)
     except Failure:
         runs = [run for _, run in ledger.planned(name)]
-        if not any(IMPORT in detail for run in runs for _, _, detail in ledger.events(run)):
+        if not any(IMPORT_EVENT in detail for run in runs for _, _, detail in ledger.events(run)):
             raise  # the sweep was trained here
         return None
     if old is not None and not isinstance(old.design, Imported):
@@ -366,9 +378,9 @@ def _recorded(ledger: Ledger, runs: Mapping[str, SheetRun]) -> dict[str, Values]
     """The numbers of these runs that an earlier import recorded, by run."""
     found = {}
     for run in ledger.states(runs):
-        state, last = folded(ledger.events(run))
-        if last is not None and state.status in FINAL and IMPORT in last[1]:
-            found[run] = last[1][IMPORT]["test"]
+        state, last = fold_history(ledger.events(run))
+        if last is not None and state.status in FINAL_STATUSES and IMPORT_EVENT in last[1]:
+            found[run] = last[1][IMPORT_EVENT]["test"]
     return found
 
 
@@ -412,7 +424,7 @@ def _write_run(made: RunDir, run: PlannedRun, of: SheetRun, sheet: Sheet) -> Non
     lines = [] if of.diverged else [{"step": 0, **{f"test_{k}": v for k, v in numbers.items()}}]
     contents = {
         made.run: to_json({"id": run.id, "spec": spec}),
-        made.env: to_json({"attempts": [], IMPORT: _origin(of, sheet)}),
+        made.env: to_json({"attempts": [], IMPORT_EVENT: _origin(of, sheet)}),
         made.metrics: b"".join(_line(line) for line in lines),
     }
     if of.predictions is not None:
@@ -420,12 +432,12 @@ def _write_run(made: RunDir, run: PlannedRun, of: SheetRun, sheet: Sheet) -> Non
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
     result = {
         "status": "diverged" if of.diverged else "finished",
-        "origin": IMPORT,
+        "origin": IMPORT_EVENT,
         "declared": list(of.values),
         "metrics_sha256": hashes[made.metrics],
         "env_sha256": hashes[made.env],
         "predictions_sha256": hashes.get(made.predictions),
-        **({} if of.diverged else said_by(spec, lines)),
+        **({} if of.diverged else own_result_of(spec, lines)),
     }
     for path, content in {**contents, made.result: to_json(result)}.items():
         path.write_bytes(content)

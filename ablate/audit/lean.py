@@ -12,15 +12,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from ablate.analysis.own import functions
-from ablate.planning.cell import PlannedRun
-from ablate.planning.plan import Plan
-from ablate.shared.errors import Failure
-from ablate.shared.files import read_file, sha256_of, to_json
-from ablate.shared.metrics.metric import Excerpt, TaskChoice
-from ablate.shared.metrics.probed import PROBED
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import also_of, task_in
+from ablate.analysis import own_metrics
+from ablate.planning import Plan, PlannedRun
+from ablate.shared import (
+    PROBE_METRICS,
+    Excerpt,
+    Failure,
+    RunDir,
+    TaskChoice,
+    also_of,
+    read_file,
+    sha256_of,
+    task_in,
+    to_json,
+)
 
 PACKED = "runs.tar.xz"
 FOLDERS = ("specs", "predictions")  # that are packed
@@ -63,7 +68,7 @@ def _large(plan: Plan, run: PlannedRun, folder: RunDir) -> Iterator[tuple[Path, 
         path = folder.predictions_on(name) if name else folder.predictions
         yield path, excerpt.take if excerpt is not None else None
     for probe in run.spec().get("probe", ()):
-        yield folder.probe(probe), PROBED[probe].excerpt if probe in PROBED else None
+        yield folder.probe(probe), PROBE_METRICS[probe].excerpt if probe in PROBE_METRICS else None
     yield folder.log, None
 
 
@@ -79,7 +84,7 @@ def note(plan: Plan) -> str:
     """Say what can't be recomputed from the plan's lean bundle."""
     excerpt = excerpt_of(plan, plan.task)
     lost = [m.name for m in plan.task.metrics if excerpt and m.key not in excerpt.metrics]
-    names = ", ".join([*lost, *functions(plan), "test results of trials"])
+    names = ", ".join([*lost, *own_metrics(plan), "test results of trials"])
     return (
         f"lean: {names}, and the hashes of files that were thinned, can't be recomputed: they are "
         f"as the export read and checked them"

@@ -20,22 +20,36 @@ from typing import Any
 
 from ablate.audit.bundle import ANONYMOUS, Bundle
 from ablate.audit.verify import faults
-from ablate.planning.cell import PlannedRun
-from ablate.planning.plan import Plan, unasked, unite
-from ablate.planning.search import Search
-from ablate.running import preflight
-from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import make_folder, open_file, read_json, sha256_of, sync_folder
-from ablate.shared.own import is_own
-from ablate.shared.rundir import FINAL, RunDir, up_to
-from ablate.shared.spec import also_of
-from ablate.store.events import BUNDLED, History, Look, RunState
-from ablate.store.find import computed, driven
-from ablate.store.gc import Rubbish, throw_away
-from ablate.store.ledger import Ledger
-from ablate.store.pilots import beats_elsewhere
-from ablate.store.record import folded
-from ablate.store.store import Store
+from ablate.planning import Plan, PlannedRun, Search, before_searches, unite_plans
+from ablate.running import take_decisions
+from ablate.shared import (
+    FINAL_STATUSES,
+    Failure,
+    RunDir,
+    UserError,
+    also_of,
+    is_own,
+    lines_until,
+    make_folder,
+    open_file,
+    read_json,
+    sha256_of,
+    sync_folder,
+)
+from ablate.store import (
+    FROM_BUNDLE,
+    History,
+    Ledger,
+    Look,
+    Rubbish,
+    RunState,
+    Store,
+    beats_elsewhere,
+    driven_plan,
+    fold_history,
+    remove_rubbish,
+    unedited_plan,
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +65,7 @@ class MergeSource:
     in_use: bool = False
 
 
-def read_source(root: Path) -> MergeSource:
+def read_merge_source(root: Path) -> MergeSource:
     """Read what a store or a bundle has. Raises UserError for any other folder, Failure where its
     ledger, a plan or the bundle's own files were changed."""
     bundle, store = Bundle(root), Store(root)
@@ -66,7 +80,7 @@ def read_source(root: Path) -> MergeSource:
                 f"rebuilds it"
             )
         known = ledger.sweeps()
-        plans = [computed(store, driven(store, ledger, known, name)) for name in known]
+        plans = [unedited_plan(store, driven_plan(store, ledger, known, name)) for name in known]
         with ledger.still():
             told = {run.id: ledger.events(run.id) for plan in plans for run in plan.runs()}
             in_use = store.driver.is_held() or bool(beats_elsewhere(store.root))
@@ -87,7 +101,7 @@ def _read_bundle(bundle: Bundle) -> MergeSource:
                 f"export the sweep without --anonymous"
             )
     ends = {
-        run: max((at for at, kind, _ in history if kind in FINAL), default=0.0)
+        run: max((at for at, kind, _ in history if kind in FINAL_STATUSES), default=0.0)
         for run, history in told.items()
     }
     looks, at = [], 0.0  # it tells their order; none was before the last result that it was of
@@ -101,7 +115,7 @@ def _read_bundle(bundle: Bundle) -> MergeSource:
 
 
 def _bundled(at: float, kind: str, detail: dict[str, Any]) -> tuple[float, str, dict[str, Any]]:
-    return at, kind, {**detail, BUNDLED: True} if kind in FINAL else detail
+    return at, kind, {**detail, FROM_BUNDLE: True} if kind in FINAL_STATUSES else detail
 
 
 # What two trainings of a run have alike where their bits are the same; times may differ.
@@ -114,7 +128,7 @@ Result = Mapping[str, Any]
 
 
 @dataclass
-class Brought:
+class MergeReport:
     """What came of a source: numbers of runs; `damaged`: a line on each; `sweeps`: what each is
     here now: "new", "same" or "grown"."""
 
@@ -131,7 +145,7 @@ class Brought:
 # --- Checked, then copied, then recorded ----------------------------------------------------------
 
 
-def merge(store: Store, ledger: Ledger, sources: Sequence[MergeSource]) -> list[Brought]:
+def merge_stores(store: Store, ledger: Ledger, sources: Sequence[MergeSource]) -> list[MergeReport]:
     """Bring all that the sources have into a store, under the driver's lock.
 
     Raises Failure, before anything is written, where a run has other bits here or in another
@@ -142,7 +156,7 @@ def merge(store: Store, ledger: Ledger, sources: Sequence[MergeSource]) -> list[
     work.refuse()
     work.copy()
     for source in sources:
-        preflight.bring(store, source.store)
+        take_decisions(store, source.store)
     work.record()
     return done
 
@@ -176,8 +190,8 @@ class _Merge:
 
     # --- Checked: nothing is written ---
 
-    def choose(self, source: MergeSource) -> Brought:
-        done = Brought(str(source.store.root))
+    def choose(self, source: MergeSource) -> MergeReport:
+        done = MergeReport(str(source.store.root))
         seen: set[str] = set()
         for plan in source.plans:
             self._unite(plan, source, done)
@@ -191,12 +205,12 @@ class _Merge:
         return done
 
     def _choose(
-        self, run: PlannedRun, source: MergeSource, found: Sequence[str], done: Brought
+        self, run: PlannedRun, source: MergeSource, found: Sequence[str], done: MergeReport
     ) -> None:
         history = source.told.get(run.id, ())
         if found:
             done.damaged += found
-        elif folded(history)[0].status not in FINAL:
+        elif fold_history(history)[0].status not in FINAL_STATUSES:
             self._take_half(run, source, history, done)
         elif (here := self._claim(run)) is not None:
             self._compare(run, source, here, done)
@@ -210,20 +224,21 @@ class _Merge:
             done.brought += 1
 
     def _take_half(
-        self, run: PlannedRun, source: MergeSource, history: History, done: Brought
+        self, run: PlannedRun, source: MergeSource, history: History, done: MergeReport
     ) -> None:
         """A half-trained run that nobody trains goes on here, where it is further than what is here
         or chosen already and began with the same bits."""
         theirs, here = source.store.rundir(run.id), self.store.rundir(run.id)
         mine = self.moves[run.id].folder if run.id in self.moves else here
         both, step = (theirs, here), mine.newest_step()
-        stopped = folded(history)[0].status in ("started", "interrupted")
+        stopped = fold_history(history)[0].status in ("started", "interrupted")
         if (
             (source.in_use or is_own(run.cell.spec) or not stopped or mine.has_result())
             or self.states.get(run.id, RunState()).status == "skipped"
             or any(self.store.liveness.alive(folder) for folder in both)
             or theirs.newest_step() <= step
-            or up_to(theirs.metrics_content(), step) != up_to(mine.metrics_content(), step)
+            or lines_until(theirs.metrics_content(), step)
+            != lines_until(mine.metrics_content(), step)
         ):
             done.unfinished += 1
             self._remember(run, history)
@@ -240,7 +255,7 @@ class _Merge:
             return
         if any(kind != "planned" for _, kind, _ in mine) or self.store.rundir(run.id).path.exists():
             return
-        skipped = folded(history)[0].status == "skipped"
+        skipped = fold_history(history)[0].status == "skipped"
         self._tell(run.id, [*history, *(() if skipped else ((history[-1][0], "collected", {}),))])
         self.seals.pop(run.id, None)
 
@@ -259,7 +274,7 @@ class _Merge:
         return self.claimed[run.id]
 
     def _compare(
-        self, run: PlannedRun, source: MergeSource, here: tuple[Path, Result], done: Brought
+        self, run: PlannedRun, source: MergeSource, here: tuple[Path, Result], done: MergeReport
     ) -> None:
         (path, mine), folder = here, source.store.rundir(run.id)
         theirs = folder.read_result() or {}
@@ -272,7 +287,7 @@ class _Merge:
                 f"({hashes[1][:16]}) differ in {what}; remove the folder that shall not count"
             )
         state = self.states.get(run.id, RunState())
-        crashed = path == self.store.rundir(run.id).path and state.status not in FINAL
+        crashed = path == self.store.rundir(run.id).path and state.status not in FINAL_STATUSES
         if crashed and hashes[0] == hashes[1]:  # copied by a merge that was killed
             self._tell(run.id, source.told[run.id])
             done.brought += 1
@@ -288,22 +303,22 @@ class _Merge:
             for at, kind, detail in history
         ]
         self.seals.pop(run, None)
-        last = folded(history)[1]
+        last = fold_history(history)[1]
         if last is not None:
             self.seals[run] = last[1]["result_sha256"]
 
-    def _unite(self, plan: Plan, source: MergeSource, done: Brought) -> None:
+    def _unite(self, plan: Plan, source: MergeSource, done: MergeReport) -> None:
         name = plan.name
         if name not in self.plans:
             here = self.ledger.sealed_plan(self.store, name)
             if here is None and name in self.known:
-                here = driven(self.store, self.ledger, self.known, name)  # says what is wrong
+                here = driven_plan(self.store, self.ledger, self.known, name)  # says what is wrong
             if here is not None:
-                self.plans[name] = computed(self.store, here)
+                self.plans[name] = unedited_plan(self.store, here)
         new = name not in self.plans
         before = self.plans.get(name, plan)
         try:
-            self.plans[name] = unite(before, plan)
+            self.plans[name] = unite_plans(before, plan)
         except ValueError as error:
             self.conflicts.append(
                 f"the sweep {name!r} of {source.store.root} is another one ({error}): drive one of "
@@ -379,7 +394,7 @@ class _Merge:
         def result(run: str) -> dict[str, Any] | None:
             return self.store.result(run, self.seals.get(run))
 
-        return Search(unasked(plan)).grow(result, self.store.metrics) or plan
+        return Search(before_searches(plan)).grow(result, self.store.metrics) or plan
 
 
 def _files(move: _Move, folder: RunDir, seal: str | None) -> Iterator[tuple[Path, str | None]]:
@@ -419,7 +434,7 @@ def whole_folder(store: Store, run: str) -> Iterator[RunDir]:
         if place.is_symlink():  # to an attempt that ended without a result: `gc` removes it
             place.unlink()
         elif place.exists():
-            throw_away(store, [Rubbish("runs", place, 0, RunDir(place).lock)])
+            remove_rubbish(store, [Rubbish("runs", place, 0, RunDir(place).lock)])
         made.path.rename(place)
     except BaseException:
         shutil.rmtree(made.path, ignore_errors=True)

@@ -12,8 +12,7 @@ from typing import Any
 from ablate.audit.sheet import Line, check_shallow, decoded_text, flat, read_object
 from ablate.audit.sheet_files import file_within
 from ablate.audit.sheet_values import shown
-from ablate.shared.errors import UserError
-from ablate.shared.files import NotRegular, read_file
+from ablate.shared import NotRegular, UserError, read_file
 
 OVERRIDES = Path(".hydra", "overrides.yaml")
 MOST_JOB_BYTES = 1 << 20  # of a file of a job: numbers by name, and words

@@ -9,17 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ablate.analysis.footnotes import MACHINE
-from ablate.planning.cell import PlannedRun
-from ablate.running.launchers import Launcher, Slot
-from ablate.running.preflight import AUTO
-from ablate.shared.errors import Failure
-from ablate.shared.notes import Notes
-from ablate.shared.rundir import NO_WORD, RunDir
-from ablate.shared.system import ENDING, noted
-from ablate.store.store import Store
+from ablate.analysis import MACHINE_FACTS
+from ablate.planning import PlannedRun
+from ablate.running import SETTLED_KEYS, Launcher, Slot
+from ablate.shared import ENDING_SIGNALS, NO_WORD, Failure, Notes, RunDir, noted_signals
+from ablate.store import Store
 
-SAME = "the same bits"
+SAME_BITS = "the same bits"
 Show = Callable[[Slot, RunDir, Notes], None]
 
 
@@ -30,7 +26,7 @@ class RerunStopped(Exception):
         self.number = number
 
 
-def rerun(
+def retrain(
     store: Store, run: PlannedRun, launcher: Launcher, show: Show
 ) -> tuple[list[str], list[str]]:
     """Train `run` again in a folder of its own, which is removed at the end, and compare.
@@ -52,7 +48,7 @@ def rerun(
             store.liveness.stop(again, now=True)
             time.sleep(0.05)
         shutil.rmtree(again.path, ignore_errors=True)
-        with noted(*ENDING) as heard:  # before anything of it is there
+        with noted_signals(*ENDING_SIGNALS) as heard:  # before anything of it is there
             again.create(run.spec())
             _train(again, launcher, show, heard, before)
         after = again.read_result()
@@ -77,7 +73,7 @@ def _train(
     """Train until the worker is gone, with what was decided `before`. A signal kills the worker:
     its state is of no use."""
     slot = launcher.slots[0]
-    decided = {key: before[key] for key in AUTO if before.get(key) is not None}
+    decided = {key: before[key] for key in SETTLED_KEYS if before.get(key) is not None}
     launcher.start(again, slot, decided)
     ended = False
     while not ended or launcher.alive(again):
@@ -92,7 +88,7 @@ def _train(
 def _machine(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     return [
         f"{name}: was {before.get(key)}, is {after.get(key)}"
-        for key, name in {**MACHINE, "plugins": "version of your own classes"}.items()
+        for key, name in {**MACHINE_FACTS, "plugins": "version of your own classes"}.items()
         if before.get(key) != after.get(key)
     ]
 
@@ -104,7 +100,7 @@ def _compare(
     for key in ("status", "step", "test", "also"):
         old, new = before.get(key), after.get(key)
         if old is not None or new is not None:
-            yield f"{key}: {SAME if old == new else f'was {old}, is {new}'}"
+            yield f"{key}: {SAME_BITS if old == new else f'was {old}, is {new}'}"
     lines = zip(kept.read_metrics(), again.read_metrics(), strict=False)
     first = next((old.get("step") for old, new in lines if old != new), None)
     for old_file, new_file in (
@@ -118,13 +114,13 @@ def _compare(
             continue  # of a diverged run
         if old_file == kept.weights and not old_file.exists():  # from a bundle: its hash is there
             same = before.get("weights_sha256") == after.get("weights_sha256")
-            yield f"{old_file.name}: {SAME if same else 'differs'}"
+            yield f"{old_file.name}: {SAME_BITS if same else 'differs'}"
         elif (
             old_file.exists()
             and new_file.exists()
             and filecmp.cmp(old_file, new_file, shallow=False)
         ):
-            yield f"{old_file.name}: {SAME}"
+            yield f"{old_file.name}: {SAME_BITS}"
         elif old_file == kept.metrics and first is not None:
             yield f"{old_file.name}: differs from step {first} on"
         else:

@@ -27,17 +27,16 @@ from ablate.audit.sheet_values import (
     read_seed,
     shown,
 )
-from ablate.planning.cell import PlannedRun
-from ablate.planning.design import Imported, SheetKeys, SheetSource
-from ablate.planning.plan import Plan
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.files import (
-    DEEPEST,
+from ablate.planning import Imported, Plan, PlannedRun, SheetKeys, SheetSource
+from ablate.shared import (
+    DEEPEST_TREE,
     MOST_BYTES,
     NotRegular,
+    UserError,
     is_shallow,
     read_file,
     sha256_of,
+    unknown_value,
 )
 
 Line = tuple[str, Mapping[str, Any]]  # "line 4", its values by column
@@ -203,7 +202,7 @@ def read_object(text: str, place: str) -> Mapping[str, Any]:
 def check_shallow(tree: Any, place: str) -> None:
     """Raises UserError for a tree that is nested deeper than any result is."""
     if not is_shallow(tree):
-        raise UserError(f"{place}: is nested deeper than {DEEPEST} levels; give plain values")
+        raise UserError(f"{place}: is nested deeper than {DEEPEST_TREE} levels; give plain values")
 
 
 def _float(literal: str) -> float | str:
@@ -273,7 +272,7 @@ def runs_of(sheet: Sheet, keys: SheetKeys) -> list[SheetRun]:
     """
     for name in keys.used:
         if name not in sheet.columns:
-            raise unknown(f"{sheet.name}: columns", name, sheet.columns)
+            raise unknown_value(f"{sheet.name}: columns", name, sheet.columns)
     if twice := [name for name, often in Counter(keys.used).items() if often > 1]:
         raise UserError(f"{sheet.name}: {twice[0]}: was given for two things")
     numbers: Counter[tuple[str, str]] = Counter()

@@ -13,8 +13,7 @@ import re
 from decimal import Decimal
 from typing import Any
 
-from ablate.shared.errors import UserError
-from ablate.shared.files import MOST_WHOLE
+from ablate.shared import LARGEST_INTEGER, UserError
 
 LONGEST = 60  # characters of a value that an error shows
 EXACT = 2**53  # from here on a float stands for several whole numbers
@@ -66,10 +65,10 @@ def read_seed(value: Any, place: str) -> int:
             f"as whole numbers"
         )
     exact = _exact(str(value) if isinstance(value, float) else value)
-    if exact is not None and 0 <= exact <= MOST_WHOLE and exact == exact.to_integral_value():
+    if exact is not None and 0 <= exact <= LARGEST_INTEGER and exact == exact.to_integral_value():
         return int(exact)
     raise UserError(
-        f"{place}: expected a seed, a whole number from 0 to {MOST_WHOLE}, got {shown(value)}"
+        f"{place}: expected a seed, a whole number from 0 to {LARGEST_INTEGER}, got {shown(value)}"
     )
 
 

@@ -18,24 +18,39 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ablate.analysis.own import with_own
-from ablate.analysis.scores import Results
-from ablate.analysis.tabulate import tabulate
+from ablate.analysis import Results, make_table, with_own_metrics
 from ablate.audit.sheet import check_sheets
-from ablate.planning.cell import PlannedRun
-from ablate.planning.plan import Plan
-from ablate.report.formats import render
-from ablate.shared import decoded, own, spec
-from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import is_number, read_json, sha256_of
-from ablate.shared.own import is_own
-from ablate.shared.rundir import FINAL, RunDir
-from ablate.shared.spec import also_of, classes_of, datasets_of, last_measured, task_in
-from ablate.store.events import BUNDLED, PLANNING, History, RunState
-from ablate.store.folder import WRITES_AGAIN
-from ablate.store.ledger import Ledger
-from ablate.store.record import Recorded, folded
-from ablate.store.store import Store
+from ablate.planning import Plan, PlannedRun
+from ablate.report import render_table
+from ablate.shared import (
+    FINAL_STATUSES,
+    Failure,
+    RunDir,
+    UserError,
+    also_of,
+    classes_of,
+    datasets_of,
+    decoded,
+    is_number,
+    is_own,
+    last_measured,
+    own,
+    read_json,
+    sha256_of,
+    spec,
+    task_in,
+)
+from ablate.store import (
+    FROM_BUNDLE,
+    PLANNING_EVENTS,
+    WRITES_AGAIN,
+    History,
+    Ledger,
+    RecordedResult,
+    RunState,
+    Store,
+    fold_history,
+)
 
 
 @dataclass
@@ -52,7 +67,7 @@ class Verified:
         self.notes += notes
 
 
-def verify(plan: Plan, store: Store, ledger: Ledger) -> Verified:
+def verify_plan(plan: Plan, store: Store, ledger: Ledger) -> Verified:
     """Check the plan's runs and its table. Nothing is changed. One run's files at a time."""
     check = _Check(plan, store)
     with ledger.still():
@@ -105,7 +120,7 @@ def _told(plan: Plan, store: Store, histories: Mapping[str, History], weights: b
     """The check of a plan, with what the histories make of its runs."""
     check = _Check(plan, store, weights)
     for run, history in histories.items():
-        check.states[run], last = folded(history)
+        check.states[run], last = fold_history(history)
         if last is not None:
             check.last[run] = last
     return check
@@ -117,7 +132,7 @@ class _Check:
         self.runs = {run.id: run for run in plan.runs()}
         self.found = Verified()
         self.states: dict[str, RunState] = {}
-        self.last: dict[str, Recorded] = {}  # by run: the event of its result
+        self.last: dict[str, RecordedResult] = {}  # by run: the event of its result
         self.recorded: dict[str, Mapping[str, Any]] = {}  # what result.json says, by run
         self.remade: dict[str, Mapping[str, Any]] = {}  # what the raw files say
         self.read: dict[str, dict[str, object]] = {}
@@ -139,7 +154,7 @@ class _Check:
                 self.finding(run, place, "lacks this run")
                 continue
             try:
-                state, last = folded(ledger.events(run.id))
+                state, last = fold_history(ledger.events(run.id))
             except sqlite3.DatabaseError as error:
                 self.finding(run, place, f"an event of this run can't be read ({error})")
                 continue
@@ -162,7 +177,7 @@ class _Check:
         result = folder.read_result()
         status = self.states.get(run.id, RunState()).status
         if result is None:
-            if status in FINAL:
+            if status in FINAL_STATUSES:
                 self.finding(
                     run,
                     folder.result,
@@ -190,7 +205,7 @@ class _Check:
             if (not sha256 or self._hash(run, folder.predictions, sha256)) and last is not None:
                 self.recorded[run.id], self.remade[run.id] = result, {**result, **last}
             return
-        bundled = BUNDLED in self.last.get(run.id, ("", {}))[1]
+        bundled = FROM_BUNDLE in self.last.get(run.id, ("", {}))[1]
         if self.weights and bundled and not folder.weights.exists():
             self.unchecked["came from a bundle, which has no weights"] += 1
         elif self.weights:
@@ -221,7 +236,7 @@ class _Check:
     def _result(
         self, run: PlannedRun, folder: RunDir, result: Mapping[str, Any], status: str
     ) -> None:
-        if run.id not in self.last or status not in FINAL:
+        if run.id not in self.last or status not in FINAL_STATUSES:
             self.unchecked["have a result that the ledger has not recorded yet"] += 1
             return
         kind, detail = self.last[run.id]
@@ -343,11 +358,11 @@ class _Check:
 
     def _lines(self, results: Results) -> list[list[str]]:
         plan, of = self.plan, self.store
-        results = with_own(plan, results, of)
-        table = tabulate(
+        results = with_own_metrics(plan, results, of)
+        table = make_table(
             plan, results, curves=of.metrics, probes=of.probe, predictions=of.predictions
         )
-        return [*csv.reader(io.StringIO(render(table, "csv")))][1:]
+        return [*csv.reader(io.StringIO(render_table(table, "csv")))][1:]
 
     def say_what_was_not_checked(self) -> None:
         for what, number in self.unchecked.items():
@@ -390,7 +405,7 @@ def check_data(runs: Iterable[PlannedRun], store: Store, read: Read) -> tuple[li
         if wrong is not None:
             findings.append(f"{name}: {home}: {wrong}; the same `ablate sweep` decodes it again")
         elif others := _of_other_bytes(
-            runs, fingerprint, decoded.digest(read_json(home / decoded.META)), read
+            runs, fingerprint, decoded.digest(read_json(home / decoded.META_FILE)), read
         ):
             findings.append(
                 f"{name}: {len(others):,} runs ({others[0]}, ...) were trained on other bytes than "
@@ -430,7 +445,7 @@ def check_ledger(plan: Plan, store: Store, ledger: Ledger) -> tuple[list[str], l
         findings.append(str(error))
     else:
         last, detail = told[0] if told else ("", {})
-        announced = last == PLANNING and detail["sha256"] == sha256_of(path)
+        announced = last == PLANNING_EVENTS and detail["sha256"] == sha256_of(path)
         if sha256_of(path) not in [detail["sha256"] for _, detail in told]:
             findings.append(
                 f"{path.name}: differs from the plan that {store.ledger.name} has sealed; "
@@ -479,4 +494,4 @@ def _looks(store: Store, ledger: Ledger) -> Iterator[str]:
 
 def said_by(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What of the result of a finished run of the plain tree its `metrics.jsonl` says."""
-    return own.said_by(tree, lines) if own.is_own(tree) else last_measured(lines)
+    return own.own_result_of(tree, lines) if own.is_own(tree) else last_measured(lines)

@@ -24,8 +24,8 @@ import typer  # noqa: E402
 from ablate.cli import choosing, driving, keeping, looking, publishing  # noqa: E402
 from ablate.cli.mistakes import UsageError, in_words  # noqa: E402
 from ablate.cli.options import flat  # noqa: E402
-from ablate.report.text import gate  # noqa: E402
-from ablate.shared.errors import Failure, UserError, printable  # noqa: E402
+from ablate.report import gate_output  # noqa: E402
+from ablate.shared import Failure, UserError, printable  # noqa: E402
 from ablate.version import __version__  # noqa: E402
 
 app = typer.Typer(
@@ -99,7 +99,7 @@ def main() -> None:
             signal.signal(signal.SIGINT, _interrupt)
             sys.unraisablehook = _dropped
         _open_closed()
-        with gate():
+        with gate_output():
             code = _run()
         sys.stdout.flush()
     except BrokenPipeError:  # `ablate table | head`

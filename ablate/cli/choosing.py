@@ -11,7 +11,7 @@ from ablate.cli import options
 from ablate.cli.options import RUNS, Scale, StoreDir, TextFormat, YamlFormat, argument, option
 from ablate.cli.printing import print_json
 from ablate.cli.selection import Selection, store_at
-from ablate.report.text import begin
+from ablate.report import announce
 
 
 def list_(
@@ -27,10 +27,10 @@ def list_(
     format: TextFormat = "text",
 ) -> None:
     """List the choices for a sweep: name, description and source. `keys` explains every key."""
-    from ablate.planning.expand import find_sweeps
-    from ablate.report.listing import catalogue
+    from ablate.planning import list_sweeps
+    from ablate.report import catalogue
 
-    sweeps = ((name, title, str(path)) for name, title, path in find_sweeps())
+    sweeps = ((name, title, str(path)) for name, title, path in list_sweeps())
     kinds = catalogue(kind, prefix, lambda: sweeps)
     if format == "json":
         print_json({one.name: one.tree() for one in kinds})
@@ -58,17 +58,16 @@ def config(
     """Show the whole configuration of one run, checked, and the id of the run."""
     from omegaconf import OmegaConf
 
-    from ablate.planning.compose import resolve
-    from ablate.planning.expand import first_run, one_cell
-    from ablate.shared.spec import as_read
+    from ablate.planning import find_cell, first_run, resolve_run
+    from ablate.shared import as_read
 
     run: str | None
     named = "=" not in (words or ["="])[0]
     if named or any(option is not None for option in (row, column, scale)):
         plan, _ = Selection(words or [], scale, store=store).plan(unseen=True)
-        tree, run, lines = first_run(plan, one_cell(plan, row, column))
+        tree, run, lines = first_run(plan, find_cell(plan, row, column))
     else:
-        tree, run = resolve(words or [], store)
+        tree, run = resolve_run(words or [], store)
         lines = iter([f"run {run}"])
     tree = as_read(tree)
     if format == "json":
@@ -96,9 +95,9 @@ def new(
     ],
 ) -> None:
     """Write a small working file of your own, and print the command that tries it."""
-    from ablate.planning.templates import write
+    from ablate.planning import write_template
 
-    written = write(kind, name)
+    written = write_template(kind, name)
     for path in written.files:
         print(f"wrote {path}")
     print(f"try it: {written.command}")
@@ -115,32 +114,32 @@ def prepare(
     store: StoreDir = RUNS,
 ) -> None:
     """Fetch and decode a dataset before a sweep. After a stop the same command goes on."""
-    from ablate.planning.compose import resolve_data
-    from ablate.report.live import view
-    from ablate.running.launchers.fork import ForkServer, check, remarks
+    from ablate.planning import resolve_data
+    from ablate.report import progress_view
+    from ablate.running import ForkServer, check_data, data_remarks
 
     place = store_at(store)
     spec, notes = resolve_data(name, words or [], store)
     for note in notes:
         print(f"note: {note}")
     question = {"data": spec["data"], "cache": str(place.cache)}
-    begin(f"data={name}: looking for files")
+    announce(f"data={name}: looking for files")
     try:
-        check(spec["data"], place.root, print)
+        check_data(spec["data"], place.root, print)
         with ForkServer() as server:
             state = server.ask("prepare", {**question, "look": True})
             if not state["whole"]:
                 print(f"data={name}: {_images(state)}; {state['free']} are free", flush=True)
                 if state["done"]:
                     print(f"resuming after {state['done']:,} images", flush=True)
-                with view() as watching:
+                with progress_view() as watching:
                     progress = functools.partial(watching.reading, name)
                     state = server.ask("prepare", question, progress)
     except KeyboardInterrupt:
         print("stopped; the same command goes on")
         raise typer.Exit(130) from None
     print(f"data={name} is decoded: {_images(state)}")
-    for line in remarks(spec["data"], place.root):
+    for line in data_remarks(spec["data"], place.root):
         print(line)
 
 

@@ -18,18 +18,16 @@ import typer
 from ablate.cli.options import RUNS, StoreDir, TextFormat, argument, flag, number, option
 from ablate.cli.printing import TableView, ask_for, print_json, print_table
 from ablate.cli.selection import Selection, changing, reading, store_at
-from ablate.report.text import begin
-from ablate.shared.errors import Failure, UserError, unknown
+from ablate.report import announce
+from ablate.shared import Failure, UserError, unknown_value
 
 if TYPE_CHECKING:
-    from ablate.analysis.table import Table
-    from ablate.api.training import SweepCost
-    from ablate.planning.plan import Plan
-    from ablate.report.designs import DesignForecast, EffectSpreads
-    from ablate.report.power import SeedSpread
-    from ablate.running.driver import Outcome
-    from ablate.running.loggers import Observers
-    from ablate.store.store import Store
+    from ablate.analysis import Table
+    from ablate.api import SweepCost
+    from ablate.planning import Plan
+    from ablate.report import DesignForecast, EffectSpreads, SeedSpread
+    from ablate.running import Observers, Outcome
+    from ablate.store import Store
 
 
 def sweep(
@@ -58,18 +56,17 @@ def sweep(
     ] = False,
 ) -> None:
     """Train the missing runs of a sweep. The same command starts, resumes and extends it."""
-    from ablate.api.training import Start, check_retry, renamed_lines
-    from ablate.planning.logger import aside
-    from ablate.report.live import view
-    from ablate.running.disk import await_room
-    from ablate.running.loggers import Observers, check_installed
+    from ablate.api import Start, check_retry, renamed_lines
+    from ablate.planning import read_logger_words
+    from ablate.report import progress_view
+    from ablate.running import Observers, await_disk_room, check_loggers_installed
 
     again = [status for status in retry.split(",") if status]
     check_retry(again)
     with _silence() if quiet else contextlib.nullcontext():
         store = store_at(selection.store)
-        beside = aside(selection.beside)
-        check_installed([*beside.loggers])
+        beside = read_logger_words(selection.beside)
+        check_loggers_installed([*beside.loggers])
         selection = _recalled(selection, store)
         start = Start(selection.plan, store, replace)
         if detach is not None:
@@ -78,7 +75,7 @@ def sweep(
         _say(f"sweep: {start.plan.name}")
         for line in renamed_lines(start.plan, store):
             print(line)
-        await_room(store, view)
+        await_disk_room(store, progress_view)
         with Observers(beside, store.root, start.plan.name, _say) as observers:
             try:
                 outcome = start.train(observers, again, partial(_confirm, yes=yes), _say)
@@ -90,7 +87,7 @@ def sweep(
 
 def _recalled(selection: Selection, store: Store) -> Selection:
     """Return the selection with the words of the driven sweep that it names."""
-    from ablate.api.training import recalled_words
+    from ablate.api import recalled_words
 
     words, options = recalled_words(selection.words, selection.options, store)
     return replace(selection, words=[*words, *selection.beside], **options)
@@ -125,17 +122,16 @@ def _confirm(forecast: SweepCost, yes: bool) -> None:
 def _detach(where: str, plan: Plan, store: Store, settings: Mapping[str, Any], yes: bool) -> None:
     """Ask what the sweep would ask, which nobody could answer later; then leave the same command
     behind without this terminal and --detach."""
-    from ablate.api.training import forecast, grower, grown
-    from ablate.running import launchers
-    from ablate.running.detach import WHERE, leave
+    from ablate.api import find_grower, forecast_sweep, grow_plan
+    from ablate.running import DETACH_PLACES, detach_driver, make_launcher
 
-    if where not in WHERE:
-        raise unknown("--detach", where, WHERE)
+    if where not in DETACH_PLACES:
+        raise unknown_value("--detach", where, DETACH_PLACES)
     if not yes:
-        launcher = launchers.make(settings, store.cache)
+        launcher = make_launcher(settings, store.cache)
         try:
-            now = grown(plan, store, grower(plan, store))
-            _confirm(forecast(now, store, launcher), yes=False)
+            now = grow_plan(plan, store, find_grower(plan, store))
+            _confirm(forecast_sweep(now, store, launcher), yes=False)
         finally:
             launcher.free()
     words, skip = [], False
@@ -145,14 +141,14 @@ def _detach(where: str, plan: Plan, store: Store, settings: Mapping[str, Any], y
         skip = word == "--detach"
     if not yes:
         words.insert(words.index("sweep") + 1, "--yes")
-    print(leave(where, words, plan.name, store, settings))
+    print(detach_driver(where, words, plan.name, store, settings))
 
 
 def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) -> None:
     """Print the end of a drive and the table, unless `quiet`, and exit with the code."""
-    from ablate.analysis.headline import headline
-    from ablate.api.training import check_outcome
-    from ablate.store.find import left_out
+    from ablate.analysis import table_headline
+    from ablate.api import check_outcome
+    from ablate.store import without_skipped
 
     plan, progress = outcome.plan, outcome.progress
     if outcome.signal is not None:
@@ -161,9 +157,9 @@ def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) ->
         raise typer.Exit(128 + outcome.signal)
     if not quiet and outcome.misread is None:  # a table that nobody sees would be a look
         with reading(store.root) as (_, ledger):
-            shown = left_out(plan, ledger)
+            shown = without_skipped(plan, ledger)
         table = print_table(shown, store, TableView())
-        if line := headline(table):
+        if line := table_headline(table):
             observers.read(line, _verdicts(table))
         skipped = progress.counts.get("skipped")
         if skipped and plan.design.needed(plan):  # a search or looks, which need every run
@@ -206,38 +202,27 @@ def plan(
     format: TextFormat = "text",
 ) -> None:
     """Show the runs and the cost of a sweep, without training."""
-    from ablate.analysis.own import with_own
-    from ablate.api.training import (
-        grower,
-        grown,
-        imported_plan,
-        memory,
-        recorded_states,
-    )
-    from ablate.report import trees
-    from ablate.report.planned import show_head, show_plan
-    from ablate.running import launchers
-    from ablate.running.devices import Devices
-    from ablate.running.estimate import costs
-    from ablate.running.preflight import in_use
-    from ablate.running.rehearse import rehearsed
+    from ablate.analysis import with_own_metrics
+    from ablate.api import find_grower, grow_plan, imported_plan, make_recall, recorded_states
+    from ablate.report import show_head, show_plan, trees
+    from ablate.running import Devices, estimate_costs, gpus_in_use, make_launcher, rehearse_rows
 
     store = store_at(selection.store)
     if (imported := imported_plan(store, selection.words)) is not None:
         plan, settings = imported
     else:
         selection = _recalled(selection, store)
-        plan, settings = selection.plan(memory(store), unseen=True)
+        plan, settings = selection.plan(make_recall(store), unseen=True)
     _check_options(detect, spread, on, mfu, plan)
     devices = None if on is None else Devices.parse(on, mfu, settings.get("gpus_per_run", 1))
     if format == "text":
         show_head(plan)
-    plan = grown(plan, store, grower(plan, store))
+    plan = grow_plan(plan, store, find_grower(plan, store))
     states, finished = recorded_states(plan, store)
-    launcher = launchers.make(settings, store.cache)
+    launcher = make_launcher(settings, store.cache)
     try:
-        cost = costs(plan, store, launcher, states, finished, on=devices)
-        rehearsals = rehearsed(plan, store, launcher, cost.described)
+        cost = estimate_costs(plan, store, launcher, states, finished, on=devices)
+        rehearsals = rehearse_rows(plan, store, launcher, cost.described)
     finally:
         launcher.free()
     detection, ahead = None, None
@@ -246,30 +231,35 @@ def plan(
     effects: dict[str, EffectSpreads] = {}
     withheld: dict[str, str] = {}
     if detect is not None or plan.design.grows or plan.changes is not None:
-        from ablate.report.designs import compare_designs, effect_spreads
-        from ablate.report.power import forecast, outlook, seed_spreads
+        from ablate.report import (
+            compare_designs,
+            effect_spreads,
+            forecast_seeds,
+            seed_spreads,
+            simulate_looks,
+        )
         from ablate.store import looks
 
         results, withheld = store.results(
             plan.runs(), curves=True, probes=True, predictions=plan.changes is not None
         )
-        own = with_own(plan, results, store)
+        own = with_own_metrics(plan, results, store)
         spreads = seed_spreads(plan, spread, own, store.metrics, store.probe)
         past = looks.PastLooks(looks.read(store.read_looks()), looks.look(plan))
         if spread is None:
             effects = effect_spreads(plan, own, store.metrics, store.probe, store.predictions)
         designs = compare_designs(plan, cost, detect, spreads, effects, past)
         if detect is not None and not designs:
-            detection = forecast(plan, detect, cost, spreads, past)
-        ahead = outlook(plan, cost, spreads) if plan.design.grows else None
-    amiss = [*launcher.devices.remarks, *in_use(launcher, store, states)] if on is None else []
+            detection = forecast_seeds(plan, detect, cost, spreads, past)
+        ahead = simulate_looks(plan, cost, spreads) if plan.design.grows else None
+    amiss = [*launcher.devices.remarks, *gpus_in_use(launcher, store, states)] if on is None else []
     shown = plan, states, cost, rehearsals, settings, amiss
     if format == "json":
         print_json(trees.of_plan(*shown, detection, ahead, designs, withheld.values()))
         return
     show_plan(*shown)
     if designs:
-        from ablate.report.designs import show_designs
+        from ablate.report import show_designs
 
         show_designs(plan, designs, detect, spreads, effects)
     for part in (ahead, detection):
@@ -312,22 +302,22 @@ def stop(
     store: StoreDir = RUNS,
 ) -> None:
     """Stop a sweep from another shell. Workers write checkpoints first; a second stop ends them."""
-    from ablate.running import driver_lock
-    from ablate.store.progress import driver_of, observe
+    from ablate.running import stop_driver
+    from ablate.store import driver_of, observe_progress
 
     if not timeout > 0:
         raise UserError(f"--timeout: must be more than 0 seconds, got {timeout:g}")
     place = store_at(store)
     if driver_of(place) is not None:
-        begin("stopping: workers write their checkpoints")
-    stopped = driver_lock.stop(place, sweep, begin, timeout)
+        announce("stopping: workers write their checkpoints")
+    stopped = stop_driver(place, sweep, announce, timeout)
     if stopped is None:
         print(f"no run of {sweep or store} is active")
     elif (plan := place.read_plan(stopped)) is None:  # it had planned nothing yet
         print(f"stopped {stopped}")
     else:
         with reading(store) as (_, ledger):
-            progress = observe(plan, list(plan.runs()), place, ledger)
+            progress = observe_progress(plan, list(plan.runs()), place, ledger)
         done = f"{progress.done} of {progress.total}"
         print(f"stopped {stopped} after {done}; the same `ablate sweep` goes on")
 
@@ -354,8 +344,8 @@ def run(
     store: StoreDir = RUNS,
 ) -> None:
     """Skip or delete single runs of a sweep, also while it is driven."""
-    from ablate.running.orders import ask, check
-    from ablate.store.find import find_run
+    from ablate.running import check_order, give_order
+    from ablate.store import find_run
 
     orders = {"skip": skip, "undo": undo, "delete": delete}
     given = [order for order, is_given in orders.items() if is_given]
@@ -371,14 +361,14 @@ def run(
     with reading(store) as (place, ledger):
         named = {find_run(place, ledger, text): text for text in runs}
         if order != "delete":
-            check(place, ledger, order, named)
+            check_order(place, ledger, order, named)
     if delete:
         _delete(store, named, yes)
         return
     try:
-        ask(place, order, list(named), begin)
+        give_order(place, order, list(named), announce)
     except KeyboardInterrupt:
-        begin("the order stays: whoever drives the store next obeys it")
+        announce("the order stays: whoever drives the store next obeys it")
         raise typer.Exit(130) from None
     status_after, line = DONE[order]
     with reading(store) as (_, ledger):
@@ -393,10 +383,10 @@ def run(
 def _delete(folder: Path, runs: dict[str, str], yes: bool) -> None:
     from rich.filesize import decimal
 
-    from ablate.store.gc import remove_run, run_folder
+    from ablate.store import removable_run, remove_run
 
     with changing(folder, "run") as (store, ledger):
-        items = {run: run_folder(store, ledger, run, text) for run, text in runs.items()}
+        items = {run: removable_run(store, ledger, run, text) for run, text in runs.items()}
         states = ledger.states(runs)
         for run, item in items.items():
             status = states[run].status if run in states else "not in the ledger"
@@ -410,7 +400,7 @@ def _delete(folder: Path, runs: dict[str, str], yes: bool) -> None:
 
 def _again(store: Store, run: str) -> str:
     """Say which command brings a run back."""
-    from ablate.shared.own import is_imported
+    from ablate.shared import is_imported
 
     with contextlib.suppress(ValueError):  # a damaged run.json
         if is_imported(store.rundir(run).read_spec()):

@@ -16,15 +16,14 @@ from ablate.cli import options
 from ablate.cli.options import RUNS, Scale, StoreDir, TextFormat, argument, flag, option
 from ablate.cli.printing import ask_for, print_json
 from ablate.cli.selection import Selection, changing, reading, store_at
-from ablate.report.text import begin, counted
-from ablate.shared.errors import Failure, NotThere, UserError, printable
+from ablate.report import announce, counted
+from ablate.shared import Failure, NotThere, UserError, printable
 
 if TYPE_CHECKING:
-    from ablate.audit.merge import Brought
-    from ablate.running.launchers import Slot
-    from ablate.shared.notes import Notes
-    from ablate.shared.rundir import RunDir
-    from ablate.store.store import Store
+    from ablate.audit import MergeReport
+    from ablate.running import Slot
+    from ablate.shared import Notes, RunDir
+    from ablate.store import Store
 
 
 def doctor(
@@ -59,11 +58,15 @@ def doctor(
     The resume check trains a short run: the baseline of the named sweep, or a run with the given
     settings.
     """
-    from ablate.audit.doctor import examine, examine_store, null_tables, show, tree
-    from ablate.audit.doctor.machine import write_constraints
-    from ablate.running import launchers
-    from ablate.running.launchers.fork import ForkServer
-    from ablate.running.launchers.local import environment, unfit
+    from ablate.audit import (
+        check_store,
+        findings_tree,
+        null_tables,
+        print_findings,
+        run_checks,
+        write_constraints,
+    )
+    from ablate.running import ForkServer, make_local_launcher, unfit_slots, worker_environment
 
     if constraints:
         if words or scale or statistics or repair:
@@ -72,33 +75,33 @@ def doctor(
         return
     place = store_at(store)
     repaired: list[str] = []
-    tell = show if format == "text" else list
+    tell = print_findings if format == "text" else list
     if repair:
         if words or scale or statistics:
             raise UserError("--repair: checks the store alone; leave other words out")
         repaired = _repair(place)
         if format == "text":
             print("\n".join(repaired))
-        findings = tell(examine_store(place))
+        findings = tell(check_store(place))
     elif statistics:
         if scale:
             raise UserError("--statistics: takes names of sweeps of the store; leave --scale out")
         findings = tell(null_tables(place, words or []))
     else:
         label, specs, settings = _config(words, scale, store)
-        launcher = launchers.make_here(settings, place.cache)
+        launcher = make_local_launcher(settings, place.cache)
         slots = [slot for slot in launcher.slots if slot.ranks == launcher.worlds[0]]
         try:
             # not of an inline launcher: another process shall resume what one has begun
-            with ForkServer(environment(slots)) as server:
+            with ForkServer(worker_environment(slots)) as server:
                 ask = functools.partial(server.ask, environment=slots[0].environment)
-                tried = functools.partial(unfit, server)
-                findings = tell(examine(place, settings, slots, label, specs, ask, tried))
+                tried = functools.partial(unfit_slots, server)
+                findings = tell(run_checks(place, settings, slots, label, specs, ask, tried))
         except KeyboardInterrupt:
             print("stopped; the same command begins again", file=sys.stderr)
             raise typer.Exit(130) from None
     if format == "json":
-        print_json(tree(findings, repaired))
+        print_json(findings_tree(findings, repaired))
     problems = [finding.what for finding in findings if finding.level == "problem"]
     if problems:
         names = ", ".join(dict.fromkeys(problems))
@@ -109,15 +112,15 @@ def _repair(store: Store) -> list[str]:
     """Rebuild the ledger; return lines on its content."""
     from collections import Counter
 
-    from ablate.running.driver_lock import alone
-    from ablate.store.repair import repair
+    from ablate.running import hold_driver_lock
+    from ablate.store import repair_ledger
 
     if not store.root.is_dir():
         raise UserError(
             f"no store at {store.root}: give its folder with --store DIR (or ABLATE_STORE)"
         )
-    with alone(store, "doctor --repair"):
-        done = repair(store)
+    with hold_driver_lock(store, "doctor --repair"):
+        done = repair_ledger(store)
     with reading(store.root) as (_, ledger):
         sweeps, states = ledger.sweeps(), ledger.states()
     lines = [] if done.aside is None else [f"the old ledger is kept as {done.aside}"]
@@ -132,14 +135,15 @@ def _config(
     words: list[str] | None, scale: str | None, store: Path
 ) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
     """Return (label, the spec to check and the other specs of its sweep, launcher settings)."""
-    from ablate.planning.compose import Composer
-    from ablate.planning.expand import plan as make_plan
-    from ablate.planning.settings import SettingsLayer, once, parse, split_launcher
-    from ablate.shared.spec import seeded, to_tree
+    from ablate.planning import Composer, SettingsLayer, parse_word, single_values, split_launcher
+    from ablate.planning import plan_from_words as make_plan
+    from ablate.shared import seeded, to_tree
 
     if words and "=" in words[0] and scale is None:
         composer = Composer(store)
-        chosen, settings = split_launcher(once(parse(word, composer.groups) for word in words))
+        chosen, settings = split_launcher(
+            single_values(parse_word(word, composer.groups) for word in words)
+        )
         run = composer.run(composer.tree([SettingsLayer("", settings)]))
         return " ".join(words), [to_tree(run)], composer.launcher(chosen)
     plan, launcher = make_plan(words or ["quickstart"], store=store, scale=scale)
@@ -166,9 +170,8 @@ def verify(
     With a folder of `ablate export` as NAME: check every file against the manifest, and recompute
     every derived file.
     """
-    from ablate.audit.bundle import Bundle
-    from ablate.audit.bundle_check import check
-    from ablate.audit.verify import verify as verify_sweep
+    from ablate.audit import Bundle, check_bundle
+    from ablate.audit import verify_plan as verify_sweep
 
     if rerun is not None:
         if selection.has_options:
@@ -182,12 +185,12 @@ def verify(
         if selection.has_options:
             raise UserError(f"{bundle.root}: is an export of one sweep; leave other options out")
         bundle.check_format()
-        begin(f"checking the files of {bundle.root}")
-        name, of, verified = str(bundle.root), f" of the bundle {bundle.root}", check(bundle)
+        announce(f"checking the files of {bundle.root}")
+        name, of, verified = str(bundle.root), f" of the bundle {bundle.root}", check_bundle(bundle)
     else:
         try:
             with selection.opened(sealed=False) as (store, ledger, plan):
-                begin(f"checking the runs of {plan.name}")
+                announce(f"checking the runs of {plan.name}")
                 name, of, verified = plan.name, "", verify_sweep(plan, store, ledger)
         except NotThere as error:
             if bundle is None or "=" in selection.words[0]:
@@ -214,25 +217,31 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
     As JSON: run; same: files and numbers with the same bits; findings: lines on differences;
     notes: lines on differences of the machine.
     """
-    from ablate.audit.rerun import SAME, RerunStopped, rerun
-    from ablate.planning.compose import Composer
-    from ablate.planning.settings import once, parse, split_launcher
-    from ablate.report.live import view
-    from ablate.running import launchers
-    from ablate.running.launchers.fork import decode
-    from ablate.shared.own import is_imported, name_of
-    from ablate.store.find import driven, find_run, planned_as, sweeps
-    from ablate.store.progress import SweepProgress, Worker
+    from ablate.audit import SAME_BITS, RerunStopped, retrain
+    from ablate.planning import Composer, parse_word, single_values, split_launcher
+    from ablate.report import progress_view
+    from ablate.running import decode_data, make_local_launcher
+    from ablate.shared import is_imported, trainer_name
+    from ablate.store import (
+        SweepProgress,
+        Worker,
+        driven_plan,
+        find_run,
+        sweep_names,
+        sweeps_of_run,
+    )
 
     composer = Composer(folder)
     name, words = (words[0], words[1:]) if words and "=" not in words[0] else (None, words)
-    chosen, others = split_launcher(once(parse(word, composer.groups) for word in words))
+    chosen, others = split_launcher(
+        single_values(parse_word(word, composer.groups) for word in words)
+    )
     if others:
         raise UserError(f"--rerun: takes launcher.KEY=VALUE only; leave {next(iter(others))}= out")
     with reading(folder) as (store, ledger):
         if name is not None:
-            driven(store, ledger, sweeps(store, ledger), name)
-        of = planned_as(store, ledger, find_run(store, ledger, text, name))
+            driven_plan(store, ledger, sweep_names(store, ledger), name)
+        of = sweeps_of_run(store, ledger, find_run(store, ledger, text, name))
     of = [(sweep, run) for sweep, run in of if name in (None, sweep)]
     if not of:
         raise UserError(f"--rerun: {text}: no sweep contains this run")
@@ -242,27 +251,28 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
     if not (trust or composer.declares(run.spec())):
         raise UserError(
             f"--rerun: no file of ./conf/trainer has the command of {run.label}, which would start "
-            f"in {run.spec()['code']['folder']}: {name_of(run.spec())}; add --trust to start it"
+            f"in {run.spec()['code']['folder']}: {trainer_name(run.spec())}; add --trust to start "
+            f"it"
         )
-    begin(f"training {run.label} once more")
-    launcher = launchers.make_here(composer.launcher(chosen), store.cache)
+    announce(f"training {run.label} once more")
+    launcher = make_local_launcher(composer.launcher(chosen), store.cache)
     try:
         with contextlib.ExitStack() as quiet:
             if format == "json":  # standard output is its own
                 quiet.enter_context(contextlib.redirect_stdout(sys.stderr))
-            watching = quiet.enter_context(view())
+            watching = quiet.enter_context(progress_view())
 
             def show(slot: Slot, place: RunDir, notes: Notes) -> None:
                 watching.show(SweepProgress(sweep, 1, {}, [Worker(run, slot.name, notes, place)]))
 
-            decode([run.cell.spec], store.root, watching, launcher.ask)
-            machine, lines = rerun(store, run, launcher, show)
+            decode_data([run.cell.spec], store.root, watching, launcher.ask)
+            machine, lines = retrain(store, run, launcher, show)
     except RerunStopped as stopped:
         print("stopped; the new run was removed")
         raise typer.Exit(128 + stopped.number) from None
     finally:
         launcher.free()
-    findings = [line for line in lines if not line.endswith(SAME)]
+    findings = [line for line in lines if not line.endswith(SAME_BITS)]
     names = {line: line.partition(":")[0] for line in lines}
     if format == "json":
         same = [name for line, name in names.items() if line not in findings]
@@ -276,7 +286,7 @@ def _rerun(folder: Path, text: str, words: list[str], trust: bool, format: str) 
         differ = ", ".join(names[line] for line in findings)
         raise Failure(f"{run.id}: in the second training {differ} differ")
     if format == "text":
-        print(f"{run.id}: the second training gave {SAME}")
+        print(f"{run.id}: the second training gave {SAME_BITS}")
 
 
 def gc(
@@ -289,31 +299,38 @@ def gc(
     """Remove runs, decoded data and leftovers that no sweep refers to. Asks first."""
     from rich.filesize import decimal
 
-    from ablate.store.gc import collect, kept, links, rubbish, summary, with_foreign
+    from ablate.store import (
+        collect_rubbish,
+        find_rubbish,
+        foreign_files,
+        kept_sweeps,
+        linked_folders,
+        rubbish_summary,
+    )
 
     forget = list(dict.fromkeys(sweeps or []))
     with reading(store):
         pass  # there is a store
     with changing(store, "gc") as (place, ledger):
-        stay, known = kept(place, ledger, forget), ledger.sweeps()
+        stay, known = kept_sweeps(place, ledger, forget), ledger.sweeps()
         for line in stay.notes(place):
             print(line, file=sys.stderr)
-        items = rubbish(place, ledger, stay)
-        for path in links(place):
+        items = find_rubbish(place, ledger, stay)
+        for path in linked_folders(place):
             print(f"left alone: {path} is a link; its target may belong to another store")
-        for path in with_foreign(place, stay):
+        for path in foreign_files(place, stay):
             print(f"left alone: {path}: ablate did not write it, so its folder stays")
         for name in forget:
             there = name in known or place.plan_path(name).exists()
             print(f"to forget: the sweep {name!r}" if there else f"already forgotten: {name!r}")
-        for line in summary(items):
+        for line in rubbish_summary(items):
             print(line)
         if not (items or forget):
             print("nothing to remove: a sweep refers to every file")
             return
         size = decimal(sum(item.bytes for item in items))
         ask_for(f"{size} to remove: needs a confirmation", f"Remove these {size}?", yes)
-        print(f"removed {decimal(collect(place, ledger, stay, items, forget))}")
+        print(f"removed {decimal(collect_rubbish(place, ledger, stay, items, forget))}")
 
 
 # --- Merging stores -------------------------------------------------------------------------------
@@ -325,19 +342,18 @@ def merge(
     store: StoreDir = RUNS,
 ) -> None:
     """Bring sweeps and finished runs of other stores and of bundles into this store."""
-    from ablate.audit.bundle import Bundle
-    from ablate.audit.merge import merge as bring
-    from ablate.audit.merge import read_source
-    from ablate.shared.files import make_folder
+    from ablate.audit import Bundle, read_merge_source
+    from ablate.audit import merge_stores as bring
+    from ablate.shared import make_folder
 
     if Bundle(store).is_one:
         raise UserError(f"{store}: is a bundle, which nothing is added to; name a store")
     for source in sources:
         if source.resolve() == store.resolve():
             raise UserError(f"{source}: is the store itself; name another one")
-    read = [read_source(source) for source in sources]
+    read = [read_merge_source(source) for source in sources]
     make_folder(store)
-    begin(f"checking the runs of {', '.join(map(str, sources))}")
+    announce(f"checking the runs of {', '.join(map(str, sources))}")
     with changing(store, "merge") as (place, ledger):
         done = bring(place, ledger, read)
     if format == "json":
@@ -349,7 +365,7 @@ def merge(
         raise Failure(f"{', '.join(damaged)}: has damaged runs, which were not merged")
 
 
-def _lines(done: Brought) -> Iterator[str]:
+def _lines(done: MergeReport) -> Iterator[str]:
     counts = {
         "brought": done.brought,
         "here already": done.there,
@@ -407,19 +423,18 @@ def import_(
 
     Every number is kept with the hash of the sheet; a changed number is refused.
     """
-    from ablate.audit.importing import Declared, import_alone
-    from ablate.audit.sheet import read_sheet
+    from ablate.audit import SheetDeclaration, import_under_lock, read_sheet
 
     options = {"--as": name, "--row": row, "--column": column, "--seed": seed}
     options |= {"--baseline": baseline, "--predictions": predictions, "--result": result}
     words = [*(pair for pair in options.items() if pair[1] is not None)]
     words += [("--metric", one) for one in metric]
-    declared = Declared(
+    declared = SheetDeclaration(
         name if name is not None else source.stem or source.resolve().name,
         *(row, metric, column, seed, baseline, predictions, result),
         words=["import", str(source), *(str(part) for pair in words for part in pair)],
     )
-    done = import_alone(store_at(store), read_sheet(source, result), declared)
+    done = import_under_lock(store_at(store), read_sheet(source, result), declared)
     if format == "json":
         print_json({"store": str(store), "source": str(source), **dataclasses.asdict(done)})
         return

@@ -35,12 +35,12 @@ from ablate.cli.printing import (
     write_out,
 )
 from ablate.cli.selection import Selection, reading, store_at
-from ablate.report.text import begin
-from ablate.shared.errors import NotThere, UserError, unknown
+from ablate.report import announce
+from ablate.shared import NotThere, UserError, unknown_value
 
 if TYPE_CHECKING:
-    from ablate.planning.plan import Plan
-    from ablate.report.plot.form import Form
+    from ablate.planning import Plan
+    from ablate.report import FigureForm
 
 
 MAX_PORT = 65535
@@ -54,8 +54,7 @@ def status(
     format: TextFormat = "text",
 ) -> None:
     """Show the progress of a sweep: runs by state, active workers, failures and their causes."""
-    from ablate.report import trees
-    from ablate.report.status import SweepView, show_status, watch_status
+    from ablate.report import SweepView, show_status, trees, watch_status
 
     if watch and format != "text":
         raise UserError(f"--format {format}: --watch prints text alone; give one of them")
@@ -90,8 +89,7 @@ def watch(
     A sweep that is not there yet is waited for. Without a name the page lists the sweeps of the
     store. The address holds a token: only who knows it sees the page. Ctrl-C ends it.
     """
-    from ablate.report.watch.answers import StoreAnswers, SweepAnswers
-    from ablate.report.watch.server import WatchServer
+    from ablate.report import StoreAnswers, SweepAnswers, WatchServer
 
     if not 0 <= port <= MAX_PORT:
         raise UserError(f"--port: expected a port from 1 to {MAX_PORT}, got {port}")
@@ -118,7 +116,7 @@ def _awaited(selection: Selection) -> Plan:
                 return plan
         except NotThere as error:
             if not announced:
-                begin(f"{error}; waiting for it, until Ctrl-C")
+                announce(f"{error}; waiting for it, until Ctrl-C")
             announced = True
             time.sleep(AGAIN_S)
 
@@ -136,9 +134,8 @@ def show(
     store: StoreDir = RUNS,
 ) -> None:
     """Show one run: history, result, curves, provenance and configuration."""
-    from ablate.report import trees
-    from ablate.report.show import compare_runs, describe_run, follow_log, print_log
-    from ablate.store.find import find_run
+    from ablate.report import compare_runs, describe_run, follow_log, print_log, trees
+    from ablate.store import find_run
 
     log_option = "--follow" if follow else "--log" if log else ""
     if log_option and format != "text":
@@ -174,17 +171,17 @@ def table(
     if bundle is not None:
         if selection.words or selection.has_options:
             raise UserError("--from: an export holds one sweep; leave its name and words out")
-        from ablate.audit.bundle import Bundle
+        from ablate.audit import Bundle
 
         exported = Bundle(bundle)
         plan, events = exported.read()
         if len(events) >= MANY:
-            begin(f"recomputing {plan.name} from {bundle}")
+            announce(f"recomputing {plan.name} from {bundle}")
         print_table(plan, exported, view, exported.recompute(plan, events))
     else:
         with selection.opened(read=True) as (store, _, plan):
             if len(plan.cells) * len(plan.seeds) >= MANY:
-                begin(f"reading the runs of {plan.name}")
+                announce(f"reading the runs of {plan.name}")
         print_table(plan, store, view)
 
 
@@ -226,51 +223,55 @@ def plot(
     ] = False,
 ) -> None:
     """Draw a figure of a sweep, as SVG, PDF or PNG."""
-    from ablate.analysis import captions
-    from ablate.analysis.own import with_own
-    from ablate.analysis.reading import read
-    from ablate.analysis.tabulate import tabulate
-    from ablate.planning.settings import output_name
-    from ablate.report.plot import FORMATS, KINDS, draw
-    from ablate.report.plot.form import Form, read_size
+    from ablate.analysis import make_table, read_verdicts, with_own_metrics, withheld_notes
+    from ablate.planning import output_name
+    from ablate.report import (
+        FIGURE_FORMATS,
+        FIGURE_KINDS,
+        FigureForm,
+        draw_figure,
+        read_figure_size,
+    )
 
     *words, kind = selection.words or [""]
-    if kind not in KINDS:
-        raise unknown("plot", kind, KINDS, "as the last word one of")
+    if kind not in FIGURE_KINDS:
+        raise unknown_value("plot", kind, FIGURE_KINDS, "as the last word one of")
     if kind != "gain" and (by or highlight):
         raise UserError(f"{'--by' if by else '--highlight'}: is of the figure gain; leave it out")
-    form = Form(style, read_size(size) if size is not None else None, not no_caption, by=by)
+    form = FigureForm(
+        style, read_figure_size(size) if size is not None else None, not no_caption, by=by
+    )
     ending = "pdf" if style == "paper" else "svg"
     if out is not None:
-        ending = check_out(out, FORMATS)
+        ending = check_out(out, FIGURE_FORMATS)
     with replace(selection, words=words).opened(read=True) as (store, _, plan):
         form = _with_rows(form, plan, rows, highlight)
-    begin(f"drawing {kind} of {plan.name}")
+    announce(f"drawing {kind} of {plan.name}")
     results, withheld = store.results(plan.runs(), curves=True, probes=True, predictions=True)
-    if KINDS[kind].gives_intervals:
-        table = read(plan, store, results, withheld=withheld).table
+    if FIGURE_KINDS[kind].gives_intervals:
+        table = read_verdicts(plan, store, results, withheld=withheld).table
     else:
-        table = tabulate(
+        table = make_table(
             plan,
-            with_own(plan, results, store),
+            with_own_metrics(plan, results, store),
             curves=store.metrics,
             probes=store.probe,
             predictions=store.predictions,
             withheld=withheld,
         )
-    for line in captions.withheld(plan, withheld):
-        begin(line)
-    drawn = draw(plan, table, kind, store.rundir, ending, form)
+    for line in withheld_notes(plan, withheld):
+        announce(line)
+    drawn = draw_figure(plan, table, kind, store.rundir, ending, form)
     if drawn.caption:
-        begin(f"for its caption: {drawn.caption}")
+        announce(f"for its caption: {drawn.caption}")
     out = out or Path(f"{output_name(plan.name)}-{kind}.{ending}")
     if write_out(out, drawn.content):
         print(out)
 
 
-def _with_rows(form: Form, plan: Plan, rows: str | None, highlight: str | None) -> Form:
+def _with_rows(form: FigureForm, plan: Plan, rows: str | None, highlight: str | None) -> FigureForm:
     """The form with the rows that are shown beside the baseline, and the one that stands out."""
-    from ablate.report.chosen import read_labels
+    from ablate.report import read_labels
 
     labels = [row.label for row in plan.rows]
     aliases = {alias: row.label for row in plan.rows for alias in row.aliases}
@@ -280,15 +281,15 @@ def _with_rows(form: Form, plan: Plan, rows: str | None, highlight: str | None) 
     if highlight is not None:
         shown = [label for label in form.rows or labels if label != plan.baseline]
         if (label := aliases.get(highlight, highlight)) not in shown:
-            raise unknown("--highlight", highlight, shown)
+            raise unknown_value("--highlight", highlight, shown)
         form = replace(form, highlight=label)
     return form
 
 
 def trials(selection: Selection, format: TrialsFormat = None) -> None:
     """Show the trials of the searches of a sweep: settings, validation scores and winners."""
+    from ablate.report import set_sheet
     from ablate.report import trials as report
-    from ablate.report.formats import set_sheet
 
     with selection.opened() as (_, ledger, plan):
         tried = report.list_trials(plan, ledger.states({run.id for run in plan.runs()}))

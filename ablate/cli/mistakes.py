@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from ablate.shared.errors import expected
+from ablate.shared import expected_words
 
 UsageError: Any = typer.BadParameter.__base__  # of the click that this typer is made with
 
@@ -57,7 +57,7 @@ def _what(error: Any, context: typer.Context) -> str:
             behind = shlex.quote(wrong)
             return f"{wrong}: a name that begins with a dash comes behind --, as in -- {behind}"
         options = [option for param in context.command.params for option in param.opts]
-        return f"option: {expected(wrong, [*filter(_is_long, options), '--help'])}"
+        return f"option: {expected_words(wrong, [*filter(_is_long, options), '--help'])}"
     if param := getattr(error, "param", None):
         name = param.opts[0] if _is_long(param.opts[0]) else param.metavar or param.name
         return f"{name}: {error.message or 'is missing: ' + _part(param.help)}"

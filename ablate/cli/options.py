@@ -18,8 +18,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from ablate.shared import parts
-from ablate.shared.errors import UserError, expected
+from ablate.shared import UserError, expected_words, parts
 
 DECLARED = ("sweep", "plan", "config", "doctor")  # of sweep files; others are of driven sweeps
 MORE_KEYS = ("data", "launcher", "logger", "model", "probe", "recipe", "seeds", "trainer")
@@ -27,9 +26,9 @@ MORE_KEYS = ("data", "launcher", "logger", "model", "probe", "recipe", "seeds", 
 
 def words(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of sweeps; keys, once a letter is typed; the choices of a key such as `norm=`."""
-    from ablate.planning.sweep_paths import sweep_files
-    from ablate.report.listing import key_lines
-    from ablate.shared.choices import CHOICES
+    from ablate.planning import sweep_files
+    from ablate.report import key_lines
+    from ablate.shared import CHOICES
 
     before = [word for word in ctx.params.get("words") or () if word != "="]
     key, equals, _ = incomplete.partition("=")
@@ -44,33 +43,36 @@ def words(ctx: typer.Context, incomplete: str) -> list[str]:
     if not before:
         names += sweep_files() if ctx.info_name in DECLARED else _driven(ctx)
     if ctx.info_name == "plot":
-        from ablate.report.plot import KINDS
+        from ablate.report import FIGURE_KINDS
 
-        names += KINDS
+        names += FIGURE_KINDS
     return names
 
 
 def scales(ctx: typer.Context) -> list[str]:
     """The scales of the sweep file that the words name, which typer leaves in `args` behind
     `--scale`."""
-    from ablate.planning.sweep_file import load
-    from ablate.planning.sweep_paths import find
+    from ablate.planning import find_sweep_file, load_sweep_file
 
     with contextlib.suppress(UserError, KeyError):
-        return [*load(find([*(ctx.params.get("words") or ()), *ctx.args, ""][0]))[1]["scales"]]
+        return [
+            *load_sweep_file(find_sweep_file([*(ctx.params.get("words") or ()), *ctx.args, ""][0]))[
+                1
+            ]["scales"]
+        ]
     return []
 
 
 def kinds() -> list[str]:
     """What `ablate list` lists."""
-    from ablate.report.listing import KINDS
+    from ablate.report import CATALOGUE_KINDS
 
-    return ["sweeps", *KINDS, "keys"]
+    return ["sweeps", *CATALOGUE_KINDS, "keys"]
 
 
 def _driven(ctx: typer.Context) -> Iterator[str]:
     """A name with a space is left out: bash would take it for two words."""
-    from ablate.store.folder import StoreFolder
+    from ablate.store import StoreFolder
 
     store = ctx.params.get("store") or os.environ.get("ABLATE_STORE") or "runs"
     for path in StoreFolder(Path(store)).plans():
@@ -112,7 +114,7 @@ def format_of(*formats: str, default: str = "") -> Any:
 
     def parse(text: str) -> str:
         if text not in formats:
-            raise typer.BadParameter(expected(text, formats))
+            raise typer.BadParameter(expected_words(text, formats))
         return text
 
     help, names = f"Output format{default}.", [*formats]

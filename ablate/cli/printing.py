@@ -16,14 +16,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablate.cli.options import Rows, TableFormat, flag, option
-from ablate.shared.errors import UserError, unknown
+from ablate.shared import UserError, unknown_value
 
 if TYPE_CHECKING:
-    from ablate.analysis.scores import Results
-    from ablate.analysis.table import Table
-    from ablate.planning.plan import Plan
-    from ablate.report.formats import LatexFloat
-    from ablate.store.store import Store
+    from ablate.analysis import Results, Table
+    from ablate.planning import Plan
+    from ablate.report import LatexFloat
+    from ablate.store import Store
 
 
 @dataclass(frozen=True)
@@ -82,15 +81,15 @@ class TableView:
     @property
     def floated(self) -> LatexFloat:
         """What is said of a LaTeX table."""
-        from ablate.report.formats import LatexFloat
+        from ablate.report import LatexFloat
 
         return LatexFloat(self.label, self.caption, "full" if self.notes is None else self.notes)
 
     def of(self, table: Table, plan: Plan) -> Table:
         """The part of the table that is shown; see `report.chosen.choose`."""
-        from ablate.report.chosen import choose
+        from ablate.report import choose_part
 
-        return choose(
+        return choose_part(
             table, plan, rows=self.rows, columns=self.columns, where=self.where, sort=self.sort
         )
 
@@ -101,7 +100,7 @@ JSON_VERSION = 1  # of the keys in docs/json.md, which says when it grows
 def print_json(tree: Mapping[str, Any]) -> None:
     """Print a plain tree and its version as JSON with sorted keys: the same bytes for the same
     tree. A number that is not finite becomes null."""
-    from ablate.shared.files import to_json
+    from ablate.shared import to_json
 
     sys.stdout.write(to_json(_finite({"version": JSON_VERSION, **tree})).decode())
 
@@ -129,12 +128,12 @@ def print_set(format: str | None, draw: Callable[..., Any]) -> None:
 
     `format` None is rich on a terminal, Markdown elsewhere.
     """
-    from ablate.report.text import console
+    from ablate.report import make_console
 
     terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says
     format = format or ("rich" if terminal else "md")
     if format == "rich":
-        screen = console(force_terminal=terminal)
+        screen = make_console(force_terminal=terminal)
         screen.print(draw(format, width=screen.width))
     else:
         sys.stdout.write(draw(format))
@@ -154,14 +153,13 @@ def _read_table(
     plan: Plan, store: Store, view: TableView, recomputed: Results | None = None
 ) -> tuple[Table, tuple[str, ...]]:
     """The table of a sweep, which is a look, and the parts that `--show` asks for."""
-    from ablate.analysis.paper import beside
-    from ablate.analysis.reading import read
-    from ablate.report.formats import DEFAULT, SHOW, check_show
-    from ablate.running.estimate import sizes
+    from ablate.analysis import published_figures, read_verdicts
+    from ablate.report import DEFAULT_SHOW, SHOW, check_show
+    from ablate.running import estimate_sizes
 
     if view.against not in (None, "paper"):
-        raise unknown("--against", view.against, ("paper",))
-    parts = check_show(view.show, plan.task.names) if view.show is not None else DEFAULT
+        raise unknown_value("--against", view.against, ("paper",))
+    parts = check_show(view.show, plan.task.names) if view.show is not None else DEFAULT_SHOW
     if view.against and "paper" not in parts:
         parts = (*parts, "paper")
     if "paper" in parts and plan.metric.unit != "%":
@@ -179,17 +177,17 @@ def _read_table(
     if recomputed is None:
         probes = any(metric.probe for metric in metrics)
         results, withheld = store.results(plan.runs(), True, probes, predictions=True)
-    table = read(
+    table = read_verdicts(
         plan,
         store,
         results,
         withheld=withheld,
         strict=view.strict,
         also=also,
-        sizes=sizes(plan, store, results) if {"params", "macs"} & {*parts} else None,
+        sizes=estimate_sizes(plan, store, results) if {"params", "macs"} & {*parts} else None,
         cost="cost" in parts,
         population="population" in parts,
-        paper=beside(plan, store.root) if "paper" in parts else None,
+        paper=published_figures(plan, store.root) if "paper" in parts else None,
     ).table
     if recomputed is not None:
         table = dataclasses.replace(table, words=("--from", str(store.root)))
@@ -198,14 +196,13 @@ def _read_table(
 
 def _print_rendered(table: Table, view: TableView, parts: tuple[str, ...]) -> None:
     """Print a table on standard output."""
-    from ablate.report.formats import render
-    from ablate.report.formats.tidy import tree
+    from ablate.report import render_table, table_tree
 
     if view.format == "json":
-        print_json(tree(table))
+        print_json(table_tree(table))
         return
     layout: Any = {"transpose": view.transpose, "wide": view.wide, "floated": view.floated}
-    print_set(view.format, functools.partial(render, table, show=parts, **layout))
+    print_set(view.format, functools.partial(render_table, table, show=parts, **layout))
 
 
 # --- Files of `--out` -----------------------------------------------------------------------------
@@ -223,7 +220,7 @@ def check_out(path: Path, formats: Sequence[str]) -> str:
         raise UserError(f"--out: {path}: name a file in a folder that exists")
     format = real.suffix.removeprefix(".").lower()
     if format not in formats:
-        raise unknown(f"--out: {path}", format, formats, "a file that ends in one of")
+        raise unknown_value(f"--out: {path}", format, formats, "a file that ends in one of")
     return format
 
 
@@ -232,7 +229,7 @@ def write_out(path: Path, content: bytes) -> bool:
 
     Nothing but a file may be replaced by a rename: the name of a device is everybody's.
     """
-    from ablate.shared.files import write_whole
+    from ablate.shared import write_whole
 
     if _is_stream(path):
         with open(path, "wb") as stream:

@@ -9,8 +9,8 @@ from typing import Annotated
 from ablate.cli.options import argument, flag, option
 from ablate.cli.printing import check_out, write_out
 from ablate.cli.selection import Selection, planned, reading
-from ablate.report.text import begin
-from ablate.shared.errors import UserError, unknown
+from ablate.report import announce
+from ablate.shared import UserError, unknown_value
 
 
 def report(
@@ -18,25 +18,24 @@ def report(
     out: Annotated[Path | None, option("FILE", "File to write (default: NAME.html).")] = None,
 ) -> None:
     """Write a sweep as one HTML file: verdicts, gains, figures, every run and its provenance."""
-    from ablate.analysis.reading import read
-    from ablate.planning.settings import output_name
-    from ablate.report.page import FIGURES, render_page
-    from ablate.report.plot import figures
-    from ablate.store.record import histories, load_records
+    from ablate.analysis import read_verdicts
+    from ablate.planning import output_name
+    from ablate.report import PAGE_FIGURES, draw_figures, render_page
+    from ablate.store import load_records, run_histories
 
     if out is not None:
         check_out(out, ("html", "htm"))
     with selection.opened(read=True) as (store, ledger, plan):
-        begin(f"reading the runs of {plan.name}")
-        runs = load_records(plan, store, histories(plan, ledger), probes=True)
+        announce(f"reading the runs of {plan.name}")
+        runs = load_records(plan, store, run_histories(plan, ledger), probes=True)
     path = out or Path(f"{output_name(plan.name)}.html")
-    reading = read(
+    reading = read_verdicts(
         plan,
         store,
         {record.run.id: record.result for record in runs},
         withheld={r.run.id: f"{r.label}: {r.withheld}" for r in runs if r.withheld},
     )
-    drawn = figures(plan, reading.table, store.rundir, FIGURES)
+    drawn = draw_figures(plan, reading.table, store.rundir, PAGE_FIGURES)
     if write_out(path, render_page(plan, reading.table, runs, reading.looks, drawn).encode()):
         print(f"wrote {path}")
 
@@ -64,9 +63,9 @@ def export(
     ] = "ablate",
 ) -> None:
     """Write a sweep as a folder from which a reviewer recomputes it: `ablate table --from DIR`."""
-    from ablate.audit.export import check_folder
-    from ablate.audit.export import export as write_bundle
-    from ablate.store.record import histories
+    from ablate.audit import check_folder
+    from ablate.audit import export_bundle as write_bundle
+    from ablate.store import run_histories
 
     if anonymous and with_diff:
         raise UserError(
@@ -84,21 +83,21 @@ def export(
                 f"{folder}: is a sweep; name a new folder, too: ablate export {folder} DIR"
             )
         plan = planned(store, ledger, selection, read=True)
-        begin(f"checking the runs of {plan.name}")
-        events = histories(plan, ledger)
+        announce(f"checking the runs of {plan.name}")
+        events = run_histories(plan, ledger)
     write_bundle(plan, store, events, folder, anonymous, with_diff, lean)
     again = shlex.join(["ablate", "table", "--from", str(folder)])
     print(f"wrote {folder}; `{again}` makes its table again")
 
 
 def _export_weights(folder: Path, run: str, names: str, file: Path) -> None:
-    from ablate.audit.export import NAMES, export_weights
-    from ablate.running.launchers.fork import ForkServer
-    from ablate.store.find import find_run
+    from ablate.audit import WEIGHT_NAMES, export_weights
+    from ablate.running import ForkServer
+    from ablate.store import find_run
 
-    chosen = next((name for name in NAMES if name == names), None)
+    chosen = next((name for name in WEIGHT_NAMES if name == names), None)
     if chosen is None:
-        raise unknown("--names", names, NAMES)
+        raise unknown_value("--names", names, WEIGHT_NAMES)
     with reading(folder) as (store, ledger):
         run_id = find_run(store, ledger, run)
     with ForkServer() as server:

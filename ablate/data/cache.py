@@ -37,14 +37,12 @@ from ablate.data import source
 from ablate.data.building import JOURNAL, Progress, Work, build_cache, building_folder, noted
 from ablate.data.splits import AnySplit, Cached, EncodedSplit, open_cached
 from ablate.data.stored_set import few
-from ablate.shared.errors import UserError
-from ablate.shared.files import Lock, make_folder
-from ablate.shared.sections import Data
+from ablate.shared import Data, Lock, UserError, make_folder
 
 _JOURNAL_KEPT_S = 7 * 86400
 
 
-def prepare(
+def prepare_cache(
     data: Data, folder: Path, progress: Progress | None = None, threads: int | None = None
 ) -> Cached:
     """The cache of `data`, built if need be: once, however many processes ask at the same moment.
@@ -92,7 +90,7 @@ class CacheState:
     done: int  # images that a killed build has decoded
 
 
-def look(data: Data, folder: Path) -> CacheState:
+def inspect_data(data: Data, folder: Path) -> CacheState:
     """What `prepare` would begin with. Raises UserError as it does, where it can tell so early."""
     home = folder / data.fingerprint
     if cached := open_cached(data, folder):
@@ -111,15 +109,15 @@ def look(data: Data, folder: Path) -> CacheState:
     return CacheState(home, False, work.counts, bytes, work.images(journal["done"]))
 
 
-def count(data: Data, folder: Path) -> dict[str, int] | None:
+def count_examples(data: Data, folder: Path) -> dict[str, int] | None:
     """Examples of train, validation and test, without decoding one, as many as `data.fraction`
     leaves; None: not known before the set is fetched from the hub. Raises UserError as `prepare`
     does, where it can tell so early.
     """
-    counts = look(data, folder).counts
+    counts = inspect_data(data, folder).counts
     if counts is None or data.fraction == 1:
         return counts
-    return {**counts, "train": len(source.share(data, counts["train"]))}
+    return {**counts, "train": len(source.fraction_rows(data, counts["train"]))}
 
 
 def class_names(data: Data, folder: Path) -> tuple[bool, list[str] | None]:

@@ -25,13 +25,13 @@ ON_A_GPU = 1 << 22
 STEPS = 256  # at most, that are drawn for at once: a call of Philox takes 100 small operations
 
 
-def key(*parts: int | str) -> int:
+def draw_key(*parts: int | str) -> int:
     """63 bits from the parts, in order: `key(seed, "init", "head.weight")`."""
     text = "\x1f".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
-def uniform(words: Tensor) -> Tensor:
+def uniform_of(words: Tensor) -> Tensor:
     """float32 in [0, 1), exactly: the upper 24 bits of each word over 2^24."""
     return (words >> 8).to(torch.float32).mul_(2.0**-24)
 
@@ -56,7 +56,7 @@ class Draws:
         """float32 (count, batch): U[0, 1), `count` for each row of the global batch of a step."""
 
         def draw(steps: int) -> Tensor:
-            return uniform(self.words(purpose, step, range(batch), count, steps))
+            return uniform_of(self.words(purpose, step, range(batch), count, steps))
 
         return self.ahead((purpose, count, batch), step, -(-count // 4) * batch, draw)
 
@@ -111,7 +111,7 @@ class Draws:
 
     def secret(self, purpose: str) -> tuple[int, int]:
         """The key of a purpose, as Philox takes it."""
-        whole = key(self.seed, purpose)
+        whole = draw_key(self.seed, purpose)
         return whole & MASK, whole >> 32
 
     def _range(self, numbers: range) -> Tensor:

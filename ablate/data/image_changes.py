@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from ablate.data.augment import colour, crop, layout, mix, operate, randaugment, warp
-from ablate.data.draws import Draws, uniform
+from ablate.data.draws import Draws, uniform_of
 from ablate.data.picture_crop import Centre, Style, random_boxes
 from ablate.data.splits import AnySplit, Split
-from ablate.shared.sections import Augment
-from ablate.shared.spec import Run
+from ablate.shared import Augment, Run
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channels, in [0, 1]
 
@@ -70,7 +69,7 @@ def normalise(images: Tensor, input: str = "range") -> Tensor:
     where by a number it would multiply with the inverse."""
 
     def constant(*values: float) -> Tensor:
-        return layout.constants(values, images.device)
+        return layout.constants_on(values, images.device)
 
     whole = constant(127.5 if input == "range" else 255.0)
     values = images.to(torch.float32).div_(whole)  # in place: twice as fast on a CPU
@@ -83,7 +82,7 @@ def normalise(images: Tensor, input: str = "range") -> Tensor:
 
 def normal(draws: Draws, step: int, rows: range, values: int) -> Tensor:
     """float32 (rows, values): N(0, 1), `values` for each row of a step's global batch."""
-    return layout.normal(draws.lanes("noise", step, rows, values))
+    return layout.normal_of(draws.lanes("noise", step, rows, values))
 
 
 Change = Callable[[Tensor, slice], Tensor]  # of images, which are these rows' ones
@@ -160,7 +159,7 @@ def randaugment_change(
         """The layers of each step. What follows from draws alone is worked out for all at once."""
         each = randaugment.TF_LAYER if spec.style == "tf" else randaugment.TIMM_LAYER
         words = draws.words("randaug", step, range(batch), many * each, steps)
-        numbers = uniform(words).view(steps * many, each, batch).transpose(0, 1).flatten(1)
+        numbers = uniform_of(words).view(steps * many, each, batch).transpose(0, 1).flatten(1)
         if spec.style == "tf":
             made = randaugment.tf_layer(numbers, size, spec.randaug_magnitude)
         else:
@@ -176,7 +175,7 @@ def randaugment_change(
         if spec.style == "tf":
             return randaugment.tf_randaugment(images, some)
         mean = tuple(round(255 * mean) for mean in MEAN) if view.input == "imagenet" else (128,)
-        return randaugment.timm_randaugment(images, some, layout.constants(mean, images.device))
+        return randaugment.timm_randaugment(images, some, layout.constants_on(mean, images.device))
 
     return changed
 

@@ -10,9 +10,7 @@ from PIL import Image
 
 from ablate.data.picture import Example, _read
 from ablate.data.stored_set import Source, part_of, wanted_splits
-from ablate.shared.dataset import MASKS, PICTURES, Listing, local_splits
-from ablate.shared.errors import UserError
-from ablate.shared.sections import NO_CLASS, Data
+from ablate.shared import MASKS, NO_CLASS, PICTURES, Data, Listing, UserError, local_splits
 
 _LEVELS = 256
 _MODES = ("L", "P", "1", "I;16", "I")

@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
-from ablate.shared.errors import Failure, UserError
+from ablate.shared import Failure, UserError
 
 # Pillow tries no other decoder on what a stranger sent; the most frequent come first. AVIF is read
 # by versions from 11.3 on.
@@ -32,7 +32,7 @@ if importlib.util.find_spec("PIL.AvifImagePlugin"):
     FORMATS += ("AVIF",)
 
 
-class Broken(UserError):
+class BrokenImage(UserError):
     """An image whose bytes are none, or not whole: what `data.broken=skip` leaves out. What is
     wrong with the machine (a disk that can't be read, too little memory) is no such thing."""
 
@@ -119,10 +119,10 @@ def _read(example: Example, show: Callable[[Image.Image], T]) -> T:
         what = (
             f"no whole {', '.join(FORMATS[:-1])} or {FORMATS[-1]}" if content else "an empty file"
         )
-        raise Broken(f"data: {example.where}: not a readable image: {what}") from error
+        raise BrokenImage(f"data: {example.where}: not a readable image: {what}") from error
     except Exception as error:  # Pillow's decoders raise whatever they meet: SyntaxError, struct...
         what = str(error) or type(error).__name__
-        raise Broken(f"data: {example.where}: not a readable image: {what}") from error
+        raise BrokenImage(f"data: {example.where}: not a readable image: {what}") from error
 
 
 def _content(where: str, path: str | Path) -> bytes:
@@ -366,6 +366,6 @@ def _written(chunk: Chunk | Exception, target: Target) -> Written:
     for example, places in zip(chunk.examples, chunk.places, strict=True):
         try:
             target.write(example, places)
-        except Broken as error:
+        except BrokenImage as error:
             lines.append((str(error), places))
     return len(chunk.examples), lines

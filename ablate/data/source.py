@@ -21,7 +21,7 @@ from ablate.data.bundled_sets import (
     open_digits,
     open_mnist5k,
 )
-from ablate.data.draws import key
+from ablate.data.draws import draw_key
 from ablate.data.mask import open_masks
 from ablate.data.picture import Example
 from ablate.data.stored_set import (
@@ -35,9 +35,16 @@ from ablate.data.stored_set import (
     wanted_splits,
 )
 from ablate.data.tables import open_captions, open_hub, open_parquet, parquet_file, parquet_files
-from ablate.shared.dataset import BUNDLED, Listing, class_folders, local, local_splits, split_folder
-from ablate.shared.errors import UserError
-from ablate.shared.sections import Data
+from ablate.shared import (
+    BUNDLED,
+    Data,
+    Listing,
+    UserError,
+    class_folders,
+    list_local,
+    local_splits,
+    split_folder,
+)
 
 
 def open_source(data: Data) -> Source:
@@ -71,7 +78,7 @@ def _open_files(data: Data, found: Listing) -> Source:
 
 def found_at(data: Data) -> Listing:
     """What lies at its path."""
-    return local(path_of(data), data.name, data.text is not None)
+    return list_local(path_of(data), data.name, data.text is not None)
 
 
 def rows(data: Data) -> dict[str, int] | None:
@@ -138,7 +145,7 @@ def cut(data: Data, rows: dict[str, int]) -> dict[str, tuple[str, np.ndarray]]:
     whole, numbers = _numbers(data, "train", rows)
     stored = len(numbers)
     # RandomState: numpy guarantees its stream for ever, torch and Generator do not.
-    random = np.random.RandomState(key("split", stored) % 2**32)
+    random = np.random.RandomState(draw_key("split", stored) % 2**32)
     order = random.permutation(stored)
     taken = 0
     chosen: dict[str, tuple[str, np.ndarray]] = {}
@@ -159,11 +166,11 @@ def cut(data: Data, rows: dict[str, int]) -> dict[str, tuple[str, np.ndarray]]:
     return {"train": (whole, numbers[np.sort(order[taken:])]), **chosen}
 
 
-def share(data: Data, number: int) -> np.ndarray:
+def fraction_rows(data: Data, number: int) -> np.ndarray:
     """Which of so many training rows `data.fraction` leaves, sorted: the first of a permutation
     that hangs on their number alone. So it is the same for every run, and what a smaller fraction
     leaves is among what a larger one does."""
-    random = np.random.RandomState(key("fraction", number) % 2**32)
+    random = np.random.RandomState(draw_key("fraction", number) % 2**32)
     return np.sort(random.permutation(number)[: max(1, round(data.fraction * number))])
 
 
@@ -182,7 +189,7 @@ def _numbers(data: Data, name: str, rows: dict[str, int]) -> tuple[str, np.ndarr
             f"{rows[part.split]:,} images"
         )
     if data.order == "keyed" and len(chosen) < rows[part.split]:
-        random = np.random.RandomState(key("order", rows[part.split]) % 2**32)
+        random = np.random.RandomState(draw_key("order", rows[part.split]) % 2**32)
         order = random.permutation(rows[part.split])
         return part.split, np.sort(order[chosen.start : chosen.stop])
     return part.split, np.arange(chosen.start, chosen.stop)

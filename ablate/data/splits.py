@@ -20,10 +20,7 @@ from ablate.data.mask import classes
 from ablate.data.picture import Example, decode_whole
 from ablate.data.picture_crop import Cut, MaskedCrops
 from ablate.data.storage import array_file
-from ablate.shared import decoded
-from ablate.shared.errors import UserError
-from ablate.shared.files import read_json
-from ablate.shared.sections import NO_CLASS, Data
+from ablate.shared import NO_CLASS, Data, UserError, decoded, read_json
 
 FORMAT = 1  # raised when the same data would be decoded to other pixels: it is decoded again
 
@@ -305,7 +302,7 @@ def open_cached(data: Data, folder: Path) -> Cached | None:
     UserError where it holds another number of classes than `data.classes`.
     """
     home = folder / data.fingerprint
-    meta = read_json(home / decoded.META)
+    meta = read_json(home / decoded.META_FILE)
     if not decoded.is_sealed(meta) or meta.get("format") != FORMAT:
         return None
     kept = meta.get("cache", "decoded")

@@ -22,10 +22,8 @@ import numpy as np
 from PIL.Image import Image
 
 from ablate.data.mask import classes
-from ablate.data.picture import Array, Broken, Example, decode, decode_whole, encoded, squeeze
-from ablate.shared.decoded import SPLITS
-from ablate.shared.errors import UserError
-from ablate.shared.sections import NO_CLASS, Data
+from ablate.data.picture import Array, BrokenImage, Example, decode, decode_whole, encoded, squeeze
+from ablate.shared import NO_CLASS, SPLITS, Data, UserError
 
 DIGEST = 16  # bytes that stand for an image's pixels
 
@@ -186,7 +184,7 @@ class Masked(Encoded):
         found = classes(mask, self._data)
         if found.shape != (image.height, image.width):
             tall, wide = found.shape
-            raise Broken(
+            raise BrokenImage(
                 f"data: {mask.where}: has {wide}x{tall} pixels, its image "
                 f"{image.width}x{image.height} (upright, if its EXIF data turns it)"
             )

@@ -19,10 +19,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ablate.data.picture import Broken, Example, decode_whole, size_of
-from ablate.shared.dataset import Slice, parse_slice, wanted
-from ablate.shared.errors import UserError
-from ablate.shared.sections import Data
+from ablate.data.picture import BrokenImage, Example, decode_whole, size_of
+from ablate.shared import Data, Slice, UserError, parse_slice, select_splits
 
 
 @dataclass(frozen=True)
@@ -81,7 +79,7 @@ def path_of(data: Data) -> Path:
 
 
 def wanted_splits(data: Data, present: list[str]) -> list[str]:
-    return wanted(vars(data), present)
+    return select_splits(vars(data), present)
 
 
 _CLEVR = (8.0, 8.5, 9.0, 9.5, 10.0)  # depth in the picture, of 6 classes
@@ -121,7 +119,7 @@ def check_sprite(data: Data, example: Example) -> None:
     multiplies it by 255, and shown as it is it would be black."""
     try:
         levels = np.asarray(decode_whole(example, 1))
-    except Broken:  # told with all others that can't be read
+    except BrokenImage:  # told with all others that can't be read
         return
     if levels.max() <= 1:
         raise UserError(

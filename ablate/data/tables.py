@@ -13,11 +13,16 @@ from typing import Any
 
 from ablate.data.picture import Example, size_of
 from ablate.data.stored_set import Part, Source, slice_of, wanted_splits
-from ablate.shared import dataset
-from ablate.shared.dataset import Listing, local_splits, split_of
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.files import FULL
-from ablate.shared.sections import Data
+from ablate.shared import (
+    DISK_FULL_ERRORS,
+    Data,
+    Listing,
+    UserError,
+    dataset,
+    local_splits,
+    split_of,
+    unknown_value,
+)
 
 # Read at once from a table, whichever is less: bounds memory, costs nothing against decoding.
 _ROWS, _BYTES = 256, 16 << 20
@@ -92,7 +97,7 @@ def open_hub(data: Data) -> Source:
     try:
         stored = datasets.load_dataset(data.hub, revision=data.revision)
     except Exception as error:  # offline, unknown, refused: what it raises hangs on versions
-        if isinstance(error, OSError) and error.errno in FULL:
+        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS:
             raise
         first = (str(error) or type(error).__name__).splitlines()[0]
         keys = ("train", "validation", "test")
@@ -220,7 +225,7 @@ def _columns(data: Data, table: _Table) -> tuple[str, str]:
     def choose(key: str, named: str | None, what: str, found: list[str]) -> str:
         if named is not None:
             if named not in features:
-                raise unknown(f"data.{key}", named, features, f"a column of {table.name}:")
+                raise unknown_value(f"data.{key}", named, features, f"a column of {table.name}:")
             return named
         if len(found) == 1:
             return found[0]

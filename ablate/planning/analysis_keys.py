@@ -16,36 +16,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ablate.shared import own
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.metrics import TASKS, Metric
-from ablate.shared.metrics.metric import CROSSING
-from ablate.shared.metrics.probed import PROBED
-from ablate.shared.own import ATTRIBUTES, attribute, check_shares
-from ablate.shared.parts import PROBE, called, is_plugin
-from ablate.shared.plugin import version_of
-from ablate.shared.schema import Key
-from ablate.shared.source import (
+from ablate.shared import (
+    CROSSING,
+    METRIC_ATTRIBUTES,
+    PROBE,
+    PROBE_METRICS,
+    TASKS,
+    Key,
+    Metric,
+    UserError,
+    check_shares,
     code_hash,
-    definition,
-    distribution,
-    file_of,
-    find,
-    missing,
-    parsed,
-    plain,
+    distribution_of,
+    find_definition,
+    find_source,
+    is_plugin,
+    literal_value,
+    missing_module,
+    own,
+    parse_source,
+    part_name,
+    read_attribute,
+    source_file,
+    unknown_value,
+    version_of,
 )
 
 Said = Mapping[
     str, Any
 ]  # what a plan keeps of a metric: where it lies, its version, its attributes
 
-SAID = [name for name in ATTRIBUTES if name != "how"]  # which only a trainer's say
+SAID = [name for name in METRIC_ATTRIBUTES if name != "how"]  # which only a trainer's say
 
 
 def is_own(name: str) -> bool:
     """Is it the import path of a function of the user's own, and no number of ours?"""
-    return is_plugin(name) and name.partition(":")[0] not in {*PROBED, CROSSING}
+    return is_plugin(name) and name.partition(":")[0] not in {*PROBE_METRICS, CROSSING}
 
 
 def read_own_metric(name: str, folder: Path, place: str) -> dict[str, Any]:
@@ -55,16 +61,16 @@ def read_own_metric(name: str, folder: Path, place: str) -> dict[str, Any]:
     package (`folder`: None) that of its distribution. Raises UserError where there is no such
     function, or an attribute is none of SAID or has no such value.
     """
-    function, file = called(name), file_of(folder, name)
+    function, file = part_name(name), source_file(folder, name)
     if file is None:
-        if (version := distribution(name.partition(":")[0])) is None:
-            raise missing(place, name, folder, ", and no installed package has it")
+        if (version := distribution_of(name.partition(":")[0])) is None:
+            raise missing_module(place, name, folder, ", and no installed package has it")
         return {"folder": None, "version": version}
     where = f"{place}: {name}: {file}"
-    tree = parsed(file, f"{place}: {name}: ")
+    tree = parse_source(file, f"{place}: {name}: ")
     names = dict.fromkeys(_names(tree))
     if function not in names:
-        raise unknown(where, function, names, "a function among")
+        raise unknown_value(where, function, names, "a function among")
     said = attributes(dict(_said(tree, function, where)), where)
     return {"folder": str(folder), "version": code_hash(file, folder), **said}
 
@@ -74,8 +80,8 @@ def attributes(said: Mapping[str, Any], where: str) -> dict[str, Any]:
     no such value."""
     for name in said:
         if name not in SAID:
-            raise unknown(where, name, SAID, "an attribute among")
-    known = {name: attribute(name, value, f"{where}: {name}") for name, value in said.items()}
+            raise unknown_value(where, name, SAID, "an attribute among")
+    known = {name: read_attribute(name, value, f"{where}: {name}") for name, value in said.items()}
     check_shares(known, f"{where}: ")
     return known
 
@@ -90,7 +96,7 @@ def own_metrics_now(known: Mapping[str, Said], names: Iterable[str], place: str)
             found[name] = read_own_metric(name, here, place)
             continue
         folders = [here, Path(said["folder"])] if said["folder"] else []
-        there = next((folder for folder in folders if file_of(folder, name)), None)
+        there = next((folder for folder in folders if source_file(folder, name)), None)
         found[name] = said if there is None else read_own_metric(name, there, place)
     return found
 
@@ -137,7 +143,7 @@ def _said(tree: ast.Module, function: str, where: str) -> Iterator[tuple[str, An
         for target in node.targets:
             of, _, key = ast.unparse(target).rpartition(".")
             if of == function:
-                yield key, plain(node.value, f"{where}, line {node.lineno}: {of}.{key}")
+                yield key, literal_value(node.value, f"{where}, line {node.lineno}: {of}.{key}")
 
 
 # --- Probes ---------------------------------------------------------------------------------------
@@ -155,20 +161,20 @@ def complete_probes(names: Iterable[Any], folder: Path) -> dict[str, Any] | None
 def number_of(key: str, probe: str, folder: Path, place: str) -> dict[str, Any]:
     """What a probe says of its number `Class:number`, as a plan keeps it. Raises UserError for a
     number that it does not declare, and where its file is not there."""
-    numbers, number = _numbers(probe, folder), called(key)
+    numbers, number = _numbers(probe, folder), part_name(key)
     if number not in numbers:
-        names = [f"{called(probe)}:{name}" for name in numbers]
-        raise unknown(place, key, names, f"a number of {probe}, among")
+        names = [f"{part_name(probe)}:{name}" for name in numbers]
+        raise unknown_value(place, key, names, f"a number of {probe}, among")
     return {"folder": "", "version": "", "probe": probe, **numbers[number]}
 
 
 def _numbers(name: str, folder: Path) -> dict[str, dict[str, Any]]:
     """`numbers` of a class. Raises UserError where it can't be read."""
-    file = find("probe", name, folder)
+    file = find_source("probe", name, folder)
     where, numbers = f"probe: {name}: {file}", {}
-    for node in definition("probe", name, file, ast.ClassDef).body:
+    for node in find_definition("probe", name, file, ast.ClassDef).body:
         if isinstance(node, ast.Assign) and "numbers" in map(ast.unparse, node.targets):
-            numbers = plain(node.value, f"{where}, line {node.lineno}: numbers")
+            numbers = literal_value(node.value, f"{where}, line {node.lineno}: numbers")
     if not isinstance(numbers, Mapping) or not all(
         isinstance(key, str) and isinstance(more, Mapping) for key, more in numbers.items()
     ):

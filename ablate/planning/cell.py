@@ -7,10 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
-from ablate.planning.settings import show
-from ablate.shared.build import build_run
-from ablate.shared.schema import Key
-from ablate.shared.spec import Run, ids_of, seeded
+from ablate.planning.settings import value_text
+from ablate.shared import Key, Run, build_run, ids_of, seeded
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Column:
     def heading(self) -> str:
         """The label; where it is a bare number, true or false, of what: "model.depth=2"."""
         (key, value), *more = self.settings.items() or [("", "")]
-        bare = not more and not isinstance(value, str) and self.label == show(value)
+        bare = not more and not isinstance(value, str) and self.label == value_text(value)
         return f"{key}={self.label}" if bare else self.label
 
 
@@ -77,7 +75,7 @@ def wide_places(columns: Sequence[Column]) -> dict[str, WidePlace]:
 def _wide_place(column: Column) -> WidePlace:
     if ARCH not in column.settings:
         return WidePlace("", column.heading)
-    arch, rest = show(column.settings[ARCH]), {**column.settings}
+    arch, rest = value_text(column.settings[ARCH]), {**column.settings}
     del rest[ARCH]
     for between in (", ", JOINT):
         parts = column.label.split(between)
@@ -202,7 +200,7 @@ class PlannedRun:
         return build_run(self.spec())
 
 
-def caveats(cells: Iterable[Cell]) -> dict[str, str]:
+def recipe_caveats(cells: Iterable[Cell]) -> dict[str, str]:
     """What the recipes of the cells, and of what they start from, say beside their source, each
     line once; by "inferred" and "not followed"."""
     trees = [tree for cell in cells for tree in (cell.spec, *spec_parents(cell.spec))]

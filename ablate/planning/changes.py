@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from ablate.planning.declaration import Item, label_at, mapping_at, settings_at
-from ablate.planning.settings import parse, show
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.schema import Key
+from ablate.planning.settings import parse_word, value_text
+from ablate.shared import Key, UserError, unknown_value
 
 Kind = Literal["one_at_a_time", "leave_one_out", "both", "factorial", "fractional"]
-KINDS: dict[str, str] = {
+EFFECT_KINDS: dict[str, str] = {
     "one_at_a_time": "none, and each change alone",
     "leave_one_out": "all, and all but each change",
     "both": "none, each change alone, all but each change, all",
@@ -25,7 +24,7 @@ KINDS: dict[str, str] = {
     "fractional": "16 combinations of 5 to 8 changes, 32 of 9 to 16",
 }
 DEFAULT: Kind = "both"
-NONE, ALL, BUT, AND = "none", "all", "all but ", " + "
+NONE, ALL, ALL_BUT, AND = "none", "all", "all but ", " + "
 MAIN_EFFECT = "main effect"
 MOST = 10  # changes of a factorial: 1,024 cells
 
@@ -92,7 +91,7 @@ class Changes:
         return [*found.values()]
 
 
-def subsets(names: Sequence[str], design: str) -> list[tuple[str, ...]]:
+def design_cells(names: Sequence[str], design: str) -> list[tuple[str, ...]]:
     """The changes of every cell, each combination once. Raises UserError where the design has none
     for so many changes."""
     count, every = len(names), tuple(names)
@@ -136,7 +135,7 @@ def _fraction(count: int) -> Iterator[tuple[bool, ...]]:
         yield tuple(sign > 0 for sign in cell)
 
 
-def with_part(name: str, part: str) -> str:
+def effect_label(name: str, part: str) -> str:
     """What is told of a change, named: the change itself for its main effect, else "dpn alone"."""
     return name if part in ("", MAIN_EFFECT) else f"{name} {part}"
 
@@ -145,7 +144,7 @@ def cell_label(names: Sequence[str], on: Sequence[str], design: str) -> str:
     if not on or len(on) == len(names):
         return ALL if on else NONE
     if len(on) == len(names) - 1 > 1 and design in ("leave_one_out", "both"):
-        return BUT + next(name for name in names if name not in on)
+        return ALL_BUT + next(name for name in names if name not in on)
     return AND.join(on)
 
 
@@ -170,10 +169,10 @@ class DeclaredChanges:
 
     def of(self, design: str) -> tuple[Changes, list[Item]]:
         """The changes under a design, and a row for each of its cells."""
-        if not isinstance(design, str) or design not in KINDS:
-            raise unknown("design", design, KINDS)
+        if not isinstance(design, str) or design not in EFFECT_KINDS:
+            raise unknown_value("design", design, EFFECT_KINDS)
         made, items = {}, []
-        for on in subsets(self.names, design):
+        for on in design_cells(self.names, design):
             label = cell_label(self.names, on, design)
             made[label] = on
             items.append(Item(label, self._settings(on), self.place))
@@ -208,7 +207,7 @@ def changes_at(raw: Any, place: str) -> DeclaredChanges:
         said = settings_at(value, f"{place}.{name}", empty=False)
         if AND in name:
             together[tuple(name.split(AND))] = said
-        elif name in (NONE, ALL) or name.startswith(BUT):
+        elif name in (NONE, ALL) or name.startswith(ALL_BUT):
             raise UserError(f"{place}: {name!r} names a cell of the design; name the change else")
         else:
             settings[name] = said
@@ -218,7 +217,7 @@ def changes_at(raw: Any, place: str) -> DeclaredChanges:
     for names, both in together.items():
         for name in names:
             if name not in settings:
-                raise unknown(f"{place}: {AND.join(names)}", name, settings, "a change among")
+                raise unknown_value(f"{place}: {AND.join(names)}", name, settings, "a change among")
         for key in both:
             if sum(key in settings[name] for name in names) < 2:
                 raise UserError(
@@ -234,7 +233,7 @@ def changes_of(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Dec
     content: dict[str, dict[str, Any]] = {}
     for word in words:
         name, colon, settings = word.partition(":")
-        parsed = [parse(each, groups) for each in settings.split()]
+        parsed = [parse_word(each, groups) for each in settings.split()]
         if not colon or not name.strip() or not parsed:
             raise UserError(f"--change {word!r}: expected {WORD}")
         if name.strip() in content:
@@ -251,6 +250,6 @@ def check_effective(changes: Changes, first: Mapping[str, str]) -> None:
         pairs = [(on - {name}, on) for on in rows if name in on and on - {name} in rows]
         if pairs and all(first[rows[a]] == first[rows[b]] for a, b in pairs):
             raise UserError(
-                f"change {show(name)}: alters nothing: {rows[pairs[0][1]]} is "
+                f"change {value_text(name)}: alters nothing: {rows[pairs[0][1]]} is "
                 f"{rows[pairs[0][0]]} again; leave it out"
             )

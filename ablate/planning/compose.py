@@ -27,7 +27,7 @@ from ablate.planning.conf import (
 )
 from ablate.planning.data_section import complete, ours
 from ablate.planning.launcher import launcher_settings
-from ablate.planning.logger import aside, words_apart
+from ablate.planning.logger import read_logger_words, split_logger_words
 from ablate.planning.settings import (
     Layers,
     SettingsLayer,
@@ -35,28 +35,39 @@ from ablate.planning.settings import (
     leaves,
     no_key_in_vain,
     no_length_in_vain,
-    once,
-    parse,
+    parse_word,
     put,
     put_whole_model,
     same_length,
-    show,
+    single_values,
     split_launcher,
     value_at,
+    value_text,
     with_one_model,
 )
-from ablate.shared import plugin, spec, trainer
-from ablate.shared.build import build_run, is_whole
-from ablate.shared.checks import SHOWN
-from ablate.shared.choices import CHOICES
-from ablate.shared.dataset import local
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.files import sha256_of
-from ablate.shared.fingerprint import MEMO
-from ablate.shared.metrics import learn_from
-from ablate.shared.own import TRAINER, OwnRun, is_command, is_own, name_of
-from ablate.shared.parts import is_plugin
-from ablate.shared.program import line, split
+from ablate.shared import (
+    CHOICES,
+    FINGERPRINTS_FILE,
+    SHOWN_KEYS,
+    TRAINER,
+    OwnRun,
+    UserError,
+    build_run,
+    command_text,
+    is_command,
+    is_own,
+    is_plugin,
+    is_whole,
+    list_local,
+    plugin,
+    sha256_of,
+    spec,
+    split_command,
+    tasks_for_labels,
+    trainer,
+    trainer_name,
+    unknown_value,
+)
 
 if TYPE_CHECKING:
     from hydra.core.object_type import ObjectType
@@ -110,7 +121,7 @@ class Composer:
         self._notes: list[str] = []
         self._unseen = unseen
         self._store = store.resolve()
-        self._memo = store / MEMO
+        self._memo = store / FINGERPRINTS_FILE
         self._data: dict[str, dict[str, Any]] = {}
         self._sha256 = functools.cache(sha256_of)
         self._keys = functools.cache(_keys)
@@ -157,7 +168,7 @@ class Composer:
                 self._generated.setdefault((group, name), {"name": name})
             elif name not in self.groups[group]:
                 own = ["module:Class"] if group in CHOICES else []
-                raise unknown(group, name, [*self.groups[group], *own])
+                raise unknown_value(group, name, [*self.groups[group], *own])
             for key in values:
                 if height[key] >= height[group]:
                     continue
@@ -210,7 +221,7 @@ class Composer:
                 )
         given = {k.removeprefix(below): v for k, v in merged.values.items() if k != "seed"}
         if has == "hydra" and "command" in section:
-            words = split(section["command"], "command")
+            words = split_command(section["command"], "command")
             declares, overrides = hydra_app.keys_of(words, given)
             section = {**section, "keys": declares}
         tree = trainer.declared(name, section, given)
@@ -228,7 +239,9 @@ class Composer:
             return True
         sections = map(self._trainer, self.groups[TRAINER])
         commands = ((section or {}).get("command") for section in sections)
-        return any(each is not None and line(each) == name_of(tree) for each in commands)
+        return any(
+            each is not None and command_text(each) == trainer_name(tree) for each in commands
+        )
 
     def _composed_tree(self, merged: Merged) -> dict[str, Any]:
         for key in merged.values:
@@ -292,7 +305,7 @@ class Composer:
 
     def _code(self, tree: Mapping[str, Any]) -> dict[str, Any]:
         """See `trainer.code_of`: read once a plan, so that all of its runs have the same."""
-        name = name_of(tree)
+        name = trainer_name(tree)
         if name not in self._codes:
             self._codes[name] = trainer.code_of(tree, Path.cwd(), self._store)
         return self._codes[name]
@@ -313,10 +326,10 @@ class Composer:
         for name in also:
             folder = isinstance(name, str) and (os.sep in name or os.path.isdir(name))
             if not (folder or name in known):
-                raise unknown("eval.also", name, [*known, "DIR/NAME of a folder"])
+                raise unknown_value("eval.also", name, [*known, "DIR/NAME of a folder"])
             try:
                 section = self._set(name, data)
-                shown = {key: data[key] for key in SHOWN if key in data}
+                shown = {key: data[key] for key in SHOWN_KEYS if key in data}
                 found.append(self._of_files({"cache_size": None, **section, **shown}, tested=True))
             except UserError as error:
                 raise UserError(f"eval.also: {name}: {error}") from error
@@ -334,7 +347,7 @@ class Composer:
         own = self._composed_tree(self.merge([SettingsLayer("", {"data": "imagefolder"})]))
         called = os.path.basename(os.path.abspath(name))
         section = {**own["data"], "path": name, "name": called}
-        if local(folder).kind != "folder":
+        if list_local(folder).kind != "folder":
             section["classes"] = data["classes"]
         return section
 
@@ -388,22 +401,22 @@ def _listed(sources: Iterable[ConfigSource], group: str, kind: ObjectType) -> li
     return sorted({*itertools.chain.from_iterable(names)})
 
 
-def resolve(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]:
+def resolve_run(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]:
     """What `ablate config` prints: the whole plain tree of one run, and its id.
 
     Raises UserError, one line, for a word that is wrong, or that belongs to a sweep.
     """
     composer = Composer(store)
-    words, beside = words_apart(words)
-    aside(beside)
-    parsed = [parse(word, composer.groups) for word in words]
+    words, beside = split_logger_words(words)
+    read_logger_words(beside)
+    parsed = [parse_word(word, composer.groups) for word in words]
     for word in parsed:
         if word.swept and word.key in composer.groups:
             raise UserError(
                 f"{word.text}: `ablate config` shows one run; choose one {word.key}, such as "
-                f"{word.key}={show(word.values[0])}"
+                f"{word.key}={value_text(word.values[0])}"
             )
-    settings = once(parsed)
+    settings = single_values(parsed)
     for key in settings:
         if key == "seeds" or key.partition(".")[0] == "analysis":
             raise UserError(f"{key}: belongs to a sweep; for one run give seed=N")
@@ -419,7 +432,7 @@ def resolve_data(name: str, words: Sequence[str], store: Path) -> tuple[dict[str
     Raises UserError, one line, for a word that is wrong, or that is not about the data.
     """
     composer = Composer(store)
-    settings = once(parse(word, composer.groups) for word in words)
+    settings = single_values(parse_word(word, composer.groups) for word in words)
     for key in settings:
         if not key.startswith("data."):
             raise UserError(f"{key}: belongs to a run; `ablate data prepare` takes data.KEY=VALUE")
@@ -428,5 +441,5 @@ def resolve_data(name: str, words: Sequence[str], store: Path) -> tuple[dict[str
     if isinstance(size, int) and size > 0:  # a patch that divides the image, whatever its size
         tree["model"] = {**tree["model"], "arch": f"mu/{size}"}
     if value_at(tree, "data.labels") == "masks":  # by a task that learns from them
-        tree["task"] = learn_from("masks")[0]
+        tree["task"] = tasks_for_labels("masks")[0]
     return spec.to_tree(composer.run(tree)), composer.notes

@@ -10,22 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from ablate.planning.launcher import LAUNCHERS, launcher_params
-from ablate.shared.choices import CHOICES
-from ablate.shared.errors import UserError
-from ablate.shared.own import TRAINER
-from ablate.shared.schema import Param
+from ablate.shared import CHOICES, TRAINER, Param, UserError
 
 RESOLVER = re.compile(r"\$\{\s*[\w.]+\s*:[^{}\s]*\}?")  # not ${key.of.the.config}
 _HERE = Path(__file__).resolve().parent.parent
 
 
-def shipped(name: str) -> Path:
+def shipped_folder(name: str) -> Path:
     """The folder `conf` or `sweeps` that came with us: in the package (a wheel), else beside it."""
     inside = _HERE / name
     return inside if inside.is_dir() else _HERE.parent / name
 
 
-def user_conf() -> Path | None:
+def user_conf_folder() -> Path | None:
     """The folder `./conf`; None where it is another Hydra application's, with a config at its
     top. Of such a one only the trainers are read."""
     return None if any(Path("conf").glob("*.yaml")) else Path("conf")
@@ -43,8 +40,8 @@ def _search_user_conf_first() -> None:
 
     class UserConf(SearchPathPlugin):
         def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-            user = user_conf()
-            if user is not None and user.is_dir() and user.resolve() != shipped("conf"):
+            user = user_conf_folder()
+            if user is not None and user.is_dir() and user.resolve() != shipped_folder("conf"):
                 search_path.prepend(provider="user", path=f"file://{user.resolve()}")
 
     Plugins.instance().register(UserConf)
@@ -71,18 +68,18 @@ def hydra_on_conf() -> Iterator[None]:
             store.store(group=kind, name=name, node=node, provider="ablate")
         _stored[kind] = options
     store.repo.pop(TRAINER, None)
-    if user_conf() is None:
-        for name, section in trainers_beside().items():
+    if user_conf_folder() is None:
+        for name, section in other_app_trainers().items():
             store.store(group=TRAINER, name=name, node=section, provider="user")
     OmegaConf.clear_resolver("oc.env")  # in a list of defaults Hydra resolves it by itself
     try:
-        with initialize_config_dir(str(shipped("conf")), version_base="1.3"):
+        with initialize_config_dir(str(shipped_folder("conf")), version_base="1.3"):
             yield
     finally:
         OmegaConf.register_new_resolver("oc.env", oc.env)
 
 
-def trainers_beside() -> dict[str, Any]:
+def other_app_trainers() -> dict[str, Any]:
     """Read the trainers in a `./conf` that is another application's: name -> section. The options
     of a group `trainer` of that application's own are none."""
     sections = {file.stem: _loaded(file) for file in Path("conf", TRAINER).glob("*.yaml")}
@@ -119,7 +116,7 @@ def generated() -> dict[str, dict[str, dict[str, Any]]]:
 
     Without those that have a file: Hydra would take the other for that file's schema.
     """
-    folders = [*filter(None, (shipped("conf"), user_conf()))]
+    folders = [*filter(None, (shipped_folder("conf"), user_conf_folder()))]
     tables: dict[str, dict[str, Mapping[str, Param]]] = {
         **{k: {name: c.params for name, c in table.items()} for k, table in CHOICES.items()},
         "launcher": {name: launcher_params(name) for name in LAUNCHERS},

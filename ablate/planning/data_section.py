@@ -8,22 +8,23 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.shared import dataset, sections
-from ablate.shared.dataset import (
+from ablate.shared import (
     BUNDLED,
     MASKS,
     PICTURES,
     Listing,
+    UserError,
     class_folders,
-    local,
+    data_fingerprint,
+    dataset,
+    list_local,
     local_splits,
     parse_slice,
+    read_section,
+    sections,
+    select_splits,
     split_folder,
-    wanted,
 )
-from ablate.shared.errors import UserError
-from ablate.shared.fingerprint import fingerprint
-from ablate.shared.schema import section
 
 NAMED = 3  # sets that a line names, folders that have one
 USES = {"test": "tests", "validation": "validates"}
@@ -49,14 +50,14 @@ def complete(
     filled = {**data, "fingerprint": ""}
     if "classes" in data and data["classes"] is None:
         filled["classes"] = 2  # for the moment: they are counted
-    section(sections.Data, filled, "data")  # before any file is looked at
+    read_section(sections.Data, filled, "data")  # before any file is looked at
     data = dict(data)
     if data["path"] is not None:
         if data["source"] != "datasets":
             raise UserError(f"data.path: data={data['name']} is bundled and takes no path")
         data["path"] = os.path.abspath(os.path.expanduser(data["path"]))
     texts = data.get("text") is not None
-    found = None if data["path"] is None else local(Path(data["path"]), data["name"], texts)
+    found = None if data["path"] is None else list_local(Path(data["path"]), data["name"], texts)
     if data["classes"] is None and not texts:
         folder = _folder(data, found, "classes").path
         names = class_folders(folder)
@@ -101,19 +102,19 @@ def complete(
             )
             _say(notes, note)
     if present is not None:
-        wanted(data, present)
+        select_splits(data, present)
     if found is not None and texts:
         data = _read(data, found, present or (), notes)
     for line in () if found is None else _folder_lines(data, found, present or ()):
         _say(notes, line)
-    return {**data, "fingerprint": fingerprint(data, memo, found, unseen)}
+    return {**data, "fingerprint": data_fingerprint(data, memo, found, unseen)}
 
 
 def _read(
     data: Mapping[str, Any], found: Listing, present: Sequence[str], notes: list[str]
 ) -> dict[str, Any]:
     """The section of a set of images and texts, its classes counted."""
-    splits = wanted(data, present)
+    splits = select_splits(data, present)
     data = {"classes": None, "test_classes": None, **data}
     if data["classes"] is None:
         data["classes"] = _counted(data, dataset.caption_classes(found, splits, data["text"]))
@@ -225,7 +226,7 @@ def _tested(data: Mapping[str, Any], present: Sequence[str] | None) -> str:
 
 def _folder(data: Mapping[str, Any], found: Listing | None, key: str) -> Listing:
     if found is None:
-        fingerprint(dict(data))  # where files are needed anyway, it says so
+        data_fingerprint(dict(data))  # where files are needed anyway, it says so
         raise UserError(f"data.{key}: planning does not ask the hub; give data.{key}=VALUE")
     if key == "classes" and found.kind != "folder":
         raise UserError(

@@ -21,10 +21,9 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, JOINT, Column, ColumnGroup, Tune, wide_places
 from ablate.planning.conf import MOST
 from ablate.planning.design import Design, Fixed
-from ablate.planning.parents import FROM
-from ablate.planning.settings import SettingsLayer, plain, show
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.schema import check_keys, hints, value_of
+from ablate.planning.parents import FROM_PREFIX
+from ablate.planning.settings import SettingsLayer, plain, value_text
+from ablate.shared import UserError, check_keys, field_types, read_field, unknown_value
 
 if TYPE_CHECKING:
     from ablate.planning.changes import Changes
@@ -114,10 +113,12 @@ class Sweep:
 
 def matches(when: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
     """Does every key have its value, or one of a list of them?"""
-    return all(key in settings and holds(value, settings[key]) for key, value in when.items())
+    return all(
+        key in settings and matches_value(value, settings[key]) for key, value in when.items()
+    )
 
 
-def holds(expected: Any, actual: Any) -> bool:
+def matches_value(expected: Any, actual: Any) -> bool:
     """Is `actual` the value, or one of the list? 1 is 1.0, but not true."""
     any_of = expected if isinstance(expected, list) else [expected]
     return any(
@@ -160,7 +161,7 @@ def parts_at(
 
 def field_readers(cls: Any, *keys: str) -> dict[str, Reader]:
     """The readers of a dataclass' fields, of their types and within their bounds."""
-    return {key: functools.partial(value_of, cls, key) for key in keys or hints(cls)}
+    return {key: functools.partial(read_field, cls, key) for key in keys or field_types(cls)}
 
 
 def analysis(raw: Any, place: str) -> dict[str, Any]:
@@ -216,10 +217,10 @@ def combinations(
 
 def one_at_a_time(values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[dict[str, Any], str]]:
     """One key set, the others left; labelled by the value, and by its key where two are equal."""
-    often = Counter(show(value) for column in values.values() for value in column)
+    often = Counter(value_text(value) for column in values.values() for value in column)
     for key, column in values.items():
         for value in column:
-            text = show(value)
+            text = value_text(value)
             yield {key: value}, text if often[text] == 1 else f"{key}={text}"
 
 
@@ -240,9 +241,9 @@ def name_settings(settings: Mapping[str, Any]) -> str:
     last = {key: key.rpartition(".")[2] for key in settings}
     often = Counter(last.values())
     return JOINT.join(
-        show(value)
+        value_text(value)
         if len(settings) == 1 or isinstance(value, str)
-        else f"{last[key] if often[last[key]] == 1 else key}={show(value)}"
+        else f"{last[key] if often[last[key]] == 1 else key}={value_text(value)}"
         for key, value in settings.items()
     )
 
@@ -252,8 +253,8 @@ def fill_label(template: str, settings: Mapping[str, Any], place: str) -> str:
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in settings:
-            raise unknown(f"{place}: label", match[1], settings, "a key of this entry:")
-        return show(settings[match[1]])
+            raise unknown_value(f"{place}: label", match[1], settings, "a key of this entry:")
+        return value_text(settings[match[1]])
 
     return re.sub(r"\{([^{}]*)\}", value, template)
 
@@ -292,7 +293,7 @@ def parent_at(raw: Any, place: str) -> dict[str, Any]:
     above = parent_at(content.pop("from"), f"{place}.from") if "from" in content else {}
     seed = {"seed": content.pop("seed")} if "seed" in content else {}
     own = seed | settings_at(content, place)
-    return {f"{FROM}{key}": value for key, value in (own | above).items()}
+    return {f"{FROM_PREFIX}{key}": value for key, value in (own | above).items()}
 
 
 def key_at(key: Any, place: str) -> str:
@@ -355,7 +356,7 @@ def list_at(raw: Any, place: str, form: str, empty: bool = False) -> list[Any]:
 
 
 def show_settings(settings: Mapping[str, Any]) -> str:
-    return "{" + ", ".join(f"{key}: {show(value)}" for key, value in settings.items()) + "}"
+    return "{" + ", ".join(f"{key}: {value_text(value)}" for key, value in settings.items()) + "}"
 
 
 PAPER_FORM = "{table: NAME, rows: {LABEL: name}}"
@@ -411,7 +412,7 @@ def paper_of(sweep: Sweep, first: Mapping[str, str]) -> Mapping[str, Any]:
         for label in paper.get(kind, {}):
             named = label if kind == "rows" else label.partition(" on ")[0]  # LABEL on SET
             if not {label, named} & {*labels} and (kind == "rows" or must_fit):
-                raise unknown(place, label, labels)
+                raise unknown_value(place, label, labels)
     if "rows" in paper:
         paper["rows"] = {first.get(label, label): name for label, name in paper["rows"].items()}
     return paper
@@ -430,7 +431,7 @@ def groups_of(sweep: Sweep, columns: Sequence[Item], notes: list[str]) -> tuple[
     if must_fit:
         for heading, group in named.items():
             if heading not in (*declared, *here):
-                raise unknown(f"{place}.{group}", heading, declared, "a column among")
+                raise unknown_value(f"{place}.{group}", heading, declared, "a column among")
     elif not named.keys() & here.keys():
         notes.append("groups have no columns at this scale")
         return ()

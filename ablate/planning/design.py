@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Tune
-from ablate.shared import parts
-from ablate.shared.errors import UserError
-from ablate.shared.schema import Key, check_keys, read, value_of
-from ablate.shared.spec import ids_of
+from ablate.shared import Key, UserError, check_keys, ids_of, parts, read_field, read_value
 
 if TYPE_CHECKING:  # which have a design
     from ablate.planning.declaration import Sweep
@@ -182,9 +179,9 @@ class Looks:
             raise UserError(f"{place}: expected {UNTIL_FORM}, got {raw!r}")
         check_keys(place, raw, ("looks", "first_seed", "margin", "spread"))
         looks = checked_looks(raw["looks"], f"{place}.looks") if "looks" in raw else DEFAULT
-        first = value_of(cls, "first_seed", raw.get("first_seed", 0), f"{place}.first_seed")
+        first = read_field(cls, "first_seed", raw.get("first_seed", 0), f"{place}.first_seed")
         said = {key: raw[key] for key in ("margin", "spread") if key in raw}
-        said = {key: value_of(Analysis, key, of, f"{place}.{key}") for key, of in said.items()}
+        said = {key: read_field(Analysis, key, of, f"{place}.{key}") for key, of in said.items()}
         return cls(looks, said, first_seed=first)
 
     def reach(self, seeds: Sequence[int]) -> Sequence[int]:
@@ -248,7 +245,7 @@ class Looks:
                 raise UserError(f"{place}: {key}: analysis.{key} says another; give one")
         analysis = replace(said, **self.analysis)
         if margin is not None:
-            analysis = replace(analysis, margin=value_of(Analysis, "margin", margin, "--margin"))
+            analysis = replace(analysis, margin=read_field(Analysis, "margin", margin, "--margin"))
         if "seeds" in words:
             raise UserError(
                 f"seeds: {place} gives out the seeds, at its looks; leave one of them away"
@@ -332,7 +329,7 @@ class Imported(Fixed):
     @classmethod
     def of_tree(cls, tree: Mapping[str, Any]) -> Self:
         said = tree["imported"]
-        sources = tuple(read(source, SheetSource, "") for source in said["sources"])
+        sources = tuple(read_value(source, SheetSource, "") for source in said["sources"])
         if not sources:
             raise ValueError("an imported plan without a sheet")
         return cls(bool(said["seeded"]), sources)

@@ -21,19 +21,17 @@ from ablate.planning.declaration import (
     Item,
     Sweep,
     groups_of,
-    holds,
+    matches_value,
     paper_of,
     show_settings,
 )
 from ablate.planning.design import DESIGNS, spelled
 from ablate.planning.plan import Plan
-from ablate.planning.settings import Word, check_sweep_name, show, value_at
-from ablate.planning.sweep_file import file_hashes, from_file, load
-from ablate.planning.sweep_paths import find, hidden_notes, sweep_files
-from ablate.planning.words import CommandLine, Options, apart, from_words, read_line
-from ablate.shared import program, spec
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.own import is_command, name_of
+from ablate.planning.settings import Word, check_sweep_name, value_at, value_text
+from ablate.planning.sweep_file import file_hashes, from_file, load_sweep_file
+from ablate.planning.sweep_paths import find_sweep_file, hidden_notes, sweep_files
+from ablate.planning.words import CommandLine, Options, from_words, read_line, split_options
+from ablate.shared import UserError, is_command, program, spec, trainer_name, unknown_value
 
 # (name, words) -> the plan by which that sweep was driven last; None: it was not, or it is another.
 Recall = Callable[[str, Sequence[str]], Plan | None]
@@ -75,9 +73,11 @@ def check_crossed(
         found = (value_at(tree, word.key) for tree in trees)
         had = [value.get("name") if isinstance(value, Mapping) else value for value in found]
         had = [value for value in had if value is not None]  # a recipe's name is in no tree
-        lacking = {show(value): None for value in had if not holds([*word.values], value)}
+        lacking = {
+            value_text(value): None for value in had if not matches_value([*word.values], value)
+        }
         if lacking:
-            every = ",".join(dict.fromkeys(map(show, [*had, *word.values])))
+            every = ",".join(dict.fromkeys(map(value_text, [*had, *word.values])))
             raise UserError(
                 f"{word.text}: {name} has {word.key}={','.join(lacking)}, too; "
                 f"`{shlex.quote(f'{word.key}={every}')}` extends it, --as NAME makes another sweep"
@@ -102,7 +102,7 @@ def recall_seeds(
     who = "the default is" if by_default else "the file says"
     otherwise = f"as last time; {who} {sweep.design.spelled(sweep.seeds)}"
     sweep, what = before.design.recall(declared, before, line.sweep)
-    looks = apart(before.words)[1]  # else a file declared them
+    looks = split_options(before.words)[1]  # else a file declared them
     again = Options(until=looks.until, margin=looks.margin).texts
     words = [*sweep.design.words(line.texts, sweep.seeds), *again]
     return Recalled(sweep, words, (f"{what}, {otherwise}",))
@@ -133,7 +133,7 @@ def _lacking(sweep: Sweep, before: Plan, line: CommandLine) -> UserError:
 RECIPE = {"recipe", "optim", "train", "data", "augment", "eval", "from"}
 
 
-def plan(
+def plan_from_words(
     words: Sequence[str],
     *,
     store: Path,
@@ -164,7 +164,7 @@ def plan(
     if line.file is None:
         sweep, by_default = from_words(line, name, composer.groups), True
     else:
-        place, content = load(find(line.file))
+        place, content = load_sweep_file(find_sweep_file(line.file))
         for field in ("across", "each", "change"):
             if getattr(given, field):
                 raise UserError(f"--{field}: goes with values with commas; here {place} says it")
@@ -178,16 +178,16 @@ def plan(
     made = replace(made, notes=(*made.notes, *kept, *found.notes))
     if line.file is not None:
         notes = (*hidden_notes(line.file), *made.notes)
-        made = replace(made, notes=notes, file=file_hashes(find(line.file), given.scale))
+        made = replace(made, notes=notes, file=file_hashes(find_sweep_file(line.file), given.scale))
     return made, launcher
 
 
-def find_sweeps() -> list[tuple[str, str, Path]]:
+def list_sweeps() -> list[tuple[str, str, Path]]:
     """(name, title, file) of every sweep that can be named; one that can't be read says so."""
     found = []
     for name, path in sweep_files().items():
         try:
-            title = str(load(path)[1].get("title", ""))
+            title = str(load_sweep_file(path)[1].get("title", ""))
         except UserError as error:
             title = f"({error})"
         found.append((name, title, path))
@@ -322,7 +322,7 @@ def _cell(
 def _matches(part: CellRule, known: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
     """Does a cell have all that `part.when` says: as it was set, or as it is by default?"""
     return all(
-        holds(expected, known[key] if key in known else value_at(tree, key))
+        matches_value(expected, known[key] if key in known else value_at(tree, key))
         for key, expected in part.when.items()
     )
 
@@ -412,7 +412,7 @@ def _baseline(
             )
         label = sweep.changes.baseline
     if label not in labels:
-        raise unknown(place, label, labels)
+        raise unknown_value(place, label, labels)
     for column in columns:
         if (label, column.label) not in identities:
             raise UserError(
@@ -430,7 +430,7 @@ def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str
         if part.place in used:
             continue
         words = [
-            f"{key}={show(value)}"
+            f"{key}={value_text(value)}"
             for key, value in sweep.over.items()
             if key in part.when
             or (key in composer.groups and any(composer.sets(key, value, k) for k in part.when))
@@ -457,7 +457,9 @@ def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
         elif not values:
             raise UserError(f"{place}.{name}: across: no column sets {key!r}")
         else:
-            raise unknown(f"{place}.{name}: {key}", missing[0], dict.fromkeys(map(show, values)))
+            raise unknown_value(
+                f"{place}.{name}: {key}", missing[0], dict.fromkeys(map(value_text, values))
+            )
     return replace(sweep.analysis, contrasts=kept)
 
 
@@ -477,14 +479,14 @@ def _metric_said(plan: Plan, place: str) -> Plan:
 # --- One cell as it would be trained, for `ablate config` -----------------------------------------
 
 
-def one_cell(plan: Plan, row: str | None, column: str | None) -> Cell:
+def find_cell(plan: Plan, row: str | None, column: str | None) -> Cell:
     """The cell in this row and column; without, in that of the baseline and in the first that it
     has. Raises UserError where there is none."""
     aliases = {alias: each.label for each in plan.rows for alias in each.aliases}
     headings = {each.heading: each.label for each in plan.columns}
     label = plan.baseline if row is None else aliases.get(row, row)
     if label not in (rows := [each.label for each in plan.rows]):
-        raise unknown("--row", label, rows)
+        raise unknown_value("--row", label, rows)
     of_row = {cell.column: cell for cell in plan.cells if cell.row == label}
     if column is None:
         return next(iter(of_row.values()))
@@ -492,9 +494,9 @@ def one_cell(plan: Plan, row: str | None, column: str | None) -> Cell:
         raise UserError(f"--column: {plan.name} has one column, without a name; leave it out")
     place = headings.get(column, column)
     if place not in (columns := [each.label for each in plan.columns]):
-        raise unknown("--column", column, columns)
+        raise unknown_value("--column", column, columns)
     if place not in of_row:
-        raise unknown(f"--column: {label!r}", column, of_row, "has a cell in")
+        raise unknown_value(f"--column: {label!r}", column, of_row, "has a cell in")
     return of_row[place]
 
 
@@ -522,8 +524,12 @@ def _said(plan: Plan, run: PlannedRun, known: bool) -> Iterator[str]:
 
 def check_seeds(tree: Mapping[str, Any], seeds: Sequence[int]) -> None:
     """Raises UserError for several seeds of a command that takes none, which would be equal."""
-    if len(seeds) > 1 and is_command(tree) and not program.takes(name_of(tree), program.SEED):
+    if (
+        len(seeds) > 1
+        and is_command(tree)
+        and not program.takes(trainer_name(tree), program.SEED_PLACE)
+    ):
         raise UserError(
-            f"seeds: the command `{name_of(tree)}` has no {{seed}}, so that all of its seeds would "
-            f"be one run: add {{seed}} to the command, or give seeds=1"
+            f"seeds: the command `{trainer_name(tree)}` has no {{seed}}, so that all of its seeds "
+            f"would be one run: add {{seed}} to the command, or give seeds=1"
         )

@@ -10,10 +10,7 @@ from typing import Any
 
 from ablate.planning.conf import composed, told, without_ours
 from ablate.planning.settings import leaves
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.own import TRAINER
-from ablate.shared.program import override
-from ablate.shared.source import parsed
+from ablate.shared import TRAINER, UserError, hydra_override, parse_source, unknown_value
 
 WAY_OUT = (
     "install where ablate is what the application needs for that, or write `keys: {KEY: DEFAULT}` "
@@ -50,7 +47,7 @@ def keys_of(words: Sequence[str], given: Mapping[str, Any]) -> tuple[dict[str, A
     chosen = {key: value for key, value in given.items() if key in default.options}
     for key, value in chosen.items():
         if value not in default.options[key]:
-            raise unknown(f"{TRAINER}.{key}", value, default.options[key])
+            raise unknown_value(f"{TRAINER}.{key}", value, default.options[key])
     groups = [
         f"{'+' * (key not in default.choices)}{key}={value}"
         for key, value in chosen.items()
@@ -61,12 +58,12 @@ def keys_of(words: Sequence[str], given: Mapping[str, Any]) -> tuple[dict[str, A
     known = [*composed.values, *composed.derived, *composed.missing]
     for key in settings:
         if key not in known:
-            raise unknown(f"{TRAINER}.{key}", key, [*composed.options, *known], "a key among")
+            raise unknown_value(f"{TRAINER}.{key}", key, [*composed.options, *known], "a key among")
     for key in composed.missing:
         if key not in settings:
             raise UserError(f"{TRAINER}.{key}: missing; give {TRAINER}.{key}=VALUE")
     new = {k: v for k, v in settings.items() if k not in composed.values or composed.values[k] != v}
-    overrides = [*groups, *(override(key, value) for key, value in new.items())]
+    overrides = [*groups, *(hydra_override(key, value) for key, value in new.items())]
     if new:
         _compose(folder, name, overrides)
     declares: dict[str, Any] = {
@@ -87,7 +84,7 @@ def _main(words: Sequence[str]) -> tuple[Path, str]:
     script = next((Path(word) for word in words if word.endswith(".py")), None)
     if script is None or not script.is_file():
         raise UserError(f"{TRAINER}.keys: hydra: the command names no script, such as train.py")
-    for node in ast.walk(parsed(script, f"{TRAINER}.keys: hydra: ")):
+    for node in ast.walk(parse_source(script, f"{TRAINER}.keys: hydra: ")):
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("hydra.main"):
             said = dict(zip(("config_path", "config_name"), node.args, strict=False))
             said |= {word.arg: word.value for word in node.keywords if word.arg is not None}

@@ -8,9 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from ablate.shared.choices import Choice
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.schema import Param, check_keys, settings_of
+from ablate.shared import Choice, Param, UserError, check_keys, read_settings, unknown_value
 
 World = Literal["auto", 1, 2, 4, 8]  # devices of a run
 GPUS = {  # of launchers that group them
@@ -71,7 +69,7 @@ LAUNCHERS: dict[str, Choice] = {
         },
     ),
 }
-DRIVER: dict[str, Param] = {  # of every launcher
+DRIVER_KEYS: dict[str, Param] = {  # of every launcher
     "attempts": Param(int, 3, "deaths without a newer checkpoint that make a run failed", above=0),
     "hang_s": Param(
         float, 1800.0, "seconds without a sign of life before the driver kills a run", above=0
@@ -82,7 +80,7 @@ DRIVER: dict[str, Param] = {  # of every launcher
 
 def launcher_params(name: str) -> dict[str, Param]:
     """Return every setting of a launcher: its own and the shared ones."""
-    return {**DRIVER, **LAUNCHERS[name].params}
+    return {**DRIVER_KEYS, **LAUNCHERS[name].params}
 
 
 def listed(value: Any) -> Any:
@@ -97,7 +95,9 @@ def launcher_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
     Raises UserError for an unknown launcher or setting, and for a setting of another launcher.
     """
     own = {key: value for key, value in tree.items() if key != "name"}
-    [settings] = chosen_settings("launcher", LAUNCHERS, DRIVER, [tree.get("name")], own).items()
+    [settings] = chosen_settings(
+        "launcher", LAUNCHERS, DRIVER_KEYS, [tree.get("name")], own
+    ).items()
     return {"name": settings[0], **settings[1]}
 
 
@@ -114,7 +114,7 @@ def chosen_settings(
     """
     for name in names:
         if name not in table:
-            raise unknown(section, name, table)
+            raise unknown_value(section, name, table)
     tables = {name: {**shared, **table[name].params} for name in names}
     known = {key: param for params in tables.values() for key, param in params.items()}
     for key in tree:
@@ -127,7 +127,7 @@ def chosen_settings(
     check_keys(section, tree, known)
     texts = {key for key, param in known.items() if param.type is str}
     tree = {key: listed(value) if key in texts else value for key, value in tree.items()}
-    return {name: settings_of(section, params, tree) for name, params in tables.items()}
+    return {name: read_settings(section, params, tree) for name, params in tables.items()}
 
 
 def launcher_line(settings: Mapping[str, Any]) -> str:

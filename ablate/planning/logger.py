@@ -11,21 +11,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ablate.planning.launcher import chosen_settings
-from ablate.planning.settings import once, parse
-from ablate.shared.choices import Choice
-from ablate.shared.errors import UserError
-from ablate.shared.schema import Param
-from ablate.shared.system import installing
+from ablate.planning.settings import parse_word, single_values
+from ablate.shared import Choice, Param, UserError, install_command
 
 LOGGERS: dict[str, Choice] = {
     "tensorboard": Choice(
         "writes scalars, hyperparameters and the configuration, for `tensorboard --logdir`",
-        f"tensorboard: {installing('tensorboard')}",
+        f"tensorboard: {install_command('tensorboard')}",
         "ablate.running.loggers.tensorboard:TensorBoard",
     ),
     "wandb": Choice(
         "writes a W&B run for each run that has ended, in the group of the sweep's name",
-        f"wandb: {installing('wandb')}",
+        f"wandb: {install_command('wandb')}",
         "ablate.running.loggers.wandb:WandB",
         {
             "project": Param(str, "ablate", "W&B project"),
@@ -46,7 +43,7 @@ LOGGERS: dict[str, Choice] = {
     ),
     "mlflow": Choice(
         "writes an MLflow run for each run, in an experiment of the sweep's name",
-        f"mlflow-skinny: {installing('mlflow')}",
+        f"mlflow-skinny: {install_command('mlflow')}",
         "ablate.running.loggers.mlflow:MLflow",
         {"uri": Param(str, "", "tracking URI; empty: mlflow.db in logger.folder")},
     ),
@@ -54,26 +51,26 @@ LOGGERS: dict[str, Choice] = {
         "writes a file of JSON lines for each run", "-", "ablate.running.loggers.jsonl:JsonLines"
     ),
 }
-SHARED: dict[str, Param] = {  # by all loggers
+SHARED_LOGGER_KEYS: dict[str, Param] = {  # by all loggers
     "folder": Param(str, "", "folder that loggers write into; empty: logs, in the store")
 }
 
 
 @dataclass(frozen=True)
-class Aside:
+class LoggerSettings:
     """What a sweep has at its side. `loggers`: their settings, by name."""
 
     loggers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notify: str = ""
 
 
-def words_apart(words: Sequence[str]) -> tuple[list[str], list[str]]:
+def split_logger_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
     """(the words of the plan, the words `logger...=` and `notify=`)."""
     ours = [word for word in words if re.match(r"\+*(logger(\.[^=]*)?|notify)=", word)]
     return [word for word in words if word not in ours], ours
 
 
-def aside(words: Sequence[str]) -> Aside:
+def read_logger_words(words: Sequence[str]) -> LoggerSettings:
     """Read these words. Raises UserError for an unknown logger or setting, for a setting of another
     logger, and for a word that comes twice."""
     notices = [word.partition("=")[2] for word in words if _notifies(word)]
@@ -81,7 +78,7 @@ def aside(words: Sequence[str]) -> Aside:
         raise UserError("notify: given twice")
     if notices and not notices[0].strip():
         raise UserError("notify: expected a shell command, got nothing")
-    given = once(parse(word, {}) for word in words if not _notifies(word))
+    given = single_values(parse_word(word, {}) for word in words if not _notifies(word))
     names = given.pop("logger", [])
     names = names if isinstance(names, list) else [names]
     tree = {key.removeprefix("logger."): value for key, value in given.items()}
@@ -89,7 +86,9 @@ def aside(words: Sequence[str]) -> Aside:
         raise UserError(
             f"logger.{next(iter(tree))}: of which logger? give logger={next(iter(LOGGERS))}"
         )
-    return Aside(chosen_settings("logger", LOGGERS, SHARED, names, tree), "".join(notices))
+    return LoggerSettings(
+        chosen_settings("logger", LOGGERS, SHARED_LOGGER_KEYS, names, tree), "".join(notices)
+    )
 
 
 def _notifies(word: str) -> bool:

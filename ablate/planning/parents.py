@@ -13,14 +13,11 @@ from typing import Any
 
 from ablate.planning.cell import spec_parents
 from ablate.planning.settings import Layers, SettingsLayer
-from ablate.shared.build import is_whole
-from ablate.shared.choices import CHOICES
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.metrics import DEFAULT, TASKS
+from ablate.shared import CHOICES, DEFAULT_TASK, TASKS, UserError, is_whole, unknown_value
 
-FROM = "from."
+FROM_PREFIX = "from."
 SHARED = ("model", *CHOICES)  # sections, and groups, of both
-OWN = TASKS[DEFAULT].says  # keys of `model` that a child says for itself
+OWN = TASKS[DEFAULT_TASK].says  # keys of `model` that a child says for itself
 OWN_OF_ANY = tuple({key: None for task in TASKS.values() for key in task.says})
 OF_FILE = ("weights", "names")  # keys of a start from a file
 
@@ -30,7 +27,9 @@ def split(layers: Layers) -> tuple[list[SettingsLayer], list[SettingsLayer]]:
     UserError for keys that only a composed tree has."""
     for key in (key for layer in layers for key in layer.settings):
         if key.partition(".")[0] in ("parent", "weights"):
-            raise UserError(f"{key}: no such key; what a run starts from is said by {FROM}KEY")
+            raise UserError(
+                f"{key}: no such key; what a run starts from is said by {FROM_PREFIX}KEY"
+            )
     own = [
         SettingsLayer(layer.place, {k: v for k, v in layer.settings.items() if not _above(k)})
         for layer in layers
@@ -41,7 +40,7 @@ def split(layers: Layers) -> tuple[list[SettingsLayer], list[SettingsLayer]]:
     for layer in layers:
         check_once(layer.settings, layer.place)
         shared = {k: v for k, v in layer.settings.items() if k.partition(".")[0] in SHARED}
-        said = {k.removeprefix(FROM): v for k, v in layer.settings.items() if _above(k)}
+        said = {k.removeprefix(FROM_PREFIX): v for k, v in layer.settings.items() if _above(k)}
         above.append(SettingsLayer(layer.place, shared | said))
     return own, above
 
@@ -62,12 +61,12 @@ def check_once(settings: Mapping[str, Any], place: str) -> None:
 def bare(key: str) -> str:
     """The key, in whichever run of the chain it is set: `data.path` of `from.from.data.path`."""
     while _above(key):
-        key = key.removeprefix(FROM)
+        key = key.removeprefix(FROM_PREFIX)
     return key
 
 
 def _above(key: str) -> bool:
-    return key.startswith(FROM)
+    return key.startswith(FROM_PREFIX)
 
 
 @contextmanager
@@ -76,7 +75,7 @@ def of_parent() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(f"{FROM}{error}") from error
+        raise UserError(f"{FROM_PREFIX}{error}") from error
 
 
 def descend(
@@ -90,7 +89,7 @@ def descend(
     if "weights" in said:
         for key in said:
             if key not in OF_FILE and key.partition(".")[0] not in SHARED:
-                raise unknown(f"{FROM}{key}", key, OF_FILE, "with from.weights one of")
+                raise unknown_value(f"{FROM_PREFIX}{key}", key, OF_FILE, "with from.weights one of")
         tree["model"] = _headless(tree["model"])
         tree["weights"] = {"names": "ablate"} | {k: said[k] for k in OF_FILE if k in said}
         return
@@ -116,7 +115,7 @@ def _headless(model: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_of_parent(key: str) -> bool:
     """Does a run start from another one where this key has another value?"""
-    bare = key.removeprefix(FROM)
+    bare = key.removeprefix(FROM_PREFIX)
     return _above(key) or _is_shared(bare)
 
 
@@ -125,7 +124,7 @@ def trees_of(tree: Mapping[str, Any], key: str) -> tuple[list[Mapping[str, Any]]
     there: `from.KEY` is set in the parent's, a key of the model in all. [] where no run has it."""
     chain, depth = [tree, *spec_parents(tree)], 0
     while _above(key):
-        key, depth = key.removeprefix(FROM), depth + 1
+        key, depth = key.removeprefix(FROM_PREFIX), depth + 1
     return (chain if _is_shared(key) else chain[depth : depth + 1]), key
 
 

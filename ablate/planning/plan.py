@@ -30,13 +30,28 @@ from ablate.planning.cell import (
 )
 from ablate.planning.changes import Changes
 from ablate.planning.design import ONE_PARENT, ONE_SEARCH, Condition, Design, Fixed, design_of
-from ablate.shared.errors import Failure, UserError, format_of, printable, unknown
-from ablate.shared.metrics import DEFAULT, TASKS, Metric, TaskChoice
-from ablate.shared.metrics.probed import called
-from ablate.shared.own import PREDICTS, is_command, is_imported
-from ablate.shared.parts import PROBE, is_plugin
-from ablate.shared.schema import read
-from ablate.shared.spec import ids_of, task_in, task_of, tree_identity
+from ablate.shared import (
+    DEFAULT_TASK,
+    PREDICTS,
+    PROBE,
+    TASKS,
+    Failure,
+    Metric,
+    TaskChoice,
+    UserError,
+    format_words,
+    ids_of,
+    is_command,
+    is_imported,
+    is_plugin,
+    printable,
+    probe_name,
+    read_value,
+    task_in,
+    task_of,
+    tree_identity,
+    unknown_value,
+)
 from ablate.version import FORMAT
 
 Spread = Literal["images", "one way", "paired"]
@@ -124,7 +139,7 @@ class Plan:
     @property
     def task(self) -> TaskChoice:
         """Of all its runs."""
-        task = task_in(self.cells[0].spec) if self.cells else TASKS[DEFAULT]
+        task = task_in(self.cells[0].spec) if self.cells else TASKS[DEFAULT_TASK]
         own = {name: analysis_keys.metric_of(name, said) for name, said in self.own.items()}
         return replace(task, own=own) if own else task
 
@@ -157,8 +172,8 @@ class Plan:
             if marks_examples(cell.spec, metric.key):
                 continue
             if not metric.right_within:
-                made = " and ".join(m.key for m in TASKS[DEFAULT].metrics if m.right_within)
-                which = f"which makes {made} of {DEFAULT}, not {metric.key}"
+                made = " and ".join(m.key for m in TASKS[DEFAULT_TASK].metrics if m.right_within)
+                which = f"which makes {made} of {DEFAULT_TASK}, not {metric.key}"
                 return f"says which images are right, {which}"
         return "is not tried for tuned sweeps, whose n counts searches" if self.tune else ""
 
@@ -166,7 +181,7 @@ class Plan:
         """Raises UserError for a metric that its task has not, or its runs don't measure."""
         metric = self.task.find(name)
         if metric is None:
-            raise unknown(place, name, self.task.names)
+            raise unknown_value(place, name, self.task.names)
         self._check_measured(metric, place)
         if metric.layer and not place.endswith("--show"):  # which prints "-" for such a row
             self._check_layer(metric, place)
@@ -211,7 +226,7 @@ class Plan:
         is not."""
         own, asked = dict(self.own), [self.analysis.metric, *names]
         probes = {
-            called(probe.name): (probe.name, Path(probe.folder or Path.cwd()))
+            probe_name(probe.name): (probe.name, Path(probe.folder or Path.cwd()))
             for cell in self.cells
             for probe in PROBE.used(cell.spec)
         }
@@ -373,7 +388,7 @@ class Plan:
         """
         match tree:
             case {"format": int(written)} if written != FORMAT:
-                raise ValueError(format_of(written))
+                raise ValueError(format_words(written))
         try:
             plan = cls._of(tree)
         except (UserError, LookupError, TypeError, AttributeError, ValueError, RecursionError) as e:
@@ -398,7 +413,7 @@ class Plan:
         names = [part.name for part in fields(cls) if part.name not in ("design", "changes")]
         parts = {name: tree[name] for name in names} | {"changes": tree.get("changes")}
         own = analysis_keys.parse_own_metrics(tree["own"])
-        plan: Plan = read({**parts, "title": printable(tree["title"]), "own": own}, cls, "")
+        plan: Plan = read_value({**parts, "title": printable(tree["title"]), "own": own}, cls, "")
         return replace(plan, design=design_of(tree))
 
 
@@ -449,7 +464,7 @@ def _check_ids(cell: Cell) -> None:
         raise ValueError(said) from error
 
 
-def unite(one: Plan, other: Plan) -> Plan:
+def unite_plans(one: Plan, other: Plan) -> Plan:
     """The plan of both. Of two with the same cells it has the seeds of both; else one of them must
     have all cells and seeds of the other. Where data lies is no difference.
 
@@ -474,7 +489,7 @@ def unite(one: Plan, other: Plan) -> Plan:
     raise ValueError(f"rows: {', '.join(signs)}" if signs else "cells")
 
 
-def unasked(plan: Plan) -> Plan:
+def before_searches(plan: Plan) -> Plan:
     """The plan of a tuned sweep before its searches asked for a trial."""
     cells = (
         replace(cell, ids={}, chosen=(), specs=()) if plan.is_tuned(cell) else cell

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from ablate.planning.cell import Cell, Trial, TuningStage, TuningWinner
 from ablate.planning.design import Standing
-from ablate.planning.parents import FROM, is_of_parent, trees_of
+from ablate.planning.parents import FROM_PREFIX, is_of_parent, trees_of
 from ablate.planning.plan import Plan
-from ablate.planning.settings import file_name
+from ablate.planning.settings import sweep_file_name
 from ablate.planning.tuning import (
-    FACTORS,
+    LR_FACTORS,
     SPREAD,
     default_of,
     distribution,
@@ -38,21 +38,28 @@ from ablate.planning.tuning import (
     make_sampler,
     spread_points,
 )
-from ablate.shared import own, spec
-from ablate.shared.build import build_run
-from ablate.shared.errors import UserError
-from ablate.shared.files import make_folder, sync_folder
-from ablate.shared.idle import LENGTHS
-from ablate.shared.own import OwnRun, is_own
-from ablate.shared.spec import Run, guesses_of
-from ablate.shared.trainer import build_own
+from ablate.shared import (
+    LENGTH_KEYS,
+    Metric,
+    OwnRun,
+    Run,
+    UserError,
+    build_own,
+    build_run,
+    guesses_of,
+    is_own,
+    make_folder,
+    own,
+    spec,
+    sync_folder,
+)
 
 if TYPE_CHECKING:
     import optuna
 
-Lines = Sequence[Mapping[str, Any]]  # of metrics.jsonl
-Metrics = Callable[[str], Lines]  # run id -> them
-Results = Callable[[str], Mapping[str, Any] | None]  # run id -> its result, once it has one
+MetricLines = Sequence[Mapping[str, Any]]  # of metrics.jsonl
+MetricsReader = Callable[[str], MetricLines]  # run id -> them
+ResultReader = Callable[[str], Mapping[str, Any] | None]  # run id -> its result, once it has one
 
 
 class Grower(Protocol):
@@ -66,9 +73,9 @@ class Grower(Protocol):
     def standing(self) -> Standing:
         """What its looks have decided so far."""
 
-    def grow(self, results: Results, metrics: Metrics) -> Plan | None: ...
+    def grow(self, results: ResultReader, metrics: MetricsReader) -> Plan | None: ...
 
-    def prune(self, run: str, metrics: Lines) -> int | None: ...
+    def prune(self, run: str, metrics: MetricLines) -> int | None: ...
 
 
 class Search:
@@ -94,7 +101,7 @@ class Search:
             if number in taken[_place(cell)]
         ]
 
-    def grow(self, results: Results, metrics: Metrics) -> Plan | None:
+    def grow(self, results: ResultReader, metrics: MetricsReader) -> Plan | None:
         """The plan with all trials that can be asked by now, and with the runs of every search
         that is over; None where nothing is new since the last time."""
         moved = [search.advance(results, metrics) for search in self._searches]
@@ -138,7 +145,7 @@ class Search:
         assert self._plan.tune is not None
         return self._plan.tune.pruner != "none"
 
-    def prune(self, run: str, metrics: Lines) -> int | None:
+    def prune(self, run: str, metrics: MetricLines) -> int | None:
         """The step after which a running trial is not worth going on; None: it is, or no trial."""
         if not self.prunes:
             return None
@@ -154,7 +161,7 @@ class Search:
 
         told = (TrialState.COMPLETE, TrialState.PRUNED)
         make_folder(folder)
-        path = folder / f"{file_name(self._plan.name)}.log"
+        path = folder / f"{sweep_file_name(self._plan.name)}.log"
         with tempfile.TemporaryDirectory(dir=folder, prefix=".") as place:
             journal = Path(place) / "journal"
             storage = JournalStorage(JournalFileBackend(str(journal)))
@@ -223,7 +230,7 @@ class CellSearch:
         self.trials: list[Trial] = []
         self._choice: TuningWinner | None = None
 
-    def advance(self, results: Results, metrics: Metrics) -> bool:
+    def advance(self, results: ResultReader, metrics: MetricsReader) -> bool:
         """Tell rounds that are done and ask the next; False where there was nothing to do."""
         moved = False
         while self._choice is None:
@@ -242,14 +249,14 @@ class CellSearch:
                 self._ask()
         return moved
 
-    def prune(self, run: str, metrics: Lines) -> int | None:
+    def prune(self, run: str, metrics: MetricLines) -> int | None:
         """See Search.prune. Only the rounds before are looked at, so that nobody's speed counts."""
         for place, (trial, _) in enumerate(self._asked):
             if run in trial.cell.ids.values():
                 return self._judge(place)(self._judged(metrics))
         return None
 
-    def _tell(self, found: Sequence[tuple[Mapping[str, Any], Lines]]) -> None:
+    def _tell(self, found: Sequence[tuple[Mapping[str, Any], MetricLines]]) -> None:
         """The results of a round, in the order of its trials. Equal trials are one run, which is
         paid and judged once."""
         from optuna.trial import TrialState
@@ -356,11 +363,11 @@ class CellSearch:
                 self.trials.append(trial)
 
     def _trial(self, stage: TuningStage, place: int, params: dict[str, Any]) -> Trial:
-        tree = applied(self.spec, {**stage.at, **params})
+        tree = apply_settings(self.spec, {**stage.at, **params})
         said = {*stage.at, *params, *self._params}
         if self._tune.parents:
             tree = {key: value for key, value in tree["parent"].items() if key != "seed"}
-            said = {key.removeprefix(FROM) for key in said}
+            said = {key.removeprefix(FROM_PREFIX) for key in said}
         if not any(map(is_of_parent, said)):
             tree = spec.pinned(tree, self._report)
         row, column, overrides = self.cell.row, self.cell.column, self.cell.overrides
@@ -372,7 +379,7 @@ class CellSearch:
         best = study.best_trial
         before = len(self.trials) - stage.trials
         self._params |= best.params
-        self.spec = applied(self.spec, best.params)
+        self.spec = apply_settings(self.spec, best.params)
         if _is_noise(self.trials[before:], self._goal):
             self._noise += tuple(stage.space)
         if len(self._studies) < len(self._tune.stages):
@@ -419,7 +426,7 @@ class CellSearch:
             )
         return worst
 
-    def _judged(self, lines: Lines) -> Lines:
+    def _judged(self, lines: MetricLines) -> MetricLines:
         """The lines that have what trials are judged by, as all lines of ours."""
         return [line for line in lines if f"val_{self._metric.key}" in line]
 
@@ -432,7 +439,7 @@ class CellSearch:
             )
         return float(scores[prefix + key])
 
-    def _error(self, score: float | None, lines: Lines) -> float | None:
+    def _error(self, score: float | None, lines: MetricLines) -> float | None:
         """The binomial standard error of a share of the validation set; None of another metric."""
         n = next((line["val_n"] for line in lines if line.get("val_n")), None)
         if score is None or n is None or not self._metric.is_share:
@@ -448,7 +455,7 @@ class Judge:
         self._seen = 0
         self._step: int | None = None
 
-    def __call__(self, lines: Lines) -> int | None:
+    def __call__(self, lines: MetricLines) -> int | None:
         """At which step it ends; None: it goes on. Lines that it saw before are the same again."""
         for line in lines[self._seen :]:
             if self._step is not None:
@@ -460,10 +467,10 @@ class Judge:
         return self._step
 
 
-def applied(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+def apply_settings(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """The plain tree of a spec, without its seed, with dotted keys set, and checked."""
     for key in values:
-        if key.endswith(LENGTHS[0]):  # steps win over examples, those over epochs:
+        if key.endswith(LENGTH_KEYS[0]):  # steps win over examples, those over epochs:
             level = key.removesuffix("train." + key.rpartition(".")[2])
             others = (f"{level}train.steps", f"{level}train.examples")
             values = {**dict.fromkeys(others), **values}  # what is asked must count
@@ -474,9 +481,9 @@ def applied(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any
         if not trees:
             raise UserError(f"tune: {key}: no such key; `ablate config` prints all")
         for one in trees:
-            if own.startswith(FACTORS):
+            if own.startswith(LR_FACTORS):
                 factors = one["optim"].get("lr_mult") or {}
-                one["optim"]["lr_mult"] = {**factors, own.removeprefix(FACTORS): value}
+                one["optim"]["lr_mult"] = {**factors, own.removeprefix(LR_FACTORS): value}
             else:
                 _section(one, section, key)[leaf] = value
     return spec.unseeded(spec.to_tree(any_run(spec.seeded(changed, 0))), tree)

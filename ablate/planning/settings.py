@@ -18,11 +18,17 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ablate.planning.conf import MOST, first_line
-from ablate.shared.build import none_chosen
-from ablate.shared.choices import ARCHS, CHOICES
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.idle import LENGTHS, switched_off, unread_by
-from ablate.shared.plugin import is_whole_name
+from ablate.shared import (
+    ARCHS,
+    CHOICES,
+    LENGTH_KEYS,
+    UserError,
+    is_whole_name,
+    none_chosen,
+    switched_off,
+    unknown_value,
+    unread_by,
+)
 
 
 @dataclass(frozen=True)
@@ -41,12 +47,12 @@ class Word:
         if self.swept:
             raise UserError(
                 f"{self.key}: expected one value, got {self.text.partition('=')[2]!r}; "
-                f"a list is bracketed: {self.key}=[{','.join(map(show, self.values))}]"
+                f"a list is bracketed: {self.key}=[{','.join(map(value_text, self.values))}]"
             )
         return self.values[0]
 
 
-def parse(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
+def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
     """One word. `groups`: what `glob` expands to. Raises UserError where it can't be read."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import Glob
@@ -101,17 +107,17 @@ def plain(value: Any, key: str) -> Any:
     return "pre+post" if value == "pre_post" else value  # a shell-friendly spelling
 
 
-def show(value: Any) -> str:
+def value_text(value: Any) -> str:
     """A value as it is written in labels and on command lines."""
     if isinstance(value, list):
-        return f"[{','.join(map(show, value))}]"
+        return f"[{','.join(map(value_text, value))}]"
     return value if isinstance(value, str) else json.dumps(value)
 
 
 LISTS = ("launcher.devices", "logger")  # several values of these are one list, brackets or not
 
 
-def once(words: Iterable[Word]) -> dict[str, Any]:
+def single_values(words: Iterable[Word]) -> dict[str, Any]:
     """key -> value of words of one value. Raises UserError for a key that is given twice."""
     settings: dict[str, Any] = {}
     for word in words:
@@ -185,7 +191,7 @@ def put_whole_model(tree: dict[str, Any], name: str) -> None:
     """Put the whole model `name` into a composed tree, in the place of the shipped one. Raises
     UserError where the recipe hangs on the size of that."""
     if "by_arch" in tree:
-        raise unknown("model", name, tree["by_arch"], "for this recipe one of")
+        raise unknown_value("model", name, tree["by_arch"], "for this recipe one of")
     tree["model"] = {"name": name, "input": tree["model"].get("input") or "range"}
     for kind in CHOICES:
         tree.pop(kind, None)
@@ -201,20 +207,20 @@ def by_arch(tree: dict[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any
     if not isinstance(rows, Mapping) or not all(isinstance(r, Mapping) for r in rows.values()):
         raise UserError("by_arch: expected SIZE/PATCH: {key: value, ...}, one per line")
     if arch not in rows:
-        raise unknown("model.arch", arch, rows, "for this recipe one of")
+        raise unknown_value("model.arch", arch, rows, "for this recipe one of")
     settings: Mapping[str, Any] = rows[arch]
     return settings
 
 
 def same_length(key: str) -> tuple[str, ...]:
     """The keys that say the same length as `key` does, in another unit."""
-    return next((keys for keys in LENGTHS if key in keys), ())
+    return next((keys for keys in LENGTH_KEYS if key in keys), ())
 
 
 def no_length_in_vain(tree: Mapping[str, Any], height: Mapping[str, int]) -> None:
     """Raises UserError for a length that has no effect beside another, unless that one was given
     over it: in a higher layer (`height`)."""
-    for keys in LENGTHS:
+    for keys in LENGTH_KEYS:
         given = [key for key in keys if value_at(tree, key) is not None]
         for key in given[1:]:
             first = given[0]
@@ -222,8 +228,8 @@ def no_length_in_vain(tree: Mapping[str, Any], height: Mapping[str, int]) -> Non
                 both = height[key] == height.get(first)
                 remedy = "give one of them" if both else f"leave it out, or add {first}=null"
                 raise UserError(
-                    f"{key}: {show(value_at(tree, key))} has no effect beside "
-                    f"{first}={show(value_at(tree, first))}; {remedy}"
+                    f"{key}: {value_text(value_at(tree, key))} has no effect beside "
+                    f"{first}={value_text(value_at(tree, first))}; {remedy}"
                 )
 
 
@@ -238,14 +244,14 @@ def no_key_in_vain(
     for key, switches in switched_off(tree).items():
         if key in typed and height[key] > max(height.get(switch, -1) for switch in switches):
             raise UserError(
-                f"{key}: {show(value_at(tree, key))} has no effect without "
+                f"{key}: {value_text(value_at(tree, key))} has no effect without "
                 f"{' or '.join(switches)}; leave it out"
             )
     name = str(tree["optim"].get("name", "adamw"))
     for key in (f"optim.{key}" for key in unread_by(name)):
         if height.get(key, -1) >= height.get("optim.name", 0):
             raise UserError(
-                f"{key}: {show(value_at(tree, key))} has no effect with "
+                f"{key}: {value_text(value_at(tree, key))} has no effect with "
                 f"optim.name={name}; leave it out"
             )
 
@@ -296,10 +302,10 @@ def output_name(name: str) -> str:
         whole = len(letters.encode(sys.getfilesystemencoding())) <= 200 and letters.strip(".")
     except UnicodeEncodeError:
         whole = ""
-    return letters if whole else file_name(name)
+    return letters if whole else sweep_file_name(name)
 
 
-def file_name(name: str) -> str:
+def sweep_file_name(name: str) -> str:
     """A sweep's name as a file name: it can't leave its folder, nor be too long for one."""
     quoted = urllib.parse.quote(name, safe="+=@, ")
     if quoted in (".", "..", ""):

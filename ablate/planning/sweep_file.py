@@ -45,13 +45,11 @@ from ablate.planning.declaration import (
 )
 from ablate.planning.design import DESIGNS, Design, Fixed
 from ablate.planning.parents import check_once
-from ablate.planning.settings import SettingsLayer, once, parse, show
-from ablate.planning.sweep_paths import find, place_of
+from ablate.planning.settings import SettingsLayer, parse_word, single_values, value_text
+from ablate.planning.sweep_paths import find_sweep_file, place_of
 from ablate.planning.tuning import tuning
 from ablate.planning.words import DEFAULT_SEEDS, TUNE, CommandLine, cross, section_of, seeds_of
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.files import sha256_of
-from ablate.shared.schema import check_keys
+from ablate.shared import UserError, check_keys, sha256_of, unknown_value
 
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
@@ -66,7 +64,7 @@ SCALE_KEYS = tuple(key for key in KEYS if key not in WHOLE)
 GENERATORS = ("product", "zip", "each")
 
 
-def load(path: Path) -> tuple[str, dict[str, Any]]:
+def load_sweep_file(path: Path) -> tuple[str, dict[str, Any]]:
     """(how errors name the file, its content). Raises UserError where it is no sweep file."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -118,7 +116,7 @@ def from_file(
     if scale is not None and not scales:
         raise UserError(f"--scale {scale}: {place} has no scales")
     if scale is not None and scale not in scales:
-        raise unknown("--scale", scale, scales)
+        raise unknown_value("--scale", scale, scales)
     if ("variants" in content) == ("changes" in content):
         why = "stands beside changes; give one" if "changes" in content else "missing"
         raise UserError(
@@ -166,7 +164,7 @@ def from_file(
         rows=distinct(rows, "rows", f"{place}: variants"),
         columns=columns,
         under=tuple(_under(levels)),
-        over=once(word for word in line.settings if not word.swept),
+        over=single_values(word for word in line.settings if not word.swept),
         baseline=None if baseline is None else label_at(baseline, f"{place}: baseline"),
         seeds=seeds_of(line, parts.get("seeds", DEFAULT_SEEDS), f"{place}: seeds"),
         analysis=Analysis(**{**parts.get("analysis", {}), **words}),
@@ -368,13 +366,13 @@ class _Reader:
         where = f"{place}: {key}"
         if isinstance(raw, str) and re.match(r"\w+\(", raw):
             try:
-                word = parse(f"{key}={raw}", self.groups)
+                word = parse_word(f"{key}={raw}", self.groups)
             except UserError as error:
                 raise UserError(f"{place}: {error}") from error
             self.globbed |= word.glob
             return word.values
         if not isinstance(raw, list):
-            right = show(raw) if isinstance(raw, str | int | float | None) else "VALUE"
+            right = value_text(raw) if isinstance(raw, str | int | float | None) else "VALUE"
             raise UserError(f"{where}: expected a list, got {raw!r}; write {key}: [{right}]")
         if not raw:
             raise UserError(f"{where}: expected a list of values, got none")
@@ -409,7 +407,7 @@ def file_hashes(path: Path, scale: str | None) -> dict[str, str]:
 
 
 def _declared(path: Path, scale: str | None) -> str:
-    _, content = load(path)
+    _, content = load_sweep_file(path)
     scales = content.get("scales")
     if isinstance(scales, dict):
         content = {**content, "scales": {scale: scales.get(scale)}}
@@ -423,7 +421,7 @@ def edit_notes(plan: Plan, command: Callable[..., str]) -> Iterator[str]:
     if not (plan.file and plan.words):
         return
     try:
-        path = find(plan.words[0])
+        path = find_sweep_file(plan.words[0])
         sha256 = sha256_of(path)
     except (UserError, OSError):  # it is not in reach: this may be another folder
         return

@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from ablate.planning.conf import shipped
-from ablate.shared.errors import UserError, nearest
+from ablate.planning.conf import shipped_folder
+from ablate.shared import UserError, did_you_mean
 
 MOST_BYTES = 2**20  # of a file beside the user's own that may be a sweep file: more is data
 
@@ -18,7 +18,7 @@ def sweep_files() -> dict[str, Path]:
     files: dict[str, Path] = {}
     for path in (*_yaml(Path("sweeps")), *filter(_is_sweep, _yaml(Path()))):
         files.setdefault(path.stem, path)
-    for path in _yaml(shipped("sweeps")):
+    for path in _yaml(shipped_folder("sweeps")):
         files.setdefault(path.stem, path)
     return dict(sorted(files.items()))
 
@@ -41,7 +41,7 @@ def _is_sweep(path: Path) -> bool:
         return False
 
 
-def find(name: str) -> Path:
+def find_sweep_file(name: str) -> Path:
     """The file of NAME, or of a path that ends in .yaml; of a mere file name, `./sweeps` is
     searched, too. Raises UserError where there is none."""
     files, path = sweep_files(), Path(name)
@@ -60,14 +60,14 @@ def find(name: str) -> Path:
             raise UserError(f"no sweep named {name!r}; to name a file, give its ending: {written}")
         raise UserError(
             f"no sweep named {name!r} (looked in ./sweeps, in this folder and among the shipped "
-            f"ones){nearest(name, files)}; the sweeps are {', '.join(files)}"
+            f"ones){did_you_mean(name, files)}; the sweeps are {', '.join(files)}"
         )
     return files[name]
 
 
 def place_of(path: Path) -> str:
     """How messages name a sweep file."""
-    return f"sweeps/{path.name}" if path.parent == shipped("sweeps") else str(path)
+    return f"sweeps/{path.name}" if path.parent == shipped_folder("sweeps") else str(path)
 
 
 def hidden_notes(name: str) -> Iterator[str]:

@@ -14,13 +14,17 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from ablate.planning.conf import shipped
+from ablate.planning.conf import shipped_folder
 from ablate.planning.hydra_app import keys_of
-from ablate.shared import system
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.files import make_folder
-from ablate.shared.program import PLACES, split
-from ablate.shared.source import local_files
+from ablate.shared import (
+    PLACEHOLDERS,
+    UserError,
+    local_files,
+    make_folder,
+    split_command,
+    system,
+    unknown_value,
+)
 
 FOLDER = Path(__file__).resolve().parent.parent / "templates"
 
@@ -81,14 +85,14 @@ class Written:
     command: str
 
 
-def write(kind: str, name: str) -> Written:
+def write_template(kind: str, name: str) -> Written:
     """Write the files of a kind into the folder that we are in.
 
     Raises UserError, before anything is written, for an unknown kind, a name that can't be one, or
     one that something else has: a file, an installed module, what ships.
     """
     if kind not in KINDS:
-        raise unknown("new", kind, KINDS)
+        raise unknown_value("new", kind, KINDS)
     if kind == "trainer" and " " in name:
         return _write_command(name)
     chosen = KINDS[kind]
@@ -108,7 +112,7 @@ def write(kind: str, name: str) -> Written:
         if path.exists() or path.is_symlink():
             raise UserError(f"new {kind}: {path} exists; choose another name")
         top, *rest = path.parts
-        if rest and shipped(top).joinpath(*rest).exists():
+        if rest and shipped_folder(top).joinpath(*rest).exists():
             raise UserError(f"new {kind}: a {kind} called {name} ships; choose another name")
     return _write(texts, words["command"])
 
@@ -180,7 +184,7 @@ class Declaration:
 def declare(command: str, folder: Path) -> Declaration:
     """The declaration of a command as it is typed: the value of each flag becomes a setting, of one
     that is called seed or a folder a placeholder. Raises UserError for a command without words."""
-    words = split(command, "command")
+    words = split_command(command, "command")
     if not words:
         raise UserError("new trainer: expected a command, such as 'python train.py --lr 0.1'")
     script = next((word for word in words[1:] if re.search(r"\.\w+$", word)), words[0])
@@ -244,7 +248,7 @@ def _place(flag: str, value: str, keys: dict[str, Any]) -> str:
         return "{seed}"
     if _FOLDER.fullmatch(name) or name == "o":
         return "{folder}"
-    if name in PLACES or not name.isidentifier() or name == "name":
+    if name in PLACEHOLDERS or not name.isidentifier() or name == "name":
         name = f"{name}_"
     try:
         keys[name] = float(value) if "e" in value and _NUMBER.fullmatch(value) else safe_load(value)

@@ -15,16 +15,15 @@ from typing import Any
 from ablate.planning.cell import Tune, TuningStage
 from ablate.planning.declaration import key_at, list_at, mapping_at, plain_at, settings_at
 from ablate.planning.design import Design
-from ablate.planning.parents import FROM, trees_of
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.schema import check_keys, fits, read, value_of
+from ablate.planning.parents import FROM_PREFIX, trees_of
+from ablate.shared import UserError, check_keys, fits_type, read_field, read_value, unknown_value
 
 STAGE_KEYS = ("space", "trials", "at")
-OWN = ("repeats", "sampler", "pruner", "seed", "round")
-KEYS = (*STAGE_KEYS, "stages", *OWN)
+TUNER_KEYS = ("repeats", "sampler", "pruner", "seed", "round")
+KEYS = (*STAGE_KEYS, "stages", *TUNER_KEYS)
 RANGES = ("log", "uniform", "int")
 FORM = "{KEY: {log: [low, high]} or {choices: [...]}}"
-TRIALS = 24  # of the declared searches together
+DEFAULT_TRIALS = 24  # of the declared searches together
 LEAST_SEARCHES = 3
 LEAST_TRIALS = 5  # that a sampled search chooses of: with three, luck decides (docs/tuning.md)
 
@@ -46,11 +45,11 @@ def tuning(
     """
     place = f"{place}: {section}"
     check_keys(place, raw, KEYS)
-    check_keys(section, words, ("trials", *OWN), what="one of")
-    given = {key: (f"{place}.{key}", raw[key]) for key in OWN if key in raw}
-    given |= {key: (f"{section}.{key}", words[key]) for key in OWN if key in words}
+    check_keys(section, words, ("trials", *TUNER_KEYS), what="one of")
+    given = {key: (f"{place}.{key}", raw[key]) for key in TUNER_KEYS if key in raw}
+    given |= {key: (f"{section}.{key}", words[key]) for key in TUNER_KEYS if key in words}
     own = {
-        key: value_of(Tune, key, value, where)
+        key: read_field(Tune, key, value, where)
         for key, (where, value) in given.items()
         if value is not None
     }
@@ -81,7 +80,9 @@ def tuning(
 
 def _of_parents(stage: TuningStage) -> TuningStage:
     """Its keys as a child says them."""
-    space, at = ({f"{FROM}{k}": v for k, v in part.items()} for part in (stage.space, stage.at))
+    space, at = (
+        {f"{FROM_PREFIX}{k}": v for k, v in part.items()} for part in (stage.space, stage.at)
+    )
     return replace(stage, space=space, at=at)
 
 
@@ -89,7 +90,7 @@ def _shared(
     section: str, searches: int, grows: bool, raw: Mapping[str, Any], place: str
 ) -> TuningStage:
     """Sampled: its trials are shared equally by the searches."""
-    stage = _stage(raw, place, TRIALS)
+    stage = _stage(raw, place, DEFAULT_TRIALS)
     each = stage.trials // searches
     if each < LEAST_TRIALS:
         makes = f"{searches} searches of {each}" if searches > 1 else f"a search of {each}"
@@ -125,10 +126,10 @@ def _stage(raw: Mapping[str, Any], place: str, default: int) -> TuningStage:
     }
     if not space:
         raise UserError(f"{place}.space: expected {FORM}, got nothing")
-    trials = value_of(TuningStage, "trials", raw.get("trials", default), f"{place}.trials")
+    trials = read_field(TuningStage, "trials", raw.get("trials", default), f"{place}.trials")
     at = settings_at(raw.get("at", {}), f"{place}.at")
     for key in (*space, *at):
-        if key.startswith(FROM):
+        if key.startswith(FROM_PREFIX):
             raise UserError(
                 f"{place}: {key}: is a setting of what a trial starts from; parents are searched "
                 f"by `from: {{tune: ...}}`"
@@ -150,12 +151,12 @@ def _range(raw: Any, place: str) -> dict[str, tuple[Any, ...]]:
             raise UserError(f"{place}: a choice counts once, got {list(choices)!r}")
         return {kind: choices}
     if kind not in RANGES:
-        raise unknown(place, str(kind), (*RANGES, "choices"))
+        raise unknown_value(place, str(kind), (*RANGES, "choices"))
     numbers = tuple[int, int] if kind == "int" else tuple[float, float]
-    if not fits(list_at(values, place, form), numbers):
+    if not fits_type(list_at(values, place, form), numbers):
         what = "whole numbers" if kind == "int" else "numbers"
         raise UserError(f"{place}: expected {{{kind}: [low, high]}} of {what}, got {values!r}")
-    low, high = read(values, numbers, place)
+    low, high = read_value(values, numbers, place)
     if not low < high or (kind == "log" and low <= 0):
         above = "0 < low < high" if kind == "log" else "low < high"
         raise UserError(f"{place}: expected {above}, got {values!r}")
@@ -163,7 +164,7 @@ def _range(raw: Any, place: str) -> dict[str, tuple[Any, ...]]:
 
 
 EDGE = 0.02  # of a range, from its ends
-FACTORS = "optim.lr_mult."  # before a path of parameters
+LR_FACTORS = "optim.lr_mult."  # before a path of parameters
 SPREAD = 8  # trials after the default that only search: spread evenly, whatever the results are
 
 
@@ -172,8 +173,8 @@ def default_of(tree: Mapping[str, Any], key: str, values: Mapping[str, tuple[Any
     trees, own = trees_of(tree, key)
     section, _, leaf = own.rpartition(".")
     found = trees[0].get(section) if trees else None
-    if trees and own.startswith(FACTORS):
-        found, leaf = {own: _factor(trees[0], own.removeprefix(FACTORS))}, own
+    if trees and own.startswith(LR_FACTORS):
+        found, leaf = {own: _factor(trees[0], own.removeprefix(LR_FACTORS))}, own
     if not isinstance(found, Mapping) or leaf not in found:
         raise UserError(f"tune.space: {key}: no such key; `ablate config` prints all")
     value = found[leaf]

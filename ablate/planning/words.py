@@ -25,10 +25,9 @@ from ablate.planning.declaration import (
     seeds,
 )
 from ablate.planning.parents import bare
-from ablate.planning.settings import Word, once, parse, show
+from ablate.planning.settings import Word, parse_word, single_values, value_text
 from ablate.planning.sweep_paths import sweep_files
-from ablate.shared.errors import UserError, near
-from ablate.shared.own import TRAINER
+from ablate.shared import TRAINER, UserError, nearest_name
 
 DEFAULT_SEEDS = 3
 TUNE = ("tune", "from.tune")  # sections of a search: of runs, of those that they start from
@@ -74,7 +73,7 @@ class Options:
         return found
 
 
-def apart(words: Sequence[str]) -> tuple[list[str], Options]:
+def split_options(words: Sequence[str]) -> tuple[list[str], Options]:
     """The words of a plan without its options, and these."""
     given: dict[str, Any] = {field: [] for field in SEVERAL}
     rest, own = iter(words), list[str]()
@@ -138,22 +137,24 @@ def read_line(
     """Sort `[NAME] k=v ...`; without `options` these are among the words. Raises UserError for
     words that can't be read or come twice."""
     if options is None:
-        words, options = apart(words)
+        words, options = split_options(words)
     named = bool(words) and "=" not in words[0] and not words[0].startswith("~")
     for word in words[named:]:
         if "=" not in word and not word.startswith("~"):
             raise UserError(f"{word}: expected KEY=VALUE; a sweep's NAME comes first")
-    parsed = [parse(word, groups) for word in words[named:]]
+    parsed = [parse_word(word, groups) for word in words[named:]]
     for key, count in Counter(word.key for word in parsed).items():
         if count > 1:
             raise UserError(f"{key}: given twice")
         if key == "seed":
-            given = ",".join(show(value) for w in parsed if w.key == key for value in w.values)
+            given = ",".join(
+                value_text(value) for w in parsed if w.key == key for value in w.values
+            )
             raise UserError(f"seed: give a count, such as seeds=3, or a list: seeds=[{given}]")
         if (own := key.partition(".")[0]) in ("seeds", "baseline") and key != own:
             raise UserError(f"{key}: {own} has no keys; give {own}=VALUE")
         whole = "." not in key and key not in (*OWN, *groups)
-        if whole and (meant := near(key, OWN, 0.75)):
+        if whole and (meant := nearest_name(key, OWN, 0.75)):
             raise UserError(f"{key}: is no key; did you mean {meant}=VALUE?")
 
     def about(word: Word) -> str:
@@ -164,20 +165,20 @@ def read_line(
         file=words[0] if named else None,
         settings=tuple(word for word in parsed if not about(word)),
         sweep={w.key: w for w in parsed if about(w) in OWN},
-        launcher=once(word for word in parsed if about(word) == "launcher"),
+        launcher=single_values(word for word in parsed if about(word) == "launcher"),
         options=options,
         words=tuple(words),
     )
 
 
-def analysis_apart(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
+def split_analysis_words(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     """(the other words, the values of `analysis.KEY=VALUE` by KEY)."""
     ours = [word for word in words if re.match(r"\+*analysis(\.[^=]*)?=", word)]
     others = [word for word in words if word not in ours]
     return others, section_of(read_line(ours, {}), "analysis") if ours else {}
 
 
-def alike(one: Sequence[str], other: Sequence[str], store: Path) -> bool:
+def same_sweep(one: Sequence[str], other: Sequence[str], store: Path) -> bool:
     """Would plans of these `words` have one name but for `--as`? Then they differ in seeds,
     launcher, analysis and where their data lies at most. Raises UserError for words that can't be
     read any more."""
@@ -210,7 +211,7 @@ def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]
     if baseline is None and any(word.glob for word in factors):
         raise UserError("baseline: must be named where glob() is used; give baseline=LABEL")
     by_key = {word.key: word.values for word in factors}
-    over = once(word for word in line.settings if not word.swept)
+    over = single_values(word for word in line.settings if not word.swept)
     changes = None
     if said.change:
         if factors:
@@ -225,7 +226,7 @@ def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]
         over |= first
         rows = [Item("base", {}, "")]
         rows += [
-            Item(f"{key}={show(value)}", {key: value}, "")
+            Item(f"{key}={value_text(value)}", {key: value}, "")
             for key, values in by_key.items()
             for value in values[1:]
         ]
@@ -249,7 +250,7 @@ def _nothing_to_sweep(line: CommandLine, groups: Mapping[str, Sequence[str]]) ->
     """The error for words of one run."""
     for word in line.settings:
         if word.key in groups and isinstance(word.value, list):
-            values = ",".join(map(show, word.value))
+            values = ",".join(map(value_text, word.value))
             return UserError(
                 f"{word.text}: is one value, a list; several values have no brackets: "
                 f"{word.key}={values} (in Python they are a tuple)"
@@ -271,14 +272,14 @@ def cross(
                 raise UserError(
                     f"{word.text}: {item.place}: {item.label}: sets {word.key}; a sweep is crossed "
                     f"with a key that its rows and columns leave alone; a list value is bracketed: "
-                    f"{word.key}=[{','.join(map(show, word.values))}]"
+                    f"{word.key}=[{','.join(map(value_text, word.values))}]"
                 )
     found = []
     for column in columns:
         for settings in products({word.key: word.values for word in words}):
             label = name_settings(settings)
             if column.label:
-                named = (f"{key}={show(value)}" for key, value in settings.items())
+                named = (f"{key}={value_text(value)}" for key, value in settings.items())
                 label = JOINT.join([column.label, *named])
             theirs = column.paper or paper.get(column.label)
             found.append(
@@ -309,7 +310,7 @@ def seeds_of(line: CommandLine, default: Any, place: str) -> tuple[int, ...]:
     if (word := line.sweep.get("seeds")) is None:
         return default if isinstance(default, tuple) else seeds(default, place)
     if word.swept:
-        right = f"{word.key}=[{','.join(map(show, word.values))}]"
+        right = f"{word.key}=[{','.join(map(value_text, word.values))}]"
         raise UserError(f"{word.text}: expected a count or a bracketed list; write {right}")
     return seeds(word.value, "seeds")
 
@@ -317,7 +318,7 @@ def seeds_of(line: CommandLine, default: Any, place: str) -> tuple[int, ...]:
 def _spelled(word: Word) -> str:
     """`key=a,b`, the same for every spelling of the same values."""
     texts = (
-        repr(value) if isinstance(value, str) and "," in value else show(value)
+        repr(value) if isinstance(value, str) and "," in value else value_text(value)
         for value in word.values
     )
     return f"{word.key}={','.join(texts)}"

@@ -9,13 +9,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from ablate.analysis.across import Summary
-from ablate.analysis.table import Note, Table, TableColumn, TableRow
-from ablate.planning.cell import Cell
-from ablate.planning.declaration import holds
-from ablate.planning.plan import Plan
-from ablate.planning.settings import parse, show, value_at
-from ablate.shared.errors import UserError, unknown
+from ablate.analysis import Note, Summary, Table, TableColumn, TableRow
+from ablate.planning import Cell, Plan, matches_value, parse_word, value_at, value_text
+from ablate.shared import UserError, unknown_value
 
 SORTS = ("gain",)
 Places = set[tuple[str, str]]  # (row, column)
@@ -33,13 +29,13 @@ def read_labels(
     while at < len(words):
         fitting = (n for n in range(len(words), at, -1) if tuple(words[at:n]) in known)
         if (end := next(fitting, None)) is None:
-            raise unknown(place, words[at], labels)
+            raise unknown_value(place, words[at], labels)
         found.add(known[tuple(words[at:end])])
         at = end
     return tuple(label for label in labels if label in found)
 
 
-def choose(
+def choose_part(
     table: Table,
     plan: Plan,
     *,
@@ -55,7 +51,7 @@ def choose(
     Raises UserError for a label, a key or a value that the table lacks.
     """
     if sort is not None and sort not in SORTS:
-        raise unknown("--sort", sort, SORTS)
+        raise unknown_value("--sort", sort, SORTS)
     if rows is columns is sort is None and not where:
         return table
     places = {(entry.row, column.label) for column in table.columns for entry in column.entries}
@@ -107,14 +103,18 @@ def _having(table: Table, plan: Plan, where: Sequence[str]) -> Places:
     every = [(entry.row, column.label) for column in table.columns for entry in column.entries]
     places = set(every)
     for text in where:
-        word = parse(text, {})
+        word = parse_word(text, {})
         if word.key not in declared:
-            raise unknown("--where", word.key, declared, "a key that rows or columns set, one of")
+            raise unknown_value(
+                "--where", word.key, declared, "a key that rows or columns set, one of"
+            )
         values = {place: value(*place, word.key) for place in every}
-        having = {place for place in every if any(holds(v, values[place]) for v in word.values)}
+        having = {
+            place for place in every if any(matches_value(v, values[place]) for v in word.values)
+        }
         if not having:
-            known = dict.fromkeys(map(show, values.values()))
-            raise unknown(f"--where {word.key}", text.partition("=")[2], known)
+            known = dict.fromkeys(map(value_text, values.values()))
+            raise unknown_value(f"--where {word.key}", text.partition("=")[2], known)
         places &= having
     return places
 

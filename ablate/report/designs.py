@@ -8,20 +8,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ablate.analysis import stats
-from ablate.analysis.across import Arrays
-from ablate.analysis.captions import count
-from ablate.analysis.effects import cell_rows, judge_changes
-from ablate.analysis.judging import gain_alpha
-from ablate.analysis.scores import Curves, Predictions, Probes, Results, Rights, all_scores
-from ablate.planning.changes import KINDS, Changes, subsets, with_part
-from ablate.planning.plan import Plan
+from ablate.analysis import (
+    Arrays,
+    Curves,
+    Predictions,
+    Probes,
+    Results,
+    Rights,
+    all_scores,
+    cell_rows,
+    gain_alpha,
+    judge_changes,
+    plural,
+    stats,
+)
+from ablate.planning import EFFECT_KINDS, Changes, Plan, design_cells, effect_label
 from ablate.report.power import SeedSpread
 from ablate.report.status import show_grid
 from ablate.report.text import device_time
-from ablate.running.estimate import Costs
-from ablate.shared.errors import UserError
-from ablate.store.looks import PastLooks
+from ablate.running import Costs
+from ablate.shared import UserError
+from ablate.store import PastLooks
 
 
 class EffectSpread(NamedTuple):
@@ -91,7 +98,7 @@ def effect_spreads(
             None if right is None else right[:, whole],
         )
         found[column.label] = {
-            with_part(*place): EffectSpread(gain.gain.sd, gain.df, len(whole))
+            effect_label(*place): EffectSpread(gain.gain.sd, gain.df, len(whole))
             for place, gain in judged.gains.items()
             if gain.gain.sd and gain.df
         }
@@ -141,7 +148,7 @@ class _Known:
             return min(gains), max(gains)
         sd, method = self.seeds[column].spread.sd, self.method(of)
         if of.crossed:
-            cells = len(subsets(of.names, of.design))
+            cells = len(design_cells(of.names, of.design))
             alike, sharing = (
                 stats.detected_effect(sd, cells, n, method, part)
                 for part in (0.0, stats.SHARED_PART)
@@ -180,9 +187,9 @@ def compare_designs(
     found = []
     every = [costs.seconds[cell.row, cell.column] for cell in plan.cells]
     timed = [seconds for seconds in every if seconds is not None]
-    for design in KINDS:
+    for design in EFFECT_KINDS:
         try:
-            cells = len(subsets(plan.changes.names, design))
+            cells = len(design_cells(plan.changes.names, design))
         except UserError:  # not for so many changes
             continue
         runs = cells * len(plan.columns) * plan.n
@@ -254,7 +261,7 @@ def show_designs(
         n = next(iter(effects[label].values())).n
         each = ", ".join(f"{told} {gain:.2g}" for told, gain in gains.items())
         at = f"{plan.heading(label)}: " if label else ""
-        print(f"  {at}{own.design} by its own {count(n, 'finished seed')}, by change: {each}")
+        print(f"  {at}{own.design} by its own {plural(n, 'finished seed')}, by change: {each}")
 
 
 def _spread_line(plan: Plan, label: str, known: SeedSpread) -> str:

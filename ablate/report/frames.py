@@ -8,15 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis.own import functions, with_own
-from ablate.planning.cell import Cell, Column, PlannedRun, Row
-from ablate.planning.parents import FROM
-from ablate.planning.plan import Plan
-from ablate.planning.settings import value_at
-from ablate.shared.metrics.probed import numbers
-from ablate.shared.spec import also_of
-from ablate.store.record import RunRecord
-from ablate.store.store import Store
+from ablate.analysis import own_metrics, with_own_metrics
+from ablate.planning import FROM_PREFIX, Cell, Column, Plan, PlannedRun, Row, value_at
+from ablate.shared import also_of, probe_numbers
+from ablate.store import RunRecord, Store
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +60,7 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
 def measured_records(plan: Plan, store: Store, runs: Sequence[RunRecord]) -> list[RunRecord]:
     """The records, with the plan's metrics of the user's own in their results. Raises as
     `analysis.own.with_own`."""
-    found = with_own(plan, {r.run.id: r.result for r in runs}, store, plan.own)
+    found = with_own_metrics(plan, {r.run.id: r.result for r in runs}, store, plan.own)
     return [replace(record, result=found[record.run.id] or {}) for record in runs]
 
 
@@ -74,7 +69,7 @@ def _probed(record: RunRecord) -> dict[str, float]:
     spec, found = record.run.cell.spec, dict[str, float]()
     if record.status == "finished" and record.run.trial is None:
         for probe in spec.get("probe", ()):
-            found |= numbers(probe, record.folder.read_probe(probe), spec)
+            found |= probe_numbers(probe, record.folder.read_probe(probe), spec)
     return found
 
 
@@ -87,7 +82,7 @@ def _beside(plan: Plan, sets: Iterable[str], found: Mapping[str, Any]) -> dict[s
 
 def _tested(plan: Plan) -> list[str]:
     """Metrics of a test set: declared ones, then the user's own."""
-    return [*(metric.key for metric in plan.task.metrics), *functions(plan)]
+    return [*(metric.key for metric in plan.task.metrics), *own_metrics(plan)]
 
 
 def _asked(runs: Sequence[RunRecord], trials: bool) -> Sequence[RunRecord]:
@@ -116,8 +111,8 @@ def _settings(spec: Mapping[str, Any]) -> Iterator[str]:
 
 def _setting(spec: Mapping[str, Any], key: str) -> Any:
     """Look up a key of a sweep file in a spec's tree: a group by its name; None if absent."""
-    while key.startswith(FROM):
-        key, spec = key.removeprefix(FROM), spec.get("parent", {})
+    while key.startswith(FROM_PREFIX):
+        key, spec = key.removeprefix(FROM_PREFIX), spec.get("parent", {})
     value = value_at(spec, key)
     # A model is called by its name, or the shipped one by its size: `model=mu/4,timm:NAME`.
     return value.get("name", value.get("arch")) if isinstance(value, Mapping) else value

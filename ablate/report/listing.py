@@ -8,24 +8,44 @@ from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from ablate.analysis import paper
-from ablate.planning.analysis_keys import Analysis
-from ablate.planning.cell import Tune
-from ablate.planning.conf import shipped, trainers_beside, user_conf
-from ablate.planning.launcher import DRIVER, LAUNCHERS
-from ablate.planning.logger import LOGGERS, SHARED
-from ablate.planning.tuning import OWN, TRIALS
-from ablate.report.plot import KINDS as PLOTS
-from ablate.shared import choices
-from ablate.shared.choices import CHOICES, Choice
-from ablate.shared.errors import UserError, nearest, unknown
-from ablate.shared.metrics import DEFAULT, TASKS, TaskChoice
-from ablate.shared.metrics.probed import PROBED
-from ablate.shared.own import TRAINER
-from ablate.shared.schema import Bounds, Param, added, hints, keys
-from ablate.shared.sections import Model, Text, Weights
-from ablate.shared.spec import Run
-from ablate.shared.system import installing
+from ablate.analysis import list_papers
+from ablate.planning import (
+    DEFAULT_TRIALS,
+    DRIVER_KEYS,
+    LAUNCHERS,
+    LOGGERS,
+    SHARED_LOGGER_KEYS,
+    TUNER_KEYS,
+    Analysis,
+    Tune,
+    other_app_trainers,
+    shipped_folder,
+    user_conf_folder,
+)
+from ablate.report.plot import FIGURE_KINDS as PLOTS
+from ablate.shared import (
+    CHOICES,
+    DEFAULT_TASK,
+    PROBE_METRICS,
+    TASKS,
+    TRAINER,
+    Bounds,
+    Choice,
+    Model,
+    Param,
+    Run,
+    TaskChoice,
+    Text,
+    UserError,
+    Weights,
+    added_fields,
+    choices,
+    did_you_mean,
+    field_keys,
+    field_types,
+    install_command,
+    unknown_value,
+)
 
 Lines = Iterator[tuple[str, str, str]]
 
@@ -42,8 +62,8 @@ def _metrics() -> Lines:
         curve = (key.replace("SHARE", "0.9") for key in task.curve)
         for key in (*(metric.key for metric in task.metrics), *curve):
             yield key, f"{_said(task, key)}; task={name}", "-"
-    for probe, of in PROBED.items():
-        example = TASKS[DEFAULT]
+    for probe, of in PROBE_METRICS.items():
+        example = TASKS[DEFAULT_TASK]
         for key in of.names:
             line = _said(example, key.replace("LAYER", "1")).replace("layer 1", "one layer")
             yield key, f"{line}; probe=[{probe}]", choices.PROBES[probe].source
@@ -74,16 +94,16 @@ def _archs() -> Lines:
     for name, arch in choices.ARCHS.items():
         size = f"width {arch.width}, depth {arch.depth}, {arch.heads} heads"
         yield name if arch.patch else f"{name}/PATCH", size, arch.source
-    yield "timm:NAME", f"a model of timm; {installing('timm')}", "-"
+    yield "timm:NAME", f"a model of timm; {install_command('timm')}", "-"
     yield "module:Class", "a model of your own; docs/extending.md", "-"
 
 
 def _files(group: str) -> Lines:
     """List the options that are files in conf/, the user's first, each with its first sentence."""
     found: dict[str, Path] = {}
-    if user_conf() is None and group == TRAINER:  # of another application's `./conf`
-        found |= {name: Path("conf", group, f"{name}.yaml") for name in trainers_beside()}
-    for folder in filter(None, (user_conf(), shipped("conf"))):
+    if user_conf_folder() is None and group == TRAINER:  # of another application's `./conf`
+        found |= {name: Path("conf", group, f"{name}.yaml") for name in other_app_trainers()}
+    for folder in filter(None, (user_conf_folder(), shipped_folder("conf"))):
         for path in sorted((folder / group).glob("*.yaml")):
             found.setdefault(path.stem, path)
     for name, path in sorted(found.items()):
@@ -98,13 +118,13 @@ def _files(group: str) -> Lines:
 def _keys() -> Lines:
     """The defaults are those of a run of no other choices: a recipe, a data set and a size have
     their own. Raises UserError where a file of `./conf` can't be composed."""
-    from ablate.planning.compose import resolve
+    from ablate.planning import resolve_run
 
-    yield from key_lines(resolve([], Path("runs"))[0])
+    yield from key_lines(resolve_run([], Path("runs"))[0])
 
 
 # kind -> (how it is chosen on the command line, its lines)
-KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
+CATALOGUE_KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
     "norms": ("norm=NAME", lambda: _choices(choices.NORMS)),
     "stems": ("stem=NAME", lambda: _choices(choices.STEMS)),
     "blocks": ("block=NAME", lambda: _choices(choices.BLOCKS)),
@@ -112,9 +132,9 @@ KINDS: dict[str, tuple[str, Callable[[], Lines]]] = {
     "data": ("data=NAME", lambda: _files("data")),
     "recipes": ("recipe=NAME", lambda: _files("recipe")),
     "trainers": ("trainer=NAME", lambda: _files("trainer")),
-    "launchers": ("launcher=NAME", lambda: _with_shared("launcher", LAUNCHERS, DRIVER)),
-    "loggers": ("logger=[NAME, ...]", lambda: _with_shared("logger", LOGGERS, SHARED)),
-    "paper": ("paper: {table: NAME} in a sweep file", paper.listing),
+    "launchers": ("launcher=NAME", lambda: _with_shared("launcher", LAUNCHERS, DRIVER_KEYS)),
+    "loggers": ("logger=[NAME, ...]", lambda: _with_shared("logger", LOGGERS, SHARED_LOGGER_KEYS)),
+    "paper": ("paper: {table: NAME} in a sweep file", list_papers),
     "metrics": ("analysis.metric=NAME", _metrics),
     "probes": ("probe=[NAME, ...]", lambda: _choices(choices.PROBES)),
     "plots": (
@@ -163,18 +183,18 @@ def catalogue(kind: str | None, prefix: str, sweeps: Callable[[], Lines]) -> lis
 
     Raises UserError for an unknown kind, and where no name begins so.
     """
-    kinds = {"sweeps": ("ablate sweep NAME", sweeps), **KINDS}
+    kinds = {"sweeps": ("ablate sweep NAME", sweeps), **CATALOGUE_KINDS}
     if kind is None:
         return [Catalogue(name, how, list(lines())) for name, (how, lines) in kinds.items()]
     kinds["keys"] = ("KEY=VALUE", _keys)
     if kind not in kinds:
-        raise unknown("list", kind, kinds)
+        raise unknown_value("list", kind, kinds)
     how, lines = kinds[kind]
     every = list(lines())
     found = [line for line in every if line[0].strip().startswith(prefix)]
     if not found:
         names = [line[0].strip().partition("=")[0] for line in every]
-        raise UserError(f"list {kind}: no name begins with {prefix!r}{nearest(prefix, names)}")
+        raise UserError(f"list {kind}: no name begins with {prefix!r}{did_you_mean(prefix, names)}")
     return [Catalogue(kind, how, found)]
 
 
@@ -185,30 +205,34 @@ WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true, fal
 def key_lines(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
     """(`key=default`, what it does and what it takes, "-") of every key. `tree`: the configuration
     that has the defaults; of {} they are null."""
-    for section, hint in hints(Run).items():
+    for section, hint in field_types(Run).items():
         if section in CHOICES:
             names = ", ".join([*CHOICES[section], "module:Class"])
             default = tree.get(section, {}).get("name")
             yield f"{section}={default}", f"the {section} [{names}]", "-"
             yield from _of_choices(section, {n: c.params for n, c in CHOICES[section].items()})
-        elif section in keys(Run):
+        elif section in field_keys(Run):
             yield from _of_fields("", Run, tree, [section])
         elif is_dataclass(cls := Model if section == "model" else hint):  # not a whole model
-            yield from _of_fields(f"{section}.", cls, tree.get(section, {}), keys(cls))
-    yield from _of_fields("text.", Text, {}, keys(Text))
+            yield from _of_fields(f"{section}.", cls, tree.get(section, {}), field_keys(cls))
+    yield from _of_fields("text.", Text, {}, field_keys(Text))
     yield from _of_choices("launcher", {name: choice.params for name, choice in LAUNCHERS.items()})
-    for key, param in DRIVER.items():
+    for key, param in DRIVER_KEYS.items():
         yield f"launcher.{key}={_shown(param.default)}", _line(param.line, param.type, param), "-"
-    yield from _of_fields("analysis.", Analysis, {}, keys(Analysis))
+    yield from _of_fields("analysis.", Analysis, {}, field_keys(Analysis))
     trials = "trials of all searches of a cell [a whole number at least 1]"
-    yield f"tune.trials={TRIALS}", trials, "-"
-    yield from _of_fields("tune.", Tune, {}, OWN)
+    yield f"tune.trials={DEFAULT_TRIALS}", trials, "-"
+    yield from _of_fields("tune.", Tune, {}, TUNER_KEYS)
     yield "model=NAME", WHOLE_LINE, "-"
     yield "model.SETTING", "of a whole model: a parameter of its constructor", "-"
     yield "trainer=NAME", "a training loop of your own, of conf/trainer/NAME.yaml", "-"
     yield "trainer.KEY", "a setting of it; `ablate config trainer=NAME` prints all of them", "-"
     yield "from.KEY", "a key of the run that a run starts from, or its seed", "-"
-    yield "from.weights", _line(keys(Weights)["path"].line, str, keys(Weights)["path"]), "-"
+    yield (
+        "from.weights",
+        _line(field_keys(Weights)["path"].line, str, field_keys(Weights)["path"]),
+        "-",
+    )
     yield from _of_fields("from.", Weights, {}, ["names"])
 
 
@@ -216,8 +240,8 @@ def _of_fields(
     prefix: str, cls: Any, defaults: Mapping[str, Any], names: Iterable[str]
 ) -> Iterator[tuple[str, str, str]]:
     for name in names:
-        key, default = keys(cls)[name], defaults.get(name, added(cls).get(name))
-        yield f"{prefix}{name}={_shown(default)}", _line(key.line, hints(cls)[name], key), "-"
+        key, default = field_keys(cls)[name], defaults.get(name, added_fields(cls).get(name))
+        yield f"{prefix}{name}={_shown(default)}", _line(key.line, field_types(cls)[name], key), "-"
 
 
 def _of_choices(

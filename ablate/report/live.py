@@ -26,16 +26,19 @@ from rich.segment import ControlType, Segment
 from rich.table import Table
 from rich.text import Text
 
-from ablate.analysis.course import GOES_ON
-from ablate.planning.cell import PlannedRun
-from ablate.planning.design import Standing
-from ablate.report.text import ASCII_BARS, BARS, console, duration, gate, rate, sparkline
-from ablate.shared.files import is_number
-from ablate.shared.metrics import Metric
-from ablate.shared.notes import Notes
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import task_in
-from ablate.store.progress import SweepProgress, Worker
+from ablate.analysis import GOES_ON
+from ablate.planning import PlannedRun, Standing
+from ablate.report.text import (
+    ASCII_BARS,
+    BARS,
+    duration,
+    gate_output,
+    make_console,
+    rate,
+    sparkline,
+)
+from ablate.shared import Metric, Notes, RunDir, is_number, task_in
+from ablate.store import SweepProgress, Worker
 
 WIDE = 110  # characters: from here on there is room for a bar
 NAMED = 3  # rows that a line on looks names
@@ -347,12 +350,12 @@ def drawing_in_place(transient: bool) -> Iterator[LiveDrawing]:
     """Draw in place on the terminal that standard output is. Whatever is printed meanwhile passes
     the gate and scrolls above the drawing. `transient`: erase the drawing at the end."""
     drawing = LiveDrawing(
-        console=console(force_terminal=True),
+        console=make_console(force_terminal=True),
         auto_refresh=False,
         transient=transient,
         redirect_stderr=sys.stderr.isatty(),
     )
-    with drawing, gate():
+    with drawing, gate_output():
         try:
             yield drawing
         finally:
@@ -361,7 +364,7 @@ def drawing_in_place(transient: bool) -> Iterator[LiveDrawing]:
 
 
 @contextmanager
-def view() -> Iterator[PlainView | RichView]:
+def progress_view() -> Iterator[PlainView | RichView]:
     """Choose the view: bars where standard output can be drawn on in place."""
     if not draws_in_place():
         yield PlainView(sys.stdout)

@@ -16,24 +16,21 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from ablate.analysis.headline import gain_label
-from ablate.analysis.table import Entry, Table
-from ablate.planning.cell import Cell, caveats
-from ablate.planning.plan import Plan
+from ablate.analysis import Entry, Table, gain_label
+from ablate.planning import Cell, Plan, recipe_caveats
 from ablate.report.formats.grid import HERE, PrintedTable, template
 from ablate.report.formats.layout import sheet
-from ablate.report.formats.parts import DEFAULT
-from ablate.report.plot import KINDS
-from ablate.report.show import grouped, leaves, provenance, tail, yaml_lines
+from ablate.report.formats.parts import DEFAULT_SHOW
+from ablate.report.plot import FIGURE_KINDS
+from ablate.report.show import count_provenance, grouped, leaves, tail, yaml_lines
 from ablate.report.text import counted, duration
-from ablate.shared.metrics import Metric
-from ablate.shared.spec import datasets_of
-from ablate.store.looks import InterimLook
-from ablate.store.progress import GIVEN_UP
-from ablate.store.record import RunRecord
+from ablate.shared import Metric, datasets_of
+from ablate.store import GIVEN_UP, InterimLook, RunRecord
 from ablate.version import __version__
 
-FIGURES = tuple(kind for kind in KINDS if kind not in ("gain", "forest"))  # a forest is on it
+PAGE_FIGURES = tuple(
+    kind for kind in FIGURE_KINDS if kind not in ("gain", "forest")
+)  # a forest is on it
 
 
 def render_page(
@@ -45,8 +42,8 @@ def render_page(
 ) -> str:
     """Render the HTML. `looks`: its own among them; `drawn`: SVG by the name of a figure, of which
     FIGURES are taken."""
-    figures = [_figure(kind, drawn[kind]) for kind in FIGURES if kind in drawn]
-    facts = provenance(runs)
+    figures = [_figure(kind, drawn[kind]) for kind in PAGE_FIGURES if kind in drawn]
+    facts = count_provenance(runs)
     read = dict.fromkeys(_look_words(plan, look) for look in looks if not look.planned)
     commands = facts.pop("command", {}) or {shlex.join(["ablate", *plan.command]): 0}
     by_status = _counted(runs)
@@ -93,7 +90,7 @@ def gains_html(table: Table, show: Sequence[str]) -> str:
     return _plain(str(found))
 
 
-def _sheet(table: Table, show: Sequence[str] = DEFAULT) -> PrintedTable:
+def _sheet(table: Table, show: Sequence[str] = DEFAULT_SHOW) -> PrintedTable:
     """Columns of the sweep stand one below the other."""
     return sheet(table, show, transpose=False, width=0)
 
@@ -112,7 +109,7 @@ def _figure(kind: str, svg: str) -> _Figure:
     """Strip the file's header, and its metadata, which have addresses."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    alt = f"Figure: {KINDS[kind].line.partition(';')[0]}"
+    alt = f"Figure: {FIGURE_KINDS[kind].line.partition(';')[0]}"
     width = re.match(r'<svg[^>]* width="([\d.]+)pt"', svg)
     named = f'<svg role="img" aria-label="{escape(alt, quote=True)}"'
     return _Figure(kind, alt, svg.replace("<svg", named, 1), float(width[1]) if width else 0.0)
@@ -229,7 +226,7 @@ def _made(
         "tuning": _tuning(plan),
         "chosen by tuning": "; ".join(_chosen(plan)),
         "verdicts read at": "; ".join(read),
-        **caveats(plan.cells),
+        **recipe_caveats(plan.cells),
         "cost": _cost(runs),
         "trained": _when(runs),
         "data": ", ".join(dict.fromkeys(f"{d['name']} ({d['fingerprint']})" for d in data)),

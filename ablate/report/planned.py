@@ -11,16 +11,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ablate.analysis.scores import short
-from ablate.planning.cell import Cell
-from ablate.planning.launcher import launcher_line
-from ablate.planning.plan import Plan
+from ablate.analysis import short_number
+from ablate.planning import Cell, Plan, launcher_line
 from ablate.report.status import PARENTS, show_grid, told_counts
 from ablate.report.text import counted, device_time, duration
-from ablate.running.estimate import UNKNOWN, Costs
-from ablate.running.rehearse import Rehearsals
-from ablate.shared.rundir import FINAL
-from ablate.store.events import RunState
+from ablate.running import UNKNOWN_COST, Costs, Rehearsals
+from ablate.shared import FINAL_STATUSES
+from ablate.store import RunState
 
 ALIKE = 1.05  # the largest of a column over its smallest: up to here rows hardly differ in size
 
@@ -80,8 +77,8 @@ def show_plan(
     if math.isinf(costs.left_s):
         on = shlex.join(["ablate", "plan", *plan.words, "--on", "h100:8"])
         print(f"left: more than a month on these {costs.where}; `{on}` shows the time on GPUs")
-    elif costs.how == UNKNOWN:
-        print(f"left: {UNKNOWN}")
+    elif costs.how == UNKNOWN_COST:
+        print(f"left: {UNKNOWN_COST}")
     elif costs.left_s:
         print(
             f"left: about {duration(costs.wall_s)} on {costs.where}, "
@@ -125,7 +122,7 @@ def _sizes(cells: Sequence[Cell], costs: Costs) -> tuple[str, str]:
     sizes = [costs.described[cell.row, cell.column] for cell in cells]
     return (
         _range([size["parameters"] for size in sizes], "{:,.0f}".format),
-        _range([size["multiply_adds"] for size in sizes], short),
+        _range([size["multiply_adds"] for size in sizes], short_number),
     )
 
 
@@ -164,7 +161,7 @@ def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
     """Describe the search, equal for every variant, and its progress."""
     assert plan.tune is not None
     done = sum(
-        states.get(run, RunState()).status in FINAL
+        states.get(run, RunState()).status in FINAL_STATUSES
         for trial in plan.trials
         for run in trial.cell.ids.values()
     )
@@ -172,7 +169,7 @@ def _search(plan: Plan, states: Mapping[str, RunState], costs: Costs) -> str:
     searches = sum(len(plan.searches(cell)) for cell in plan.cells)
     cells = sum(map(plan.is_tuned, plan.cells))
     keys = ", ".join(dict.fromkeys(key for stage in plan.tune.stages for key in stage.space))
-    most = f", {_range(costs.searches, short)} multiply-adds" if costs.searches else ""
+    most = f", {_range(costs.searches, short_number)} multiply-adds" if costs.searches else ""
     return (
         f"tuning {keys}: {plan.searches_said} of {plan.tune.trials_each} trials "
         f"(sampler {plan.tune.sampler}){most} for each of {counted(cells, 'cell')}; "

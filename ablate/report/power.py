@@ -8,15 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from ablate.analysis import pairing, stats
-from ablate.analysis.captions import count
-from ablate.analysis.judging import method_of, sequential_of
-from ablate.analysis.scores import Curves, Probes, Results, by_replicate, scores
-from ablate.planning.cell import Column
-from ablate.planning.plan import Plan
+from ablate.analysis import (
+    Curves,
+    Probes,
+    Results,
+    cell_scores,
+    mean_by_replicate,
+    method_of,
+    pairing_remedy,
+    plural,
+    sequential_of,
+    stats,
+    worth_pairing,
+)
+from ablate.planning import Column, Plan
 from ablate.report.text import device_time, plain
-from ablate.running.estimate import Costs
-from ablate.store.looks import PastLooks
+from ablate.running import Costs
+from ablate.store import PastLooks
 
 ASSUMED = 0.5  # points: where nothing was measured and nothing is given
 
@@ -66,14 +74,14 @@ class Detection:
             yield f"    {seeds if plan.design.trains else seeds.partition(';')[0]}"
             yield f"    {_asked(one.found, plan.n, points)}"
             correlation = one.seeds.correlation or 0.0
-            if pairing.worth_pairing(plan, correlation):
-                yield f"    seeds correlate by {correlation:.2f}: {pairing.remedy(plan)}"
+            if worth_pairing(plan, correlation):
+                yield f"    seeds correlate by {correlation:.2f}: {pairing_remedy(plan)}"
         needed = [one.found.seeds.expected for one in self.columns]
         each = [one.hours for one in self.columns]
         if len(needed) > 1 and None not in needed and None not in each:
             most = max(seeds for seeds in needed if seeds is not None)
             total = most * sum(hours for hours in each if hours is not None)
-            yield f"  all columns with {count(most, 'seed')}: {plain(total)} device-hours"
+            yield f"  all columns with {plural(most, 'seed')}: {plain(total)} device-hours"
         if plan.spread == "images":
             yield (
                 "  The table takes each row's spread from images that change between its seeds, "
@@ -108,7 +116,7 @@ class Detection:
         }
 
 
-def forecast(
+def forecast_seeds(
     plan: Plan,
     gain: float,
     costs: Costs,
@@ -146,8 +154,8 @@ def seed_spreads(
             found[label] = SeedSpread(stats.Spread(assumed), None, how)
             continue
         cells = [cell for cell in plan.cells if cell.column == label]
-        values = [scores(cell, plan, results, (), curves, probes).main for cell in cells]
-        y = np.array([by_replicate(value, plan) for value in values])
+        values = [cell_scores(cell, plan, results, (), curves, probes).main for cell in cells]
+        y = np.array([mean_by_replicate(value, plan) for value in values])
         found[label] = _measured(plan, y)
     return found
 
@@ -162,7 +170,7 @@ def _measured(plan: Plan, y: np.ndarray) -> SeedSpread:
         )
         return SeedSpread(stats.Spread(ASSUMED), None, how)
     low, _, high = measured.interval
-    runs = count(int((~np.isnan(y)).sum()), "finished run")
+    runs = plural(int((~np.isnan(y)).sum()), "finished run")
     known = f"[{low:.2g}, {high:.2g} at 80 %; {measured.df} df, {runs}]"
     how = f"spread {measured.sd:.2g} {points} between seeds {known}"
     if measured.barely_known:
@@ -199,7 +207,7 @@ def _seeds(found: stats.Forecast, hours: float | None) -> str:
 
 def _asked(found: stats.Forecast, n: int, points: str) -> str:
     if n < stats.FEWEST_SEEDS:
-        return f"with {count(n, 'seed')}: no verdicts, so no gain can be detected"
+        return f"with {plural(n, 'seed')}: no verdicts, so no gain can be detected"
     power = _range(found.power, lambda p: f"{100 * p:.0f}")
     smallest = _range(found.smallest, lambda gain: f"{gain:.2g}")
     return f"with the {n} seeds planned: power {power} %; detects gains from {smallest} {points}"
@@ -238,8 +246,8 @@ class Outlook:
         yield from (f"  {spread}" for spread in self.spreads)
 
     def _runs(self, runs: int) -> str:
-        trials = f" after {count(self._trials(runs), 'tuning trial')}" if self.plan.tune else ""
-        return count(runs, "run") + trials
+        trials = f" after {plural(self._trials(runs), 'tuning trial')}" if self.plan.tune else ""
+        return plural(runs, "run") + trials
 
     def _trials(self, runs: float) -> int:
         """Return how many trials choose the settings of so many runs."""
@@ -264,7 +272,7 @@ class Outlook:
         }
 
 
-def outlook(plan: Plan, costs: Costs, spreads: Mapping[str, SeedSpread]) -> Outlook:
+def simulate_looks(plan: Plan, costs: Costs, spreads: Mapping[str, SeedSpread]) -> Outlook:
     """Simulate the looks of every column, for rows of equal spread. `spreads`: of
     `seed_spreads`."""
     margin = plan.analysis.margin

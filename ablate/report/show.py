@@ -20,22 +20,31 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from ablate.analysis import trained_on
-from ablate.analysis.captions import parent_words
-from ablate.planning.cell import PlannedRun
-from ablate.report.text import begin, duration, sparkline, speed
-from ablate.shared.errors import Failure
-from ablate.shared.files import is_number
-from ablate.shared.metrics import DEFAULT, TASKS, TaskChoice
-from ablate.shared.notes import Notes
-from ablate.shared.rundir import FINAL, RunDir
-from ablate.shared.spec import task_in
-from ablate.store.events import RunState
-from ablate.store.find import planned_as
-from ablate.store.ledger import Ledger
-from ablate.store.progress import driver_of, turn_of_child, worker_notes
-from ablate.store.record import RunRecord, load_record
-from ablate.store.store import Store
+from ablate.analysis import parent_words, trained_elsewhere
+from ablate.planning import PlannedRun
+from ablate.report.text import announce, duration, sparkline, speed
+from ablate.shared import (
+    DEFAULT_TASK,
+    FINAL_STATUSES,
+    TASKS,
+    Failure,
+    Notes,
+    RunDir,
+    TaskChoice,
+    is_number,
+    task_in,
+)
+from ablate.store import (
+    Ledger,
+    RunRecord,
+    RunState,
+    Store,
+    driver_of,
+    load_record,
+    sweeps_of_run,
+    turn_of_child,
+    worker_notes,
+)
 
 # --- One run ------------------------------------------------------------------------------------
 
@@ -45,12 +54,12 @@ def describe_run(store: Store, ledger: Ledger, run: str) -> str:
     record = load_record(store, ledger, run)
     folder, tree = record.folder, configuration(record)
     status = "planned" if record.state is None else record.state.status
-    begun, ended = status != "planned", status in FINAL
+    begun, ended = status != "planned", status in FINAL_STATUSES
     withheld = f"withheld: {record.withheld}" if record.withheld else ""
     unsealed = f"withheld: {record.unsealed}" if record.unsealed else _none(folder.env, begun)
-    elsewhere = trained_on.trained([tree or {}])
+    elsewhere = trained_elsewhere([tree or {}])
     metrics = [] if record.withheld else folder.read_metrics()
-    curves = _curves(metrics, task_in(tree) if tree else TASKS[DEFAULT])
+    curves = _curves(metrics, task_in(tree) if tree else TASKS[DEFAULT_TASK])
     notes = worker_notes(store, run)
     results, provenance = (
         map(": ".join, grouped(texts).items())
@@ -212,9 +221,7 @@ def compare_runs(store: Store, ledger: Ledger, one: str, other: str) -> str:
     for title, texts in found.items():
         if title == "data" and not any(texts) and all(map(_spec, runs)):
             continue  # of trainers of the user's own
-        if title != "configuration" and trained_on.trained(
-            configuration(run) or {} for run in runs
-        ):
+        if title != "configuration" and trained_elsewhere(configuration(run) or {} for run in runs):
             continue
         is_spec = title in ("configuration", "data")
         files = [record.folder.run if is_spec else record.folder.env for record in runs]
@@ -262,7 +269,7 @@ def facts(record: RunRecord) -> dict[str, str]:
     return known | ({"attempts": EDITED} if record.unsealed else {})
 
 
-def provenance(runs: Sequence[RunRecord]) -> dict[str, Counter[str]]:
+def count_provenance(runs: Sequence[RunRecord]) -> dict[str, Counter[str]]:
     """Count code, machine and command of runs: for each fact its texts with the number of runs."""
     texts: dict[str, Counter[str]] = {}
     for record in runs:
@@ -352,7 +359,7 @@ def follow_log(store: Store, ledger: Ledger, run: str, out: BinaryIO) -> None:
     Raises Failure for a run that has ended without a log.
     """
     folder, place = store.rundir(run), 0
-    sweeps = {sweep for sweep, _ in planned_as(store, ledger, run)}
+    sweeps = {sweep for sweep, _ in sweeps_of_run(store, ledger, run)}
     goes_on = True
     while goes_on:
         goes_on = _goes_on(store, ledger, run, sweeps)  # its last words are read after it
@@ -361,7 +368,9 @@ def follow_log(store: Store, ledger: Ledger, run: str, out: BinaryIO) -> None:
             time.sleep(EVERY_S)
     _check(folder)
     if not folder.has_result() and _may_start(ledger, run):
-        begin("it has not ended, and nobody trains it now; the same `ablate sweep` goes on with it")
+        announce(
+            "it has not ended, and nobody trains it now; the same `ablate sweep` goes on with it"
+        )
 
 
 def tail(folder: RunDir) -> str:

@@ -16,11 +16,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from ablate.analysis import captions
-from ablate.analysis.course import standing, told_by
-from ablate.planning.cell import PlannedRun
-from ablate.planning.plan import Plan
-from ablate.planning.sweep_file import edit_notes
+from ablate.analysis import first_few, latest_decisions, recorded_decisions, withheld_notes
+from ablate.planning import Plan, PlannedRun, edit_notes
 from ablate.report.live import (
     Clock,
     counts_line,
@@ -29,16 +26,22 @@ from ablate.report.live import (
     standing_cell,
     workers_table,
 )
-from ablate.report.text import console, counted, duration, speed
+from ablate.report.text import counted, duration, make_console, speed
 from ablate.running import gpus
-from ablate.shared.rundir import FINAL, NO_WORD
-from ablate.store import looks
-from ablate.store.events import Status
-from ablate.store.find import Followed
-from ablate.store.ledger import Ledger
-from ablate.store.looks import InterimLook
-from ablate.store.progress import BLOCKED, GIVEN_UP, SweepProgress, Worker, observe
-from ablate.store.store import Store
+from ablate.shared import FINAL_STATUSES, NO_WORD
+from ablate.store import (
+    BLOCKED,
+    GIVEN_UP,
+    FollowedSweep,
+    InterimLook,
+    Ledger,
+    Status,
+    Store,
+    SweepProgress,
+    Worker,
+    looks,
+    observe_progress,
+)
 
 PARENTS = "(their parents)"  # the row of all runs that others start from
 
@@ -63,7 +66,7 @@ class SweepView:
 
     @classmethod
     def of(cls, plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger) -> SweepView:
-        now = observe(plan, runs, store, ledger)
+        now = observe_progress(plan, runs, store, ledger)
         return cls(plan, runs, now, store, looks.read(store.read_looks(), now.sweep))
 
     @property
@@ -89,7 +92,7 @@ class SweepView:
         for run in self.runs:
             label = PARENTS if run.above else run.cell.row
             counts.setdefault(label, Counter())[self.now.status(run.id)] += 1
-        decided = standing(self.plan, self.looks)
+        decided = latest_decisions(self.plan, self.looks)
         statuses = [each for each in LIFE if each in self.now.counts]
         rows = [
             (
@@ -107,7 +110,7 @@ class SweepView:
         now, store = self.now, self.store
         if now.ended:
             yield now.ended
-        yield from told_by(self.plan, self.looks)
+        yield from recorded_decisions(self.plan, self.looks)
         trained = {worker.run.id for worker in now.workers}
         for run in self.runs:
             status = now.states[run.id].status
@@ -127,17 +130,17 @@ class SweepView:
     def lost(self) -> Iterator[str]:
         """Name runs whose files are not what they left, or are gone."""
         results, withheld = self.store.results(self.runs)
-        yield from captions.withheld(self.plan, withheld)
+        yield from withheld_notes(self.plan, withheld)
         gone = [
             run.label
             for run in self.runs
-            if self.now.states[run.id].status in FINAL
+            if self.now.states[run.id].status in FINAL_STATUSES
             and results[run.id] is None
             and run.id not in withheld
         ]
         if gone:
             yield (
-                f"missing: the ledger has a result of {captions.names(gone)}, but the run's folder "
+                f"missing: the ledger has a result of {first_few(gone)}, but the run's folder "
                 f"has none; the same `ablate sweep` trains it again, or put the folder back"
             )
 
@@ -163,7 +166,7 @@ def show_status(plan: Plan, store: Store, ledger: Ledger) -> None:
 def show_grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print texts in aligned columns: the first to the left, the others to the right."""
     terminal = sys.stdout.isatty()  # whatever FORCE_COLOR says; a file has no width to fit
-    screen = console(force_terminal=terminal, width=None if terminal else 200)
+    screen = make_console(force_terminal=terminal, width=None if terminal else 200)
     table = grid(header, rows)
     whole = screen.options.update(max_width=1_000)
     if screen.measure(table, options=whole).maximum > screen.width:
@@ -188,7 +191,7 @@ METERS_EVERY_S = 5.0
 def watch_status(plan: Plan, store: Store, ledger: Ledger) -> None:
     """Show the status every second until the sweep is over: in place on a terminal, elsewhere a
     line for each change of the counts."""
-    followed = Followed(store, plan)
+    followed = FollowedSweep(store, plan)
 
     def views() -> Iterator[SweepView]:
         runs = list(plan.runs())

@@ -14,8 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from ablate.shared.errors import printable
-from ablate.shared.notes import Notes
+from ablate.shared import Notes, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -111,7 +110,7 @@ class Gate:
 
 
 @contextlib.contextmanager
-def gate() -> Iterator[None]:
+def gate_output() -> Iterator[None]:
     """Let standard output and standard error pass the gate."""
     out: Any = Gate(sys.stdout)
     err: Any = Gate(sys.stderr)
@@ -119,7 +118,7 @@ def gate() -> Iterator[None]:
         yield
 
 
-def console(**options: Any) -> Console:
+def make_console(**options: Any) -> Console:
     """Make a console of rich, which colours a terminal and lets no other escape through. It writes
     to the stream behind every gate, where its colours and cursor movements are commands."""
     from rich.console import Console
@@ -174,6 +173,6 @@ def _spelled(character: str, encoding: str) -> str:
     return SPELLINGS.get(character) or character.encode("ascii", "backslashreplace").decode()
 
 
-def begin(text: str) -> None:
+def announce(text: str) -> None:
     """Announce work that is silent for a while, on standard error: pipes read standard output."""
     print(text, file=sys.stderr, flush=True)

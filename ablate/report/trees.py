@@ -11,17 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ablate.planning.plan import Plan
+from ablate.planning import Plan
 from ablate.report.show import configuration, sides
 from ablate.report.status import SweepView
-from ablate.running.estimate import Costs
-from ablate.running.rehearse import Rehearsals
-from ablate.running.sharing import group_of
-from ablate.store.events import RunState
-from ablate.store.ledger import Ledger
-from ablate.store.progress import GIVEN_UP
-from ablate.store.record import load_record
-from ablate.store.store import Store
+from ablate.running import Costs, Rehearsals, group_of
+from ablate.store import GIVEN_UP, Ledger, RunState, Store, load_record
 
 if TYPE_CHECKING:
     from ablate.report.designs import DesignForecast

@@ -6,15 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.analysis import captions, footnotes
-from ablate.analysis.table import headed
-from ablate.analysis.trained_on import training
-from ablate.planning.cell import Cell, Trial
-from ablate.planning.plan import Plan
+from ablate.analysis import plural, setting_text, title_line, trained_on_words, winner_doubts
+from ablate.planning import Cell, Plan, Trial
 from ablate.report.formats import grid
 from ablate.report.formats.tidy import csv_text
-from ablate.shared.errors import UserError
-from ablate.store.events import RunState
+from ablate.shared import UserError
+from ablate.store import RunState
 
 KEYS = ("row", "column", "search", "trial", "seed", "stage")
 RESULTS = ("score", "error", "state", "chosen", "id")
@@ -123,12 +120,12 @@ def sheet(plan: Plan, trials: Sequence[Tried]) -> grid.PrintedTable:
     assert plan.tune is not None
     often = plan.searches_said
     specs = [trial.cell.spec for trial in plan.trials]
-    trained = f"{training(plan, specs)}." if specs else ""
+    trained = f"{trained_on_words(plan, specs)}." if specs else ""
     return grid.PrintedTable(
-        title=headed(plan.title or plan.name, trained),
+        title=title_line(plan.title or plan.name, trained),
         grids=tuple(_grid(plan, column.label, trials) for column in plan.columns if column.tuned),
         caption=(
-            f"{often[0].upper()}{often[1:]} of {captions.count(plan.tune.trials_each, 'trial')} a "
+            f"{often[0].upper()}{often[1:]} of {plural(plan.tune.trials_each, 'trial')} a "
             f"variant (sampler {plan.tune.sampler}); all trials of a search have one seed; "
             f"score: {plan.judged.validated}, with its standard error.",
             *(line for cell in plan.cells if plan.is_tuned(cell) for line in _worth(plan, cell)),
@@ -146,7 +143,7 @@ def _grid(plan: Plan, column: str, trials: Sequence[Tried]) -> grid.Grid:
         if search != above:
             lines.append(grid.GridLine.headed(grid.GridCell(search), len(words)))
             above = search
-        settings = [footnotes.setting(one.settings.get(key)) for key in keys]
+        settings = [setting_text(one.settings.get(key)) for key in keys]
         numbers = [_number(plan, value) for value in (one.score, one.error)]
         mark = "chosen" if one.chosen else ""
         texts = [f"#{one.seed}.{one.trial}", *settings, *numbers, one.state, mark]
@@ -177,7 +174,7 @@ def _worth(plan: Plan, cell: Cell) -> Iterator[str]:
             shares.setdefault(key, []).append(100 * share)
     explored = ", ".join(f"{key} {_range(found)} %" for key, found in shares.items())
     parts = [f"explored share of the range: {explored}"] if explored else []
-    parts += footnotes.doubts(cell.chosen)
+    parts += winner_doubts(cell.chosen)
     yield f"{place}: {'; '.join(parts)}." if parts else f"{place}: settings are chosen."
 
 

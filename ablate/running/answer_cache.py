@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.files import make_folder, read_sealed, write_sealed
+from ablate.shared import make_folder, read_sealed, write_sealed
 
 
 class AnswerCache:

@@ -12,13 +12,20 @@ import contextlib
 import os
 import shutil
 
-from ablate.shared.files import make_folder, read_file, sync_folder, write_whole
-from ablate.shared.own import is_command
-from ablate.shared.rundir import ATTEMPTS, SCRATCH, RunDir
-from ablate.store.folder import StoreFolder
+from ablate.shared import (
+    ATTEMPTS_FOLDER,
+    SCRATCH_FOLDER,
+    RunDir,
+    is_command,
+    make_folder,
+    read_file,
+    sync_folder,
+    write_whole,
+)
+from ablate.store import StoreFolder
 
 _APPENDED = ("metrics.jsonl", "log.txt")  # all others are written whole, so a link to them is safe
-_OWN = ("lock", "result.json", "stop.json", SCRATCH)  # of this attempt alone
+_OWN = ("lock", "result.json", "stop.json", SCRATCH_FOLDER)  # of this attempt alone
 
 
 def attempt_folder(store: StoreFolder, run: str, number: int) -> RunDir:
@@ -51,7 +58,7 @@ def appoint(store: StoreFolder, run: str, number: int) -> None:
     make_folder(link.parent)
     new = link.with_name(f".{run}.link")
     new.unlink(missing_ok=True)
-    os.symlink(os.path.join("..", ATTEMPTS, str(number), run), new)
+    os.symlink(os.path.join("..", ATTEMPTS_FOLDER, str(number), run), new)
     os.replace(new, link)
     sync_folder(link.parent)
 
@@ -61,7 +68,7 @@ def publish(store: StoreFolder, run: str) -> None:
     link = store.rundir(run)
     if link.attempt is None:
         return
-    target = store.root / ATTEMPTS / link.attempt
+    target = store.root / ATTEMPTS_FOLDER / link.attempt
     link.path.unlink()
     os.rename(target, link.path)
     sync_folder(link.path.parent)
@@ -87,14 +94,16 @@ def bring_home(store: StoreFolder, run: str) -> None:
 def forget(store: StoreFolder, attempt: str | None) -> None:
     """Remove the folder of an attempt that has surely ended, once another has gone on from it."""
     if attempt is not None:
-        shutil.rmtree(store.root / ATTEMPTS / attempt, ignore_errors=True)
+        shutil.rmtree(store.root / ATTEMPTS_FOLDER / attempt, ignore_errors=True)
 
 
 def _carry(old: RunDir, new: RunDir) -> None:
     """Whatever `old` has: the worker there may write still, and unlink a checkpoint meanwhile."""
     names = os.listdir(old.path) if old.path.is_dir() else []
     with contextlib.suppress(shutil.Error, OSError, ValueError):  # files that go this moment
-        if SCRATCH in names and is_command(old.read_spec()):  # its program may go on from there
+        if SCRATCH_FOLDER in names and is_command(
+            old.read_spec()
+        ):  # its program may go on from there
             shutil.copytree(old.scratch, new.scratch, symlinks=True)
     for name in names:
         if name.startswith(".") or name in _OWN:

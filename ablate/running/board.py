@@ -16,28 +16,23 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Any
 
-from ablate.planning.cell import PlannedRun
-from ablate.planning.plan import Plan
+from ablate.planning import Plan, PlannedRun
 from ablate.running import attempts
 from ablate.running.disk import Disk
 from ablate.running.launchers import Slot
-from ablate.shared.notes import Notes
-from ablate.shared.rundir import (
-    CHECK,
+from ablate.shared import (
+    CHECK_PHASE,
+    DATA_DAMAGED,
+    DEVICE_LOST,
     FAILED,
-    FINAL,
-    LOST,
+    FINAL_STATUSES,
     NO_WORD,
     OOM,
     RANK_KILLED,
-    ROTTEN,
+    Notes,
     RunDir,
 )
-from ablate.store.events import RunState
-from ablate.store.folder import Liveness
-from ablate.store.ledger import Ledger
-from ablate.store.progress import parents_of, turn_of_child
-from ablate.store.store import Store
+from ablate.store import Ledger, Liveness, RunState, Store, run_parents, turn_of_child
 
 
 @dataclass
@@ -72,7 +67,7 @@ class ActiveRun:
         """Has it done with its GPU? What is left are the hashes of its data: the next run starts
         meanwhile. On a CPU these take the core that the next run would have."""
         gpu = self.slot is not None and self.slot.device != "cpu"
-        return gpu and self.notes.phase == CHECK
+        return gpu and self.notes.phase == CHECK_PHASE
 
     @property
     def place(self) -> str:
@@ -115,7 +110,7 @@ class Board:
         self._counts.update(str(state.status) for state in states.values())
         self.runs |= new
         self.states |= states
-        self.parents |= parents_of(new.values())
+        self.parents |= run_parents(new.values())
         return [*new]
 
     def record(self, run: str, kind: str, **detail: Any) -> None:
@@ -314,7 +309,7 @@ class PlaceHealth:
             return
         place, failure = ended.slot.place, ""
         if not ended.folder.has_result():
-            if exit not in (FAILED, OOM) and (not died or exit in (LOST, ROTTEN)):
+            if exit not in (FAILED, OOM) and (not died or exit in (DEVICE_LOST, DATA_DAMAGED)):
                 return
             seconds = time.monotonic() - ended.since
             failure = failure_kind(exit or "died", ended.error, seconds, ended.stepped)
@@ -329,7 +324,7 @@ class PlaceHealth:
         row = failures_alike(
             endings,
             len({variant(run) for run in runs}),
-            {variant(run) for run in runs if states[run.id].status in FINAL},
+            {variant(run) for run in runs if states[run.id].status in FINAL_STATUSES},
             any(a.stepped for a in active if a.slot is not None and a.slot.place == place),
         )
         if row:

@@ -11,17 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from ablate.running.launchers import slurm, slurm_jobs
-from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import make_folder
-from ablate.store.progress import driver_of
-from ablate.store.store import Store
+from ablate.shared import Failure, UserError, make_folder
+from ablate.store import Store, driver_of
 
-WHERE = ("here", "job")
+DETACH_PLACES = ("here", "job")
 BEHIND_S = 5.0  # beside another driver, until a new process surely waits for its turn
 PATIENCE_S = 60.0  # for the plan: the driver may decode data for hours first
 
 
-def leave(
+def detach_driver(
     where: str, words: Sequence[str], sweep: str, store: Store, settings: Mapping[str, Any]
 ) -> str:
     """Start `ablate WORDS`, which drives `sweep`, without this terminal; a line on how far it came.

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ablate.running.work import CellWork
-from ablate.shared.checks import sizes
-from ablate.shared.errors import UserError, unknown
+from ablate.shared import UserError, open_world_sizes, unknown_value
 
 ASSUMED_MFU = 0.35  # an assumption: large ViTs reach 0.3 to 0.5 in bf16, small ones less
 EVALUATION = 1.15  # what validation adds to the steps' time
@@ -65,7 +64,7 @@ class Devices:
         UserError."""
         name, colon, number = text.lower().partition(":")
         if name not in PEAKS:
-            raise unknown("--on", name, PEAKS)
+            raise unknown_value("--on", name, PEAKS)
         if colon and not re.fullmatch(r"[1-9]\d*", number):
             raise UserError(f"--on: expected a number of devices such as {name}:8, got {text!r}")
         if mfu is not None and not 0 < mfu <= 1:
@@ -74,7 +73,9 @@ class Devices:
         if per_run != "auto" and int(per_run) > count:
             most = f"give at most {count}, or auto"
             raise UserError(f"launcher.gpus_per_run: {per_run}, and --on has {count}; {most}")
-        return cls(name, count, ASSUMED_MFU if mfu is None else mfu, sizes(per_run, count))
+        return cls(
+            name, count, ASSUMED_MFU if mfu is None else mfu, open_world_sizes(per_run, count)
+        )
 
     def seconds(self, work: CellWork) -> float | None:
         """Compute the seconds of a training on one device: of its arithmetic, or of launching its

@@ -15,9 +15,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ablate.running.view import View
-from ablate.shared.errors import Failure, NoRoom
-from ablate.shared.files import FULL, identity
-from ablate.store.store import Store
+from ablate.shared import DISK_FULL_ERRORS, Failure, NoRoom, file_identity
+from ablate.store import Store
 
 # A full disk has room again when it has so much, and room for checkpoints: little at first, since a
 # quota may be small, then each time twice as much, up to the most.
@@ -33,7 +32,7 @@ class Disk:
         self._store, self._say = store, say
         self._spare = SPARE_BYTES
         self._probed_at = 0.0
-        self._ledger = identity(store.ledger)
+        self._ledger = file_identity(store.ledger)
 
     def ran_out(self) -> None:
         if self.waiting is None:
@@ -61,7 +60,7 @@ class Disk:
 
     def has_store(self) -> bool:
         """Are ledger and lock of the store the files that the drive began with?"""
-        here = self._ledger is not None and identity(self._store.ledger) == self._ledger
+        here = self._ledger is not None and file_identity(self._store.ledger) == self._ledger
         return here and self._store.driver.is_in_place()
 
     def check_store(self) -> None:
@@ -73,7 +72,7 @@ class Disk:
             )
 
 
-def await_room(store: Store, view: Callable[[], AbstractContextManager[View]]) -> None:
+def await_disk_room(store: Store, view: Callable[[], AbstractContextManager[View]]) -> None:
     """Wait until the first files of a driver (notes, ledger, plan) fit on the disk."""
     folder = _existing(store.root)
     if not has_room(folder, SPARE_BYTES):
@@ -84,7 +83,7 @@ def await_room(store: Store, view: Callable[[], AbstractContextManager[View]]) -
             watching.say(ROOM_AGAIN)
 
 
-def with_room(store: Store, say: Callable[[str], None], work: Callable[[], None]) -> None:
+def retry_on_full_disk(store: Store, say: Callable[[str], None], work: Callable[[], None]) -> None:
     """Do `work`, again and again until the store's disk has room for it.
 
     Raises NoRoom if another disk is full.
@@ -113,7 +112,7 @@ def has_room(folder: Path, size: int) -> bool:
         with tempfile.TemporaryFile(dir=folder) as file:
             os.posix_fallocate(file.fileno(), 0, size)
     except OSError as error:
-        if error.errno not in FULL:
+        if error.errno not in DISK_FULL_ERRORS:
             raise
         return False
     return True

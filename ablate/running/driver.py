@@ -18,9 +18,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from ablate.planning.cell import PlannedRun
-from ablate.planning.plan import Plan
-from ablate.planning.search import Grower
+from ablate.planning import Grower, Plan, PlannedRun
 from ablate.running import attempts
 from ablate.running.board import ActiveRun, Board, Folders, Lost, PlaceHealth
 from ablate.running.disk import Disk
@@ -30,27 +28,36 @@ from ablate.running.orders import carry_out, decide
 from ablate.running.preflight import Decisions, decision_for
 from ablate.running.sharing import Worlds, world_of
 from ablate.running.view import View
-from ablate.shared.checks import WORLDS
-from ablate.shared.errors import Failure
-from ablate.shared.files import FULL
-from ablate.shared.metrics import Metric
-from ablate.shared.own import names_percents
-from ablate.shared.rundir import (
+from ablate.shared import (
+    DEVICE_LOST,
     DISK_FULL,
+    DISK_FULL_ERRORS,
+    ENDING_SIGNALS,
     EXIT_AWAY,
     EXIT_DISK_FULL,
-    LOST,
     NO_DEVICE,
     NO_WORD,
     STOPPED,
+    WORLD_SIZES,
+    Failure,
+    Metric,
     RunDir,
+    names_percents,
+    noted_signals,
+    signal_words,
 )
-from ablate.shared.system import ENDING, noted, signal_words
-from ablate.store.events import RunState
-from ablate.store.folder import Liveness
-from ablate.store.ledger import Ledger, result_detail
-from ablate.store.progress import Driver, SweepProgress, Worker, blocked, with_blocked
-from ablate.store.store import Store
+from ablate.store import (
+    Driver,
+    Ledger,
+    Liveness,
+    RunState,
+    Store,
+    SweepProgress,
+    Worker,
+    blocked_runs,
+    count_blocked,
+    result_detail,
+)
 
 UNASKED = (
     "its worker got SIGTERM, which ablate had not sent: `kill`, the machine, or a program that "
@@ -113,7 +120,7 @@ class Drive:
         self.folders = Folders(self.store, self.ledger, self.launcher.remote)
         # Off this host the launcher knows more than the store: it has the engine's word, too.
         self.liveness: Liveness = self.launcher if self.launcher.remote else self.store.liveness
-        with noted(*ENDING) as self.signals:
+        with noted_signals(*ENDING_SIGNALS) as self.signals:
             self.board = Board(self.ledger, self.disk, self.signals)
             self.places = PlaceHealth(self.view.say, self.board)
             with self._store_in_place():
@@ -310,7 +317,7 @@ class Drive:
                 self.board.record(run, "started", step=step, slot=slot.name, **attempt)
                 self.folders.began(run, **attempt)
             except OSError as error:
-                if error.errno not in FULL:
+                if error.errno not in DISK_FULL_ERRORS:
                     raise
                 self.board.pending.insert(0, run)
                 self.disk.ran_out()
@@ -325,7 +332,7 @@ class Drive:
             for line in self.launcher.offer(devices, self.places.retired):
                 self.view.say(line)
         except OSError as error:
-            if error.errno not in FULL:
+            if error.errno not in DISK_FULL_ERRORS:
                 raise
             self.disk.ran_out()
 
@@ -406,7 +413,7 @@ class Drive:
             self._say(exit or "died", run, self._error(folder))
         elif exit == DISK_FULL:
             self.disk.ran_out()
-        if exit == LOST and active.slot is not None:
+        if exit == DEVICE_LOST and active.slot is not None:
             self.places.blame(run, active.slot.place)
         elif exit == NO_DEVICE and active.slot is not None:
             self.places.give_up(active.slot.place, f"{active.run.label}: {self._error(folder)}")
@@ -451,11 +458,11 @@ class Drive:
 
     def _progress(self) -> SweepProgress:
         board = self.board
-        stuck = blocked(board.states, board.parents)
+        stuck = blocked_runs(board.states, board.parents)
         return SweepProgress(
             sweep=self.plan.name,
             total=len(board.runs) + self.plan.to_come,
-            counts=with_blocked(board.counts, stuck, board.states),
+            counts=count_blocked(board.counts, stuck, board.states),
             workers=[Worker(a.run, a.place, a.notes, a.folder) for a in board.active.values()],
             waiting=self.disk.waiting,
             states=board.states,
@@ -518,7 +525,7 @@ def assign(
 
     def choose(run: str) -> Iterator[Slot]:
         """Yield the slots that it may have at some time."""
-        most = worlds.get(run, max(WORLDS))
+        most = worlds.get(run, max(WORLD_SIZES))
         most = max((slot.ranks for slot in left if slot.ranks <= most), default=0)
         alike = [slot for slot in left if slot.ranks == most]
         for slot in alike:

@@ -12,15 +12,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.plan import Plan
+from ablate.planning import Plan
 from ablate.running.view import View
-from ablate.shared.errors import Failure, UserError, cut, unknown
-from ablate.shared.files import make_folder
-from ablate.shared.rundir import RunDir
-from ablate.store.folder import HostLock
-from ablate.store.ledger import Ledger
-from ablate.store.progress import driver_of, observe
-from ablate.store.store import Store
+from ablate.shared import Failure, RunDir, UserError, make_folder, short_error, unknown_value
+from ablate.store import HostLock, Ledger, Store, driver_of, observe_progress
 
 DIED = "died without a word: it was killed, or its host went down"
 
@@ -29,7 +24,7 @@ ALONE = ("doctor --repair", "gc", "import", "merge", "run")  # what takes the dr
 
 
 @contextlib.contextmanager
-def alone(store: Store, command: str) -> Iterator[None]:
+def hold_driver_lock(store: Store, command: str) -> Iterator[None]:
     """Take the driver's turn, for a command. Raises Failure if another process has it."""
     if not store.take_turn(1.0):
         notes = store.driver.notes()
@@ -46,7 +41,7 @@ def alone(store: Store, command: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def driving(
+def driver_session(
     store: Store, sweep: str, view: Callable[[], AbstractContextManager[View]]
 ) -> Iterator[Ledger]:
     """Take the driver's lock and open the ledger. While another process drives the store, show its
@@ -64,7 +59,7 @@ def driving(
         raise
     except Exception as error:
         no = getattr(error, "exit_code", None) == 0  # somebody did not want the sweep
-        store.driver.note(ended="" if no else cut(f"ended: {error}"))
+        store.driver.note(ended="" if no else short_error(f"ended: {error}"))
         raise
     finally:
         store.driver.release()
@@ -83,11 +78,11 @@ def _await_turn(store: Store, view: View) -> None:
         plan = store.read_plan(str(notes.sweep))  # each time: a search makes it grow
         if plan is not None:
             with Ledger.reading(store) as ledger:
-                view.show(observe(plan, list(plan.runs()), store, ledger))
+                view.show(observe_progress(plan, list(plan.runs()), store, ledger))
     view.say("the other process has ended")
 
 
-def stop(
+def stop_driver(
     store: Store, sweep: str | None, say: Callable[[str], None], timeout_s: float = math.inf
 ) -> str | None:
     """Stop the driven sweep, or the workers that a dead driver left; return the name of the sweep.
@@ -109,14 +104,14 @@ def stop(
             heard = heard or store.ask_to_stop()
             waiting.on({"": now.pid if store.driven_here() else None} | _alive(store, left))
         if now is not None and not heard:  # the notes were those of a driver that is dead
-            return stop(store, sweep, say, timeout_s)
+            return stop_driver(store, sweep, say, timeout_s)
         if now is not None or not _alive(store, left):
             return driven
         sweep = driven  # it may have died, and left workers behind
     with Ledger.reading(store) as ledger:
         names = ledger.sweeps()
         if sweep is not None and sweep not in names:
-            raise unknown("sweep", sweep, names, f"one driven in {store.root}:")
+            raise unknown_value("sweep", sweep, names, f"one driven in {store.root}:")
         plan = ledger.sealed_plan(store, sweep or names[0]) if names else None
     left = _workers(store, plan)
     for label, folder in left.items():
@@ -127,7 +122,7 @@ def stop(
     while alive := _alive(store, left):
         waiting.on(alive)
     if (began := driver_of(store)) is not None and sweep in (None, began.sweep):  # meanwhile
-        return stop(store, sweep, say, timeout_s)
+        return stop_driver(store, sweep, say, timeout_s)
     return driven or (plan.name if plan and left else None)
 
 

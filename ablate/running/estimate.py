@@ -11,9 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ablate.planning.cell import Cell
-from ablate.planning.plan import Plan
-from ablate.planning.tuning import FACTORS
+from ablate.planning import LR_FACTORS, Cell, Plan
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.devices import Devices
 from ablate.running.launchers import Ask, Launcher
@@ -28,17 +26,12 @@ from ablate.running.sharing import (
     share,
 )
 from ablate.running.work import CellWork, searched, time_a_seed, time_left, works_of
-from ablate.shared import spec
-from ablate.shared.files import is_number
-from ablate.shared.own import is_own
-from ablate.shared.plugin import own_code
-from ablate.shared.rundir import FINAL
-from ablate.store.events import RunState
-from ablate.store.store import Store
+from ablate.shared import FINAL_STATUSES, is_number, is_own, own_code, spec
+from ablate.store import RunState, Store
 from ablate.version import __version__
 
 SMALLEST_GROUP = 8  # a norm over fewer values says little but its sign
-UNKNOWN = "unknown until a run of it has finished: its trainer alone knows what it does"
+UNKNOWN_COST = "unknown until a run of it has finished: its trainer alone knows what it does"
 
 
 @dataclass(frozen=True)
@@ -97,7 +90,7 @@ def own_costs(
     typical = sum(known) / len(known) if known else 0.0
     left = plan.to_come * typical
     for run in plan.runs():
-        if states.get(run.id, RunState()).status not in (*FINAL, "skipped"):
+        if states.get(run.id, RunState()).status not in (*FINAL_STATUSES, "skipped"):
             a_run = seconds[run.cell.row, run.cell.column]
             left += typical if a_run is None else a_run
     seeds: dict[str, float | None] = {}
@@ -118,7 +111,7 @@ def own_costs(
     return Costs(
         described=dict.fromkeys(seconds, nothing),
         seconds=seconds,
-        how="from finished runs" if known else UNKNOWN,
+        how="from finished runs" if known else UNKNOWN_COST,
         left_s=ranks * left,
         where=where,
         wall_s=left / places,
@@ -156,7 +149,7 @@ FASTEST = {"cpu": 1e12, "cuda": 1e15}  # on one slot: beyond a core with AMX, an
 MONTH_S = 30 * 86400.0
 
 
-def costs(
+def estimate_costs(
     plan: Plan,
     store: Store,
     launcher: Launcher,
@@ -232,7 +225,7 @@ def costs(
     )
 
 
-def sizes(
+def estimate_sizes(
     plan: Plan, store: Store, results: Mapping[str, Mapping[str, Any] | None]
 ) -> dict[tuple[str, str], Mapping[str, Any]]:
     """Return parameters and multiply-adds of every cell whose results lack them."""
@@ -262,7 +255,9 @@ def _factored(plan: Plan) -> list[Cell]:
     """Return a trial of each cell whose search multiplies learning rates by path: its model may
     lack that path."""
     first = {(trial.cell.row, trial.cell.column): trial for trial in reversed(plan.trials)}
-    return [trial.cell for trial in first.values() if any(FACTORS in key for key in trial.params)]
+    return [
+        trial.cell for trial in first.values() if any(LR_FACTORS in key for key in trial.params)
+    ]
 
 
 class _Answers:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ablate.shared.errors import UserError, unknown
+from ablate.shared import UserError, unknown_value
 
 TOOL = "nvidia-smi"
 PATIENCE_S = 30.0  # it takes a second a GPU where no daemon holds the driver; a lost GPU hangs it
@@ -130,7 +130,7 @@ def find(devices: str, outer: str | None) -> GpuSet:
             if _named(name, there):
                 raise _hidden(name, outer)
             alone = ["auto", "cpu"] if len(names) == 1 else []
-            raise unknown("launcher.devices", name, [*alone, *(gpu.index for gpu in usable)])
+            raise unknown_value("launcher.devices", name, [*alone, *(gpu.index for gpu in usable)])
         chosen |= dict.fromkeys(named)
     return GpuSet(tuple(chosen), tuple(remarks))
 

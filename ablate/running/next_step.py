@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from ablate.shared.rundir import DISK_FULL, EXIT_AWAY, FAILED, FINAL, NO_DEVICE, OOM, STOPPED
-from ablate.store.events import RunState
+from ablate.shared import DISK_FULL, EXIT_AWAY, FAILED, FINAL_STATUSES, NO_DEVICE, OOM, STOPPED
+from ablate.store import RunState
 
 Then = Literal["start", "adopt", "wait", "leave", "again"]
 
@@ -35,7 +35,7 @@ def next_step(
     it died, or there was none), `attempts`: the limit on deaths without progress. The first rule
     that fits holds; docs/resume-and-store.md has what a user sees of them.
     """
-    final = state.status in FINAL
+    final = state.status in FINAL_STATUSES
     if result and alive:
         return NextStep(None, "wait")  # tearing down
     if result and not final:

@@ -15,13 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from ablate.running.driver_lock import Waiting
-from ablate.shared.errors import UserError
-from ablate.shared.rundir import FINAL
-from ablate.store.events import RunState
-from ablate.store.find import plans
-from ablate.store.ledger import Ledger
-from ablate.store.progress import driver_of
-from ablate.store.store import Store
+from ablate.shared import FINAL_STATUSES, UserError
+from ablate.store import Ledger, RunState, Store, driven_plans, driver_of
 
 Order = Literal["skip", "undo"]
 ORDERS = get_args(Order)
@@ -44,8 +39,8 @@ def effect_of(order: str, state: RunState, *, result: bool, known: bool) -> Effe
     time, so the user may have seen it. The first rule that fits holds; docs/resume-and-store.md
     has them for users.
     """
-    ended = result or state.status in FINAL
-    status = "finished" if result and state.status not in FINAL else state.status
+    ended = result or state.status in FINAL_STATUSES
+    status = "finished" if result and state.status not in FINAL_STATUSES else state.status
     match order:
         case "undo" if state.status == "skipped" and not ended:
             return Effect("retried")
@@ -68,7 +63,7 @@ def decide(store: Store, ledger: Ledger, order: str, run: str, state: RunState) 
         order,
         state,
         result=folder.read_result() is not None,
-        known=not kinds.isdisjoint(FINAL),
+        known=not kinds.isdisjoint(FINAL_STATUSES),
     )
     if effect.event != "skipped":
         return effect
@@ -92,7 +87,7 @@ def carry_out(store: Store, ledger: Ledger, order: str, run: str) -> None:
 # --- Given by `ablate run` ----------------------------------------------------------------------
 
 
-def check(store: Store, ledger: Ledger, order: str, runs: Mapping[str, str]) -> None:
+def check_order(store: Store, ledger: Ledger, order: str, runs: Mapping[str, str]) -> None:
     """Raise UserError where one of the runs can't be ordered so. `runs`: id -> as the user has it.
 
     A search needs all of its trials, a look all runs of its column: none of these is skipped.
@@ -103,7 +98,7 @@ def check(store: Store, ledger: Ledger, order: str, runs: Mapping[str, str]) -> 
             raise UserError(f"{label}: no sweep has planned this run")
         if refusal := decide(store, ledger, order, run, states[run]).refusal:
             raise UserError(f"{label}: {refusal}")
-    for plan in plans(store, ledger, runs.keys()) if order == "skip" else ():
+    for plan in driven_plans(store, ledger, runs.keys()) if order == "skip" else ():
         needed = plan.design.needed(plan)
         for run in runs.keys() & needed.keys():
             raise UserError(
@@ -112,7 +107,7 @@ def check(store: Store, ledger: Ledger, order: str, runs: Mapping[str, str]) -> 
             )
 
 
-def ask(store: Store, order: str, runs: list[str], say: Callable[[str], None]) -> None:
+def give_order(store: Store, order: str, runs: list[str], say: Callable[[str], None]) -> None:
     """Have it done: by the driver, else here in its turn. Returns once the events are recorded, and
     workers that shall stop have stopped."""
     file, since = store.order(order, runs), time.monotonic()

@@ -17,24 +17,24 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from ablate.planning.cell import Cell, PlannedRun
-from ablate.planning.plan import Plan
+from ablate.planning import Cell, Plan, PlannedRun
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.gpus import NoAnswer, busy
 from ablate.running.launchers import Launcher, Slot, usable
-from ablate.shared.checks import LEAST
-from ablate.shared.errors import Failure
-from ablate.shared.files import is_number, make_folder, sync_folder
-from ablate.shared.idle import LENGTHS
-from ablate.shared.own import is_own
-from ablate.shared.spec import seeded
-from ablate.store.events import RunState
-from ablate.store.ledger import Ledger
-from ablate.store.progress import working
-from ablate.store.store import REMEDY, Store
+from ablate.shared import (
+    LEAST_MICRO_BATCHES,
+    LENGTH_KEYS,
+    Failure,
+    is_number,
+    is_own,
+    make_folder,
+    seeded,
+    sync_folder,
+)
+from ablate.store import RETRY_REMEDY, Ledger, RunState, Store, living_notes
 
 
-def preflight(launcher: Launcher, held: Collection[str], say: Callable[[str], None]) -> None:
+def drop_unfit_slots(launcher: Launcher, held: Collection[str], say: Callable[[str], None]) -> None:
     """Take away the slots whose devices can't run a small kernel, a line on each reason.
 
     `held`: names of slots on which workers of another driver train still: their devices work, and
@@ -60,9 +60,9 @@ def preflight(launcher: Launcher, held: Collection[str], say: Callable[[str], No
     launcher.slots = left
 
 
-def in_use(launcher: Launcher, store: Store, states: Mapping[str, RunState]) -> list[str]:
+def gpus_in_use(launcher: Launcher, store: Store, states: Mapping[str, RunState]) -> list[str]:
     """List a line on each GPU that others use."""
-    ours = [note.pid for note in working(store, states)]
+    ours = [note.pid for note in living_notes(store, states)]
     with contextlib.suppress(NoAnswer):  # which the launcher's remarks say
         return busy(launcher.devices.gpus, ours)
     return []
@@ -73,10 +73,10 @@ def check_parents(runs: Iterable[PlannedRun], store: Store) -> None:
     left = [run for run in runs if not store.rundir(run.id).has_result()]
     parents = [parent for run in left if (parent := run.parent()) is not None]
     if why := [*store.results(parents, weights=True).withheld.values()]:
-        raise Failure(f"other runs start from damaged ones: {'; '.join(why)}; {REMEDY}")
+        raise Failure(f"other runs start from damaged ones: {'; '.join(why)}; {RETRY_REMEDY}")
 
 
-def put_aside(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) -> Iterator[str]:
+def set_damaged_aside(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) -> Iterator[str]:
     """Move the folder of every run that has ended and of which a file is not what it left into
     `damaged/`; yields a line on each. In the driver's turn.
 
@@ -100,7 +100,7 @@ def put_aside(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) -> Itera
         yield f"put aside: {why}; its folder is {place} now"
 
 
-AUTO = ("micro_batch", "deterministic")
+SETTLED_KEYS = ("micro_batch", "deterministic")
 Decisions = Mapping[tuple[str, str], Mapping[str, Any]]  # by row and column
 
 
@@ -122,7 +122,7 @@ def measure_rates(plan: Plan, store: Store, launcher: Launcher) -> None:
                 launcher.ask("rate", {**question, "device": launcher.device})
 
 
-def settle(
+def settle_auto_keys(
     plan: Plan, store: Store, launcher: Launcher, say: Callable[[str], None]
 ) -> dict[tuple[str, str], dict[str, Any]]:
     """Map (row, column) to {"micro_batch": images at once, "deterministic"}, as far as the runs
@@ -143,7 +143,9 @@ def settle(
     known = cache.read()
     decisions: dict[tuple[str, str], dict[str, Any]] = {}
     for cells in _columns(plan):
-        open_ = [key for key in AUTO if any(cell.spec["train"][key] == "auto" for cell in cells)]
+        open_ = [
+            key for key in SETTLED_KEYS if any(cell.spec["train"][key] == "auto" for cell in cells)
+        ]
         if slot.device == "cpu":
             open_ = [key for key in open_ if key != "deterministic"]  # it costs nothing there
         if not open_:
@@ -164,7 +166,7 @@ def settle(
                 "cache": str(store.cache),
                 "device": slot.device,
                 "share": 1 / share,
-                "parts": LEAST if max(launcher.worlds) > 1 else 1,
+                "parts": LEAST_MICRO_BATCHES if max(launcher.worlds) > 1 else 1,
             }
             decision = {**decision, **launcher.ask("settle", question)}
             decision["shapes"] = [*dict.fromkeys([*decision["shapes"], *new])]
@@ -195,7 +197,7 @@ def _memory_line(column: str, decision: Mapping[str, Any], slot: Slot, cache: An
     )
 
 
-def bring(store: Store, source: Store) -> None:
+def take_decisions(store: Store, source: Store) -> None:
     """Take the decisions of another store that this one has not made: runs that follow on the same
     device are then like the other's."""
     mine, theirs = _cache(store), _cache(source).read()
@@ -210,7 +212,7 @@ def decision_for(decisions: Decisions, run: PlannedRun) -> Mapping[str, Any]:
 
 def shape(tree: Mapping[str, Any]) -> str:
     """Hash what decides memory and speed of a run; its length, rates and seed do not."""
-    data, lengths = tree["data"], {key for keys in LENGTHS for key in keys}
+    data, lengths = tree["data"], {key for keys in LENGTH_KEYS for key in keys}
     parts = [
         *(tree.get(key) for key in ("model", "norm", "stem", "block", "augment", "probe", "task")),
         *(data.get(key) for key in ("fingerprint", "size", "channels", "classes")),

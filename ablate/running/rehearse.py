@@ -15,17 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.planning.cell import Cell
-from ablate.planning.plan import Plan
-from ablate.planning.settings import show
+from ablate.planning import Cell, Plan, value_text
 from ablate.running.answer_cache import AnswerCache
 from ablate.running.launchers import Launcher
-from ablate.shared import spec
-from ablate.shared.files import is_number
-from ablate.shared.own import is_own
-from ablate.shared.parts import by_path
-from ablate.shared.plugin import own_code
-from ablate.store.store import Store
+from ablate.shared import is_number, is_own, own_code, parts_by_path, spec
+from ablate.store import Store
 from ablate.version import __version__
 
 # Multiply-adds of an image's forward, at most, of models that are tried: with a class of the
@@ -58,7 +52,7 @@ class Rehearsals:
     warnings: Sequence[str]
 
 
-def rehearsed(
+def rehearse_rows(
     plan: Plan,
     store: Store,
     launcher: Launcher,
@@ -113,7 +107,7 @@ def _worth(
     own = [
         cell
         for cell in rows
-        if any((*by_path(cell.spec), *by_path(baseline.spec)))
+        if any((*parts_by_path(cell.spec), *parts_by_path(baseline.spec)))
         and max(size[cell.row], size[baseline.row]) <= OWN
     ]
     small = max(size.values()) <= SHIPPED and len(rows) <= MOST
@@ -131,7 +125,7 @@ def _unchanged(
     plan: Plan, baseline: Cell, rows: Sequence[Cell], answers: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
     settings = {
-        row.label: ", ".join(f"{key}={show(value)}" for key, value in row.settings.items())
+        row.label: ", ".join(f"{key}={value_text(value)}" for key, value in row.settings.items())
         for row in plan.rows
     }
     return [

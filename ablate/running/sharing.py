@@ -8,14 +8,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ablate.planning.cell import Cell, PlannedRun
+from ablate.planning import Cell, PlannedRun
 from ablate.running.launchers import Launcher
 from ablate.running.work import CellWork
-from ablate.shared.build import build_run
-from ablate.shared.checks import LEAST, check_ranks, divisors
-from ablate.shared.errors import UserError
-from ablate.shared.own import is_own
-from ablate.shared.spec import seeded
+from ablate.shared import (
+    LEAST_MICRO_BATCHES,
+    UserError,
+    batch_divisors,
+    build_run,
+    check_ranks,
+    is_own,
+    seeded,
+)
 
 NEAR = 1.1  # of the earliest end: up to here fewer devices a run are as good
 # Assumptions: seconds until the ranks of a run have met, and bytes a second between two of them, on
@@ -58,8 +62,8 @@ def open_to(
         run = build_run(seeded(cell.spec, 0))
         micro, batch = run.train.micro_batch, run.train.batch
         if micro == "auto":
-            most = settled.get(place, {}).get("micro_batch", max(1, batch // LEAST))
-            micro = next(size for size in divisors(batch) if size <= most)
+            most = settled.get(place, {}).get("micro_batch", max(1, batch // LEAST_MICRO_BATCHES))
+            micro = next(size for size in batch_divisors(batch) if size <= most)
         group = groups.setdefault(group_of(cell), [*worlds])
         for world in [*group]:
             try:
@@ -71,7 +75,9 @@ def open_to(
     return groups
 
 
-def narrowed(worlds: Worlds, cells: Iterable[Cell], launcher: Launcher, settled: Settled) -> Worlds:
+def narrow_worlds(
+    worlds: Worlds, cells: Iterable[Cell], launcher: Launcher, settled: Settled
+) -> Worlds:
     """Return `worlds`, less where a column's settled micro-batch allows fewer. Raises UserError as
     `open_to`."""
     options = open_to(cells, launcher.worlds, settled)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ablate.store.progress import SweepProgress
+from ablate.store import SweepProgress
 
 
 class View(Protocol):

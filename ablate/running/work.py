@@ -9,12 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ablate.planning.cell import Cell, Tune
-from ablate.planning.plan import Plan
-from ablate.planning.search import applied
-from ablate.shared import spec
-from ablate.shared.rundir import FINAL
-from ablate.store.events import RunState
+from ablate.planning import Cell, Plan, Tune, apply_settings
+from ablate.shared import FINAL_STATUSES, spec
+from ablate.store import RunState
 
 
 @dataclass
@@ -65,7 +62,7 @@ def works_of(
         is_parent = n >= len(plan.cells)
         # of seeds whose settings are not chosen yet the runs are to come
         runs = [cell.ids.get(seed, "") for seed in (cell.ids if is_parent else plan.planned(cell))]
-        ended = (*FINAL, "skipped")
+        ended = (*FINAL_STATUSES, "skipped")
         left = float(sum(states.get(run, RunState()).status not in ended for run in runs))
         works.append(work := CellWork(cell, left))
         if answer["examples"] is None:
@@ -91,7 +88,7 @@ def works_of(
             tried = [t.cell for t in plan.trials if (t.cell.row, t.cell.column) == at]
             trials = [run for trial in tried for run in trial.ids.values()]
             known = plan.tune.parents  # trials that were asked are runs of this cell, left or not
-            done = sum(known or states.get(r, RunState()).status in FINAL for r in trials)
+            done = sum(known or states.get(r, RunState()).status in FINAL_STATUSES for r in trials)
             work.search = 3.0 * images * ratio * searches * size if trials_of_search else None
             work.left += ratio * (searches - done / plan.tune.trials_each)
             report = 1.0
@@ -159,7 +156,7 @@ def _images(tree: Mapping[str, Any], examples: Mapping[str, int]) -> float:
 def _trial_trees(tune: Tune, child: Cell) -> list[tuple[int, dict[str, Any]]]:
     """Return how many trials each stage of one search has, and the training of one, nothing
     pruned."""
-    trees = [(stage.trials, applied(child.spec, stage.at)) for stage in tune.stages]
+    trees = [(stage.trials, apply_settings(child.spec, stage.at)) for stage in tune.stages]
     return [(count, tree["parent"] if tune.parents else tree) for count, tree in trees]
 
 

@@ -8,18 +8,18 @@ from typing import Any
 
 from ablate.shared.checks import GELUS, NO_CLS, check
 from ablate.shared.choices import ARCHS, CHOICES, PROBES
-from ablate.shared.errors import UserError, near, unknown
-from ablate.shared.metrics.probed import called
+from ablate.shared.errors import UserError, nearest_name, unknown_value
+from ablate.shared.metrics.probed import probe_name
 from ablate.shared.parts import is_plugin
 from ablate.shared.schema import (
-    added,
+    added_fields,
     computed,
-    hints,
-    keys,
+    field_keys,
+    field_types,
+    read_field,
+    read_section,
+    read_settings,
     same_keys,
-    section,
-    settings_of,
-    value_of,
 )
 from ablate.shared.sections import Chosen, Data, Model, Plugin, Text, Whole
 from ablate.shared.spec import UNTYPED, Run
@@ -35,22 +35,22 @@ def build_run(tree: Mapping[str, Any]) -> Run:
     and missing keys, wrong types, values out of range and impossible geometry.
     """
     whole = is_whole(tree.get("model"))
-    parts = [key for key in hints(Run) if not (whole and key in CHOICES)]
+    parts = [key for key in field_types(Run) if not (whole and key in CHOICES)]
     if whole:
         none_chosen(tree, tree["model"]["name"])
     for key in tree:
         if key not in parts and (where := _homes(key)):
             raise UserError(f"{key}: is no key; did you mean {' or '.join(where)}?")
     typed = [key for key in parts if key in tree or key not in UNTYPED]
-    same_keys("", tree, typed, added(Run))
-    data = section(Data, tree["data"], "data")
+    same_keys("", tree, typed, added_fields(Run))
+    data = read_section(Data, tree["data"], "data")
     model = _model(tree["model"], data)
     made = {"data": data, "model": model, "parent": _parent(tree.get("parent"))}
     for kind in CHOICES:
         made[kind] = _chosen(kind, tree[kind], model) if isinstance(model, Model) else None
     filled = {**tree, "text": _text(tree.get("text"))}
     made |= {
-        key: value_of(Run, key, filled[key], "from" if key == "weights" else key)
+        key: read_field(Run, key, filled[key], "from" if key == "weights" else key)
         for key in filled
         if key not in made
     }
@@ -74,11 +74,11 @@ def none_chosen(tree: Iterable[str], name: Any) -> None:
 
 def _model(tree: Mapping[str, Any], data: Data) -> Model | Whole:
     if not is_whole(tree):
-        shipped: Model = section(Model, _expand(tree, data), "model")
+        shipped: Model = read_section(Model, _expand(tree, data), "model")
         return shipped
     own = {key: value for key, value in tree.items() if key in WHOLE_KEYS}
     settings = {key: value for key, value in tree.items() if key not in WHOLE_KEYS}
-    whole: Whole = section(Whole, {**own, "settings": settings}, "model")
+    whole: Whole = read_section(Whole, {**own, "settings": settings}, "model")
     return whole
 
 
@@ -97,29 +97,31 @@ def _homes(key: Any) -> list[str]:
     """The keys of sections that are called so or, where no section is nearly, nearly so."""
     if key in HABITS:
         return [HABITS[key]]
-    sections = {name: cls for name, cls in hints(Run).items() if isinstance(cls, type)}
+    sections = {name: cls for name, cls in field_types(Run).items() if isinstance(cls, type)}
     sections["model"] = Model
-    fields = {name: keys(cls) for name, cls in sections.items() if name not in CHOICES}
+    fields = {name: field_keys(cls) for name, cls in sections.items() if name not in CHOICES}
     params = {
         kind: {k for c in table.values() for k in c.params} for kind, table in CHOICES.items()
     }
     known = [(name, below) for name, own in {**fields, **params}.items() for below in own]
-    if near(key, hints(Run)) is None:
-        key = near(key, [below for _, below in known], 0.8)  # of so many keys one is always like it
+    if nearest_name(key, field_types(Run)) is None:
+        key = nearest_name(
+            key, [below for _, below in known], 0.8
+        )  # of so many keys one is always like it
     return [f"{name}.{below}" for name, below in known if below == key]
 
 
 def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
     table = CHOICES[kind]
     if isinstance(tree, str):  # a name where settings stand: what an unknown group choice leaves
-        raise unknown(kind, tree, table)
+        raise unknown_value(kind, tree, table)
     name = tree.get("name") if isinstance(tree, Mapping) else tree
     if is_plugin(name):
         origin = {key: value for key, value in tree.items() if key in PLUGIN_KEYS}
         settings = {k: v for k, v in tree.items() if k != "name" and k not in PLUGIN_KEYS}
-        return Chosen(name, settings, section(Plugin, origin, kind))
+        return Chosen(name, settings, read_section(Plugin, origin, kind))
     if not isinstance(name, str) or name not in table:
-        raise unknown(kind, name, [*table, "module:Class"])
+        raise unknown_value(kind, name, [*table, "module:Class"])
     params = table[name].params
     same_keys(kind, tree, ["name", *params])
     hosts = {
@@ -127,17 +129,17 @@ def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
         for key, param in params.items()
         if param.host is not None and tree.get(key, param.default) is None
     }
-    return Chosen(name, settings_of(kind, params, {**tree, **hosts}))
+    return Chosen(name, read_settings(kind, params, {**tree, **hosts}))
 
 
 def _text(tree: Any) -> Any:
     """The section of texts, if there is one: every null takes the value of the size."""
     if tree is None:
         return None
-    same_keys("text", tree, hints(Text))
+    same_keys("text", tree, field_types(Text))
     sizes = {name: vars(arch) for name, arch in ARCHS.items() if arch.kind == "vit"}
     if tree["arch"] not in sizes:
-        raise unknown("text.arch", tree["arch"], sizes, "a size among")
+        raise unknown_value("text.arch", tree["arch"], sizes, "a size among")
     own = {key: sizes[tree["arch"]][key] for key in ("width", "depth", "heads")}
     return {key: own.get(key) if value is None else value for key, value in tree.items()}
 
@@ -154,9 +156,9 @@ def _probes(names: tuple[str, ...]) -> tuple[str, ...]:
     are written."""
     for name in names:
         if name not in PROBES and not is_plugin(name):
-            raise unknown("probe", name, [*PROBES, "module:Class"])
-        if [called(other) for other in names].count(called(name)) > 1:
-            raise UserError(f"probe: {called(name)} is given twice")
+            raise unknown_value("probe", name, [*PROBES, "module:Class"])
+        if [probe_name(other) for other in names].count(probe_name(name)) > 1:
+            raise UserError(f"probe: {probe_name(name)} is given twice")
     own = sorted(name for name in names if name not in PROBES)
     return (*(name for name in PROBES if name in names), *own)
 
@@ -166,17 +168,17 @@ def _probes(names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _expand(tree: Any, data: Data) -> dict[str, Any]:
     """`model.arch` spelled out: every null in `model` takes the architecture's value."""
-    same_keys("model", tree, hints(Model), added(Model), computed(Model))
-    defaults = added(Model) | _arch(tree["arch"], data)
+    same_keys("model", tree, field_types(Model), added_fields(Model), computed(Model))
+    defaults = added_fields(Model) | _arch(tree["arch"], data)
     model: dict[str, Any] = {
-        key: defaults.get(key) if tree.get(key) is None else tree[key] for key in hints(Model)
+        key: defaults.get(key) if tree.get(key) is None else tree[key] for key in field_types(Model)
     }
     if model["pool"] != "tok":  # what the architecture says of its class token says nothing
         model |= {key: value for key, value in NO_CLS.items() if tree.get(key) is None}
     if model["act"] not in GELUS and tree.get("gelu") is None:  # nor what it says of its GELU
-        model["gelu"] = added(Model)["gelu"]
+        model["gelu"] = added_fields(Model)["gelu"]
     for key in ("width", "heads", "depth"):
-        model[key] = value_of(Model, key, model[key], f"model.{key}")
+        model[key] = read_field(Model, key, model[key], f"model.{key}")
     if model["cls"] == "late" and model["cls_at"] is None:
         model["cls_at"] = model["depth"] - 2
     if model["head_dim"] is None:
@@ -211,5 +213,5 @@ def _arch(arch: Any, data: Data) -> dict[str, Any]:
             f"got {arch!r}"
         )
     if size not in ARCHS:
-        raise unknown("model.arch", size, ARCHS, "a size among")
+        raise unknown_value("model.arch", size, ARCHS, "a size among")
     return dataclasses.asdict(ARCHS[size]) | {"patch": int(rest)}

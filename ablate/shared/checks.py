@@ -14,10 +14,10 @@ from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from ablate.shared.choices import ARCHS, BLOCKS, CHOICES, DEFAULTS, OPTIMIZERS
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.metrics import TASKS, learn_from
-from ablate.shared.parts import ACT, PARTS, is_plugin
-from ablate.shared.schema import added
+from ablate.shared.errors import UserError, unknown_value
+from ablate.shared.metrics import TASKS, tasks_for_labels
+from ablate.shared.parts import ACTIVATION, PARTS, is_plugin
+from ablate.shared.schema import added_fields
 from ablate.shared.sections import NO_CLASS, Augment, Chosen, Data, Eval, Model, Optim, Train, Whole
 from ablate.shared.spec import Run
 
@@ -32,7 +32,7 @@ NO_CLS = {"cls": "include", "cls_at": None, "cls_posemb": False}
 def check(run: Run) -> None:
     """What types and bounds alone do not say. Raises UserError."""
     if run.task not in TASKS:
-        raise unknown("task", run.task, TASKS)
+        raise unknown_value("task", run.task, TASKS)
     versions = run.own_probes.versions if run.own_probes is not None else None
     if {*filter(is_plugin, run.probe)} != {*(versions or ())}:
         raise UserError("own_probes: expected a version of each probe that is the user's own")
@@ -125,7 +125,7 @@ def _content(data: Data, place: str) -> None:
         )
 
 
-SHOWN = ("size", "channels", "cache_size", "cache")  # what decides what is shown of an image
+SHOWN_KEYS = ("size", "channels", "cache_size", "cache")  # what decides what is shown of an image
 
 
 def _also(run: Run) -> None:
@@ -146,7 +146,7 @@ def _also(run: Run) -> None:
                 f"labels must be among the classes that are learnt"
             )
         _content(other, f"{place}: ")
-        for key in SHOWN:
+        for key in SHOWN_KEYS:
             theirs, ours = getattr(other, key), getattr(data, key)
             if theirs != ours:
                 raise UserError(
@@ -241,7 +241,7 @@ def _mlp(run: Run, model: Model) -> None:
     none |= {"final_norm": "keep", "dropout": 0.0, "drop_path": 0.0}
     none |= {"act": "gelu", "registers": 0, "layerscale": None, "qk_norm": False}
     none |= {"head_dim": model.width}  # of the one head that its size says
-    none |= dict.fromkeys((ACT.settings, *ACT.computed))
+    none |= dict.fromkeys((ACTIVATION.settings, *ACTIVATION.computed))
     defaults = {key: none[key] for key in vars(model) if key not in own}
     why = f"model.arch={model.arch} has none"
     _at_default(model, defaults, "model.", why)
@@ -267,7 +267,7 @@ def _class_token(model: Model) -> None:
 
 def _optim(optim: Optim, model: Model | Whole) -> None:
     if optim.name not in OPTIMIZERS and optim.version is None:
-        raise unknown("optim.name", optim.name, [*OPTIMIZERS, "module:Class"])
+        raise unknown_value("optim.name", optim.name, [*OPTIMIZERS, "module:Class"])
     for key in ("warmup_lr", "min_lr"):
         rate = getattr(optim, key)
         if rate > optim.lr:
@@ -277,7 +277,7 @@ def _optim(optim: Optim, model: Model | Whole) -> None:
             "optim.decay: independent is for adamw and others whose decay stands beside the "
             "gradient; with optim.name=sgd it is by_lr"
         )
-    for key, default in added(Optim).items():
+    for key, default in added_fields(Optim).items():
         readers = [name for name, moves in OPTIMIZERS.items() if key in moves.keys]
         if readers and optim.name not in readers:
             why = f"is for optim.name={' or '.join(readers)}, got optim.name={optim.name}"
@@ -352,12 +352,12 @@ def _masks(run: Run) -> None:
     if data.labels != task.labels:
         raise UserError(
             f"task: {run.task} learns from {_LEARNT[task.labels]}, and data={data.name} has "
-            f"{_LEARNT[data.labels]}; give task={', '.join(learn_from(data.labels))}, or "
+            f"{_LEARNT[data.labels]}; give task={', '.join(tasks_for_labels(data.labels))}, or "
             f"other data"
         )
     of = "images without masks" if masks else "images with masks (data.labels=masks)"
     for section, keys in (_OF_IMAGES if masks else _OF_MASKS).items():
-        before = added({"data": Data, "augment": Augment, "eval": Eval}[section])
+        before = added_fields({"data": Data, "augment": Augment, "eval": Eval}[section])
         defaults = {key: before[key] for key in keys}
         _at_default(getattr(run, section), defaults, f"{section}.", f"is for {of}")
     if masks:
@@ -442,14 +442,16 @@ def _texts(run: Run) -> None:
         raise UserError(f"train.loss: task={run.task} has softmax alone, got {run.train.loss}")
 
 
-WORLDS = (1, 2, 4, 8)  # how many ranks there may be
-LEAST = 8  # micro-batches of a step where the machine decides, so that each of these fits
-IN_ORDER = 4  # micro-batches from which on statistics are taken in behind all of them
+WORLD_SIZES = (1, 2, 4, 8)  # how many ranks there may be
+LEAST_MICRO_BATCHES = (
+    8  # micro-batches of a step where the machine decides, so that each of these fits
+)
+ORDERED_FROM = 4  # micro-batches from which on statistics are taken in behind all of them
 
 
-def sizes(per_run: int | str, devices: int) -> list[int]:
+def open_world_sizes(per_run: int | str, devices: int) -> list[int]:
     """List how many devices a run may have, of so many."""
-    return [n for n in WORLDS if n <= devices] if per_run == "auto" else [int(per_run)]
+    return [n for n in WORLD_SIZES if n <= devices] if per_run == "auto" else [int(per_run)]
 
 
 def check_ranks(run: Run, micro_batch: int, world: int, statistics: bool = False) -> None:
@@ -466,16 +468,16 @@ def check_ranks(run: Run, micro_batch: int, world: int, statistics: bool = False
             f"another train.micro_batch"
         )
     if parts % world:
-        fit = ", ".join(str(n) for n in WORLDS if parts % n == 0)
+        fit = ", ".join(str(n) for n in WORLD_SIZES if parts % n == 0)
         raise UserError(
             f"train.micro_batch: {world} ranks can't share the {parts} micro-batches of a step "
             f"(batch {run.train.batch}, {micro_batch} at once); ranks that can: {fit}; or give "
             f"train.micro_batch=N"
         )
-    if statistics and parts < IN_ORDER:
+    if statistics and parts < ORDERED_FROM:
         raise UserError(
             f"train.micro_batch: running statistics of {parts} micro-batches can't be gathered; "
-            f"give at most {run.train.batch // IN_ORDER}, or one rank"
+            f"give at most {run.train.batch // ORDERED_FROM}, or one rank"
         )
     if run.norm is not None and run.norm.name == "powernorm":
         raise UserError(
@@ -484,7 +486,7 @@ def check_ranks(run: Run, micro_batch: int, world: int, statistics: bool = False
         )
 
 
-def divisors(batch: int) -> Iterator[int]:
+def batch_divisors(batch: int) -> Iterator[int]:
     """The batch, then each time the largest divisor of it that is at most half the one before."""
     size = batch
     while size > 1:

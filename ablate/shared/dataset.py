@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.files import identity
+from ablate.shared.errors import UserError, unknown_value
+from ablate.shared.files import file_identity
 
 IMAGES = {
     *(".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff"),
@@ -51,7 +51,7 @@ class Listing:
     unread: str | None = None
 
 
-def local(path: Path, name: str = "", captions: bool = False) -> Listing:
+def list_local(path: Path, name: str = "", captions: bool = False) -> Listing:
     """What lies at `path`, walked once. Raises UserError where there is no data; `name`: of what,
     where `data.path` names the folder. `captions`: tables of images and texts, and the images."""
     hint = f"; give data.path=FOLDER with the files of data={name}" if name else ""
@@ -101,11 +101,11 @@ def _walk(path: Path) -> Iterator[tuple[str, list[str]]]:
     def refuse(error: OSError) -> None:
         raise UserError(f"data.path: {error.filename}: {error.strerror}")
 
-    above = {str(path): {identity(path)}}
+    above = {str(path): {file_identity(path)}}
     for folder, folders, files in os.walk(path, onerror=refuse, followlinks=True):
         ancestors = above.pop(folder)
         inside = {
-            entry: identity(os.path.join(folder, entry))
+            entry: file_identity(os.path.join(folder, entry))
             for entry in folders
             if not entry.startswith(".")
         }
@@ -149,7 +149,7 @@ BUNDLED = {
 }
 
 
-def wanted(data: Mapping[str, Any], present: Collection[str]) -> list[str]:
+def select_splits(data: Mapping[str, Any], present: Collection[str]) -> list[str]:
     """The stored splits that a `data` section names; UserError for one that is not present."""
     found: list[str] = []
     for name in ("train", "validation", "test"):
@@ -290,7 +290,7 @@ def _of_parquet(file: Path, key: str, name: str) -> Iterator[Any]:
 
 def _check(file: Path, key: str, name: str, there: Collection[str]) -> None:
     if name not in there:
-        raise unknown(key, name, there, f"a column of {file}:")
+        raise unknown_value(key, name, there, f"a column of {file}:")
 
 
 def caption_texts(found: Listing, split: str, name: str) -> list[str]:

@@ -31,7 +31,7 @@ from ablate.shared.rundir import RunDir
 
 BLOCK = 64 << 20  # bytes: a large file is read by all cores at once
 LARGE = 4 << 30  # bytes that take seconds to read
-META = "meta.json"
+META_FILE = "meta.json"
 SPLITS = ("train", "validation", "test")
 _READ = 1 << 20
 _NAMED = 20  # images, of however many
@@ -82,7 +82,7 @@ def digest(meta: Mapping[str, Any]) -> str:
     return hashlib.sha256(to_json(meta["sha256"])).hexdigest()
 
 
-def facts(meta: Any) -> dict[str, dict[str, list[int]]]:
+def decoding_facts(meta: Any) -> dict[str, dict[str, list[int]]]:
     """{"left_out", "overlap": {split: [images, of how many]}}, where there are some: what
     `result.json` keeps. {} of what is no whole meta.json."""
     if not is_sealed(meta):
@@ -97,7 +97,7 @@ def facts(meta: Any) -> dict[str, dict[str, list[int]]]:
     return {key: splits for key, splits in found.items() if splits}
 
 
-def words(facts: Mapping[str, Any]) -> dict[str, str]:
+def decoding_words(facts: Mapping[str, Any]) -> dict[str, str]:
     """What `facts` says, by its keys. Whatever else a mapping holds is passed over."""
     return {
         key: f"{' and '.join(_share(s, *facts[key][s]) for s in SPLITS if s in facts[key])} {verb}"
@@ -117,7 +117,7 @@ def _share(split: str, number: int, of: int) -> str:
     return f"{number:,} of {of:,} {'training' if split == 'train' else split} images"
 
 
-def named(lines: Sequence[str]) -> str:
+def first_of_lines(lines: Sequence[str]) -> str:
     """The first of them, and how many more."""
     more = f"; and {len(lines) - _NAMED:,} more" if len(lines) > _NAMED else ""
     return "; ".join(lines[:_NAMED]) + more
@@ -134,16 +134,16 @@ def is_sealed(meta: Any) -> bool:
 
 def size(home: Path) -> int:
     """Its bytes, to tell what `damage` will take; 0 where that is not known."""
-    meta = read_json(home / META)
+    meta = read_json(home / META_FILE)
     return sum(meta["bytes"].values()) if is_sealed(meta) else 0
 
 
 def damage(home: Path, within_s: float = math.inf) -> str | None:
     """What is wrong with the decoded set in `home`, in words; None: every byte is as written, or
     all that could be read `within_s` seconds, blocks drawn at random."""
-    meta = read_json(home / META)
+    meta = read_json(home / META_FILE)
     if not is_sealed(meta):
-        return f"{META} is damaged"
+        return f"{META_FILE} is damaged"
     expected = {
         (name, BLOCK * n): digest
         for name, digests in meta["sha256"].items()
@@ -171,7 +171,7 @@ def discard(cache: Path, fingerprint: str) -> None:
     lock = Lock(cache / f"{fingerprint}.lock")
     if lock.acquire():
         try:
-            (cache / fingerprint / META).unlink(missing_ok=True)
+            (cache / fingerprint / META_FILE).unlink(missing_ok=True)
             for measured in cache.glob(f"{fingerprint}.*.safetensors"):
                 measured.unlink(missing_ok=True)
         finally:

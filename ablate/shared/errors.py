@@ -32,18 +32,18 @@ class NoRoom(Failure):
 LONGEST = 500  # characters of a stranger's exception
 
 
-def cut(line: str) -> str:
+def short_error(line: str) -> str:
     """What is told of an exception, which may hold megabytes."""
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
 
 
-def other_format(place: object, written: int, instead: str) -> Failure:
+def other_format_error(place: object, written: int, instead: str) -> Failure:
     """Make the error for a store or a bundle in another format than FORMAT. `instead`: the remedy
     besides the ablate that wrote it."""
-    return Failure(f"{place}: {format_of(written)}; use the ablate that wrote it, or {instead}")
+    return Failure(f"{place}: {format_words(written)}; use the ablate that wrote it, or {instead}")
 
 
-def format_of(written: int) -> str:
+def format_words(written: int) -> str:
     """Say that a file has a format other than FORMAT, without the place."""
     return f"has format {written}, and this ablate reads format {FORMAT} alone"
 
@@ -51,29 +51,29 @@ def format_of(written: int) -> str:
 MANY = 20  # keys: behind as many nobody finds the guess
 
 
-def unknown(
+def unknown_value(
     place: str, value: object, choices: Iterable[object], what: str = "one of"
 ) -> UserError:
     """The error for a value outside its choices, with the nearest one where there is one."""
-    return UserError(f"{place}: {expected(value, choices, what)}")
+    return UserError(f"{place}: {expected_words(value, choices, what)}")
 
 
-def expected(value: object, choices: Iterable[object], what: str = "one of") -> str:
+def expected_words(value: object, choices: Iterable[object], what: str = "one of") -> str:
     """What `unknown` says of the value, without the place."""
     names = [str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in choices]
     listed = ", ".join(names) or "(there is none)"
-    if what != "one of" and len(names) > MANY and (guess := near(value, names)) is not None:
+    if what != "one of" and len(names) > MANY and (guess := nearest_name(value, names)) is not None:
         return f"got {value!r} (did you mean {guess!r}?), expected {what} {listed}"
-    return f"expected {what} {listed}, got {value!r}{nearest(value, names)}"
+    return f"expected {what} {listed}, got {value!r}{did_you_mean(value, names)}"
 
 
-def nearest(value: object, names: Iterable[str]) -> str:
+def did_you_mean(value: object, names: Iterable[str]) -> str:
     """ " (did you mean 'name'?)" where one of the names is near."""
-    found = near(value, names)
+    found = nearest_name(value, names)
     return f" (did you mean {found!r}?)" if found else ""
 
 
-def near(value: object, names: Iterable[str], share: float = 0.6) -> str | None:
+def nearest_name(value: object, names: Iterable[str], share: float = 0.6) -> str | None:
     """The nearest of the names, itself if it is one; None where none has this share of it. A name
     with another number is another thing: fp64 is not near to fp16, though cifar10 is to cifar1."""
     if not isinstance(value, str):

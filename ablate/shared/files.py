@@ -24,8 +24,8 @@ from typing import Any, TypeGuard
 from ablate.shared.notes import Notes
 
 _temporary = itertools.count()
-FULL = (errno.ENOSPC, errno.EDQUOT)  # what a full disk answers
-DEEPEST = 50  # levels of what is written here
+DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)  # what a full disk answers
+DEEPEST_TREE = 50  # levels of what is written here
 
 
 def write_whole(path: Path, *content: bytes | memoryview) -> None:
@@ -58,7 +58,7 @@ def make_folder(folder: Path) -> None:
         sync_folder(folder.parent)
 
 
-def identity(file: Path | str | int) -> tuple[int, int] | None:
+def file_identity(file: Path | str | int) -> tuple[int, int] | None:
     """Of a file, whatever its name; None where there is none under this name any more."""
     try:
         found = os.stat(file)
@@ -159,7 +159,7 @@ def _sealed(content: bytes) -> str:
 def is_shallow(tree: Any) -> bool:
     """Can all that walks a tree walk this one? Nothing that is written here is so deep."""
     level = [tree] if isinstance(tree, dict | list) else []
-    for _ in range(DEEPEST):
+    for _ in range(DEEPEST_TREE):
         level = [
             part
             for parts in level
@@ -173,14 +173,14 @@ def is_shallow(tree: Any) -> bool:
 
 # The largest whole number that is written. Plans, run files, the ledger (SQLite) and tables of
 # numpy and pandas hold it exactly; each of them fails, or rounds, above it.
-MOST_WHOLE = 2**63 - 1
+LARGEST_INTEGER = 2**63 - 1
 
 
 def is_number(value: Any) -> TypeGuard[float]:
     """Is it a finite number, as all numbers that are written? A bool is none."""
     if type(value) is float:
         return math.isfinite(value)
-    return type(value) is int and abs(value) <= MOST_WHOLE
+    return type(value) is int and abs(value) <= LARGEST_INTEGER
 
 
 class Lock:
@@ -217,7 +217,7 @@ class Lock:
         """Is the file that is held here, if any, the one that others find under its name?"""
         if self._descriptor is None:
             return True
-        return identity(self.path) == identity(self._descriptor)
+        return file_identity(self.path) == file_identity(self._descriptor)
 
     def note(self, **notes: Any) -> None:
         """Add to the holder's notes; nothing here is relied on to be whole, or on disk. Raises

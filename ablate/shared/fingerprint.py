@@ -19,10 +19,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.dataset import Listing, local
+from ablate.shared.dataset import Listing, list_local
 from ablate.shared.errors import UserError
-from ablate.shared.files import FULL, make_folder, read_sealed, write_sealed
-from ablate.shared.schema import added
+from ablate.shared.files import DISK_FULL_ERRORS, make_folder, read_sealed, write_sealed
+from ablate.shared.schema import added_fields
 from ablate.shared.sections import Data
 
 LARGE, MANY = 1 << 30, 50_000  # bytes and files that take seconds to hash
@@ -34,7 +34,7 @@ _READING = ("source", "image", "label", "size", "channels", "train", "validation
 _ADDED = ("cache_size", "cache", "broken", "labels", "text", "order", "rule")
 
 
-def fingerprint(
+def data_fingerprint(
     data: dict[str, Any],
     memo: Path | None = None,
     found: Listing | None = None,
@@ -57,7 +57,7 @@ def fingerprint(
                 files = "tables of images and texts, train*.csv or train*.parquet"
             raise UserError(f"data.path: data={name} needs data.path=FOLDER with its {files}")
         return _digest([name, data["hub"], data["revision"]], data)
-    found = found or local(Path(path).expanduser(), name, data.get("text") is not None)
+    found = found or list_local(Path(path).expanduser(), name, data.get("text") is not None)
     known = FileHashes(memo)
     hashes = known.hashes(found.files, name)
     prefix = os.path.join(found.path, "")
@@ -67,7 +67,7 @@ def fingerprint(
 
 def _digest(content: Any, data: dict[str, Any]) -> str:
     reading = {key: data[key] for key in _READING}
-    before = added(Data)
+    before = added_fields(Data)
     reading |= {key: data[key] for key in _ADDED if data.get(key, before[key]) != before[key]}
     if "cache" in reading:  # one file serves all sizes
         del reading["size"]
@@ -77,7 +77,7 @@ def _digest(content: Any, data: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-MEMO = Path("cache", "fingerprints.json")  # in a store
+FINGERPRINTS_FILE = Path("cache", "fingerprints.json")  # in a store
 
 
 class FileHashes:
@@ -139,7 +139,7 @@ class FileHashes:
                 make_folder(self._path.parent)
                 write_sealed(self._path, self._known)
             except OSError as error:  # on a full disk it is read again
-                if error.errno not in FULL:
+                if error.errno not in DISK_FULL_ERRORS:
                     raise
 
 

@@ -16,7 +16,7 @@ from ablate.shared.choices import BLOCKS, NORMS, OPTIMIZERS, PER_RECIPE, STEMS
 Tree = Mapping[str, Any]
 
 # Keys that say one length: the first that is given counts.
-LENGTHS = (
+LENGTH_KEYS = (
     ("train.steps", "train.examples", "train.epochs"),
     ("optim.warmup_steps", "optim.warmup_examples", "optim.warmup_epochs"),
     ("optim.cooldown_steps", "optim.cooldown_epochs"),
@@ -26,7 +26,7 @@ LENGTHS = (
 def idle_keys(tree: Tree) -> dict[str, Any]:
     """Name the keys that a run of this plain tree doesn't read, dotted, each with the one value
     that it has in the run's id."""
-    beside = {key: None for keys in LENGTHS for key in keys if key != _length(tree, keys)}
+    beside = {key: None for keys in LENGTH_KEYS for key in keys if key != _length(tree, keys)}
     rules = (rule.values for rule in RULES if not rule.without and rule.holds(tree))
     return {**beside, **{key: value for values in rules for key, value in values.items()}}
 
@@ -89,11 +89,11 @@ def _at(tree: Tree, key: str, default: Any = None) -> Any:
 
 
 def _without_warmup(tree: Tree) -> bool:
-    return bool(_at(tree, _length(tree, LENGTHS[1])) == 0)
+    return bool(_at(tree, _length(tree, LENGTH_KEYS[1])) == 0)
 
 
 def _without_cooldown(tree: Tree) -> bool:
-    return not _at(tree, _length(tree, LENGTHS[2]))
+    return not _at(tree, _length(tree, LENGTH_KEYS[2]))
 
 
 def _is_still(tree: Tree) -> bool:
@@ -140,7 +140,7 @@ def _has_no_class_token(tree: Tree) -> bool:
 def _task(tree: Tree) -> metrics.TaskChoice | None:
     """Return the task of a shipped model; None of a whole one, or one that nobody knows here."""
     whole = "name" in tree["model"]
-    return None if whole else metrics.TASKS.get(tree.get("task", metrics.DEFAULT))
+    return None if whole else metrics.TASKS.get(tree.get("task", metrics.DEFAULT_TASK))
 
 
 def _takes_no_steps(tree: Tree) -> bool:

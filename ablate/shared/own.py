@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.shared.errors import UserError, unknown
+from ablate.shared.errors import UserError, unknown_value
 from ablate.shared.files import is_number
 from ablate.shared.metrics import Metric, TaskChoice
 from ablate.shared.metrics.metric import PERCENTS, SHARES
@@ -45,7 +45,7 @@ def is_own(tree: Mapping[str, Any]) -> bool:
     return TRAINER in tree
 
 
-def name_of(tree: Mapping[str, Any]) -> str:
+def trainer_name(tree: Mapping[str, Any]) -> str:
     """ "module:function" of such a tree, or its command."""
     return str(tree[TRAINER]["name"])
 
@@ -74,7 +74,7 @@ def identity(tree: Mapping[str, Any]) -> str:
     return json.dumps(kept, sort_keys=True, separators=(",", ":"))
 
 
-def hashed(content: bytes) -> str:
+def code_file_hash(content: bytes) -> str:
     """Of a file of code, as `code.files` has it."""
     return hashlib.sha256(content).hexdigest()[:16]
 
@@ -83,7 +83,7 @@ def hashed(content: bytes) -> str:
 
 DIRECTIONS = {"more": 1, "less": -1}
 # Names that mean something else where values stand, or columns of a table.
-TAKEN = (
+TAKEN_NAMES = (
     *("step", "epoch", "predictions", "auc"),
     *("gain", "ci", "pm", "n", "verdict", "params", "macs", "cost", "chosen", "paper"),
 )
@@ -101,7 +101,7 @@ def _is_range(value: Any) -> bool:
 
 
 # What a metric of the user's own may say of itself: by attribute, which values fit, and in words.
-ATTRIBUTES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+METRIC_ATTRIBUTES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("name", "short", "unit", "points", "how"), (_is_line, "a text of one line")),
     "scale": (lambda value: is_number(value) and value > 0, "a number above 0"),
     "decimals": (
@@ -115,9 +115,9 @@ ATTRIBUTES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 PRINTED = ("name", "short", "unit", "points", "scale", "decimals", "how")
 
 
-def attribute(name: str, value: Any, place: str) -> Any:
+def read_attribute(name: str, value: Any, place: str) -> Any:
     """The value of an attribute, as JSON has it. Raises UserError for one that doesn't fit."""
-    fits, form = ATTRIBUTES[name]
+    fits, form = METRIC_ATTRIBUTES[name]
     if not fits(value):
         raise UserError(f"{place}: expected {form}, got {value!r}")
     return list(value) if isinstance(value, tuple) else value
@@ -190,23 +190,23 @@ def metric_of(key: str, said: Mapping[str, Any], **more: Any) -> Metric:
     )
 
 
-def metric_said(key: Any, said: Any) -> dict[str, Any]:
+def declared_metric(key: Any, said: Any) -> dict[str, Any]:
     """A metric as a yaml declares it, every field given. Raises UserError, one line."""
     place = f"{TRAINER}.metrics.{key}"
-    if not (isinstance(key, str) and key.isidentifier()) or key in TAKEN:
+    if not (isinstance(key, str) and key.isidentifier()) or key in TAKEN_NAMES:
         raise UserError(f"{place}: expected a name such as accuracy, got {key!r}")
     if not isinstance(said, Mapping):
         raise UserError(f"{place}: expected {{direction: more|less, ...}}, got {said!r}")
     known = _unsaid(key, said.get("unit", ""))
     for name in said:
         if name not in known:
-            raise unknown(f"{place}.{name}", name, known, "a key among")
+            raise unknown_value(f"{place}.{name}", name, known, "a key among")
     if (direction := said.get("direction")) is None:
         raise UserError(f"{place}.direction: missing; which values are better: more or less?")
     if direction not in DIRECTIONS:
-        raise unknown(f"{place}.direction", direction, DIRECTIONS)
+        raise unknown_value(f"{place}.direction", direction, DIRECTIONS)
     known |= {
-        name: attribute(name, value, f"{place}.{name}")
+        name: read_attribute(name, value, f"{place}.{name}")
         for name, value in said.items()
         if value is not None or known[name] is not None
     }
@@ -266,7 +266,7 @@ def task_name(tree: Mapping[str, Any]) -> str:
     """Equal for runs that measure the same, in the same way; for sentences."""
     content = json.dumps(tree["metrics"], sort_keys=True)
     keys = ", ".join(said["key"] for said in tree["metrics"])
-    return f"trainer ({keys}; declared as {hashed(content.encode())[:6]})"
+    return f"trainer ({keys}; declared as {code_file_hash(content.encode())[:6]})"
 
 
 def task(tree: Mapping[str, Any]) -> TaskChoice:
@@ -274,8 +274,8 @@ def task(tree: Mapping[str, Any]) -> TaskChoice:
     # Whoever imports a sheet chooses the scale by its values, which may be differences of shares.
     foreign = {"of_shares": False} if is_imported(tree) else {}
     return TaskChoice(
-        line=f"what {name_of(tree)} declares",
-        path=name_of(tree),
+        line=f"what {trainer_name(tree)} declares",
+        path=trainer_name(tree),
         metrics=tuple(
             metric_of(said["key"], {"short": said["name"], **said}, **foreign)
             for said in tree["metrics"]
@@ -297,12 +297,12 @@ def _not_made_again(table: Any, classes: int) -> dict[str, float]:
 # --- What its result says -----------------------------------------------------------------------
 
 
-def validated(keys: Iterable[str], lines: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def last_validation(keys: Iterable[str], lines: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """The last values on validation."""
     return {key: line[f"val_{key}"] for line in lines for key in keys if f"val_{key}" in line}
 
 
-def said_by(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def own_result_of(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What of a finished run's result its `metrics.jsonl` says: the last values on validation, the
     test, whether it collapsed. The last line is that of the test."""
     keys = [said["key"] for said in tree["metrics"]]
@@ -311,7 +311,7 @@ def said_by(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict
     judged = tree["metrics"][0]
     return {
         "step": last.get("step"),
-        "validation": validated(keys, lines[:-1]),
+        "validation": last_validation(keys, lines[:-1]),
         "test": test,
         "collapsed": no_better_than_chance(judged, test.get(keys[0], math.nan)),
     }
@@ -323,14 +323,16 @@ def said_by(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict
 # sheet's name, its place in the sheet and what its metrics mean, never a number.
 
 IMPORTED = "imported "  # begins the trainer's name; one of the user's own is module:function
-IMPORT = "imported"  # of the event of a result: where in which file it stands, and its numbers
+IMPORT_EVENT = (
+    "imported"  # of the event of a result: where in which file it stands, and its numbers
+)
 PREDICTS = "predictions"  # of its code: does the sheet name files of right and wrong?
 _KEY = {"type": "str", "choices": None, "nullable": False}
 
 
 def is_imported(tree: Mapping[str, Any]) -> bool:
     """Is it the plain tree of such a run?"""
-    return is_own(tree) and name_of(tree).startswith(IMPORTED)
+    return is_own(tree) and trainer_name(tree).startswith(IMPORTED)
 
 
 def imported_tree(

@@ -60,20 +60,21 @@ class PartKind:
     def settings(self) -> str:
         return f"{self.beside}settings"
 
-    def of(self, section: Any) -> list[Used]:
+    def of(self, section: Any) -> list[UsedPart]:
         """`used`, of a section of a run, checked."""
         return self.used({self.section: vars(section)})
 
-    def one(self, section: Any) -> Used | None:
+    def one(self, section: Any) -> UsedPart | None:
         """`of`, of a field that is no list."""
         return next(iter(self.of(section)), None)
 
-    def used(self, tree: Mapping[str, Any]) -> list[Used]:
+    def used(self, tree: Mapping[str, Any]) -> list[UsedPart]:
         """What the completed plain tree of a run has by import path."""
         if self is PROBE:
             own = tree.get("own_probes") or {"versions": {}}
             return [
-                Used(self.key, name, {}, of, own["folder"]) for name, of in own["versions"].items()
+                UsedPart(self.key, name, {}, of, own["folder"])
+                for name, of in own["versions"].items()
             ]
         section = tree.get(self.section) or {}
         version, folder = (section.get(key) for key in self.computed)
@@ -84,16 +85,16 @@ class PartKind:
             beside = (self.field, *self.computed, *["input"] * (self is MODEL))
             settings = {key: section[key] for key in section if key not in beside}
         if not self.several:
-            return [Used(self.key, named, settings, version, folder)]
+            return [UsedPart(self.key, named, settings, version, folder)]
         return [
-            Used(self.key, name, settings.get(own, {}), version[own], (folder or {}).get(own))
+            UsedPart(self.key, name, settings.get(own, {}), version[own], (folder or {}).get(own))
             for name in named or ()
-            for own in [called(name)]
+            for own in [part_name(name)]
         ]
 
 
 @dataclass(frozen=True)
-class Used:
+class UsedPart:
     """A part by import path, as a run has it. `folder`: None of an installed package."""
 
     key: str
@@ -103,7 +104,7 @@ class Used:
     folder: str | None
 
 
-def called(name: str) -> str:
+def part_name(name: str) -> str:
     """The name behind the module's."""
     return name.partition(":")[2]
 
@@ -112,18 +113,18 @@ NORM, STEM, BLOCK, MODEL, PROBE = map(PartKind, ("norm", "stem", "block", "model
 OPTIMIZER = PartKind("optim.name", making=1)
 SCHEDULE = PartKind("optim.schedule", "schedule_", given=2, making=0)
 LOSS = PartKind("train.loss", "loss_", given=2, making=0)
-ACT = PartKind("model.act", "act_", given=1, making=0)
+ACTIVATION = PartKind("model.act", "act_", given=1, making=0)
 EXTRA = PartKind("augment.extra", "extra_", given=2, making=0, several=True)
-PARTS = (OPTIMIZER, SCHEDULE, LOSS, ACT, EXTRA)
-KINDS = (NORM, STEM, BLOCK, MODEL, PROBE, *PARTS)
+PARTS = (OPTIMIZER, SCHEDULE, LOSS, ACTIVATION, EXTRA)
+PART_KINDS = (NORM, STEM, BLOCK, MODEL, PROBE, *PARTS)
 
 
 TIMM = "timm:"  # how whole models of timm's begin, which are no import paths
 
 
-def by_path(tree: Mapping[str, Any]) -> list[Used]:
+def parts_by_path(tree: Mapping[str, Any]) -> list[UsedPart]:
     """All that the completed plain tree of a run has by import path, models of timm, too."""
-    return [used for kind in KINDS for used in kind.used(tree)]
+    return [used for kind in PART_KINDS for used in kind.used(tree)]
 
 
 # What a module of such a folder says, by the folder.

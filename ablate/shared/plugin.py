@@ -17,21 +17,30 @@ from typing import Any, Literal
 
 from ablate.shared.build import PLUGIN_KEYS
 from ablate.shared.errors import UserError
-from ablate.shared.parts import KINDS, MODEL, OPTIMIZER, TIMM, PartKind, by_path, called, is_plugin
-from ablate.shared.schema import Param, check_keys, same_keys, settings_of
+from ablate.shared.parts import (
+    MODEL,
+    OPTIMIZER,
+    PART_KINDS,
+    TIMM,
+    PartKind,
+    is_plugin,
+    part_name,
+    parts_by_path,
+)
+from ablate.shared.schema import Param, check_keys, read_settings, same_keys
 from ablate.shared.source import (
     Definition,
     code_hash,
-    definition,
-    distribution,
-    file_of,
-    find,
-    missing,
+    distribution_of,
+    find_definition,
+    find_source,
+    literal_value,
+    missing_module,
     module_file,
-    parsed,
-    plain,
+    parse_source,
+    source_file,
 )
-from ablate.shared.system import installing
+from ablate.shared.system import install_command
 
 _TYPES = {"float": float, "int": int, "bool": bool, "str": str, "None": None}
 # What the constructor of a model of timm's is given by the run, and by `from.weights`.
@@ -52,8 +61,8 @@ def is_whole_name(name: Any) -> bool:
 def own_code(tree: Mapping[str, Any]) -> str:
     """A hash of the files of the user's own that the completed plain tree of a run names: a class
     may declare its version, and what it imports has none. "" where there are none."""
-    own = [(used.name, Path(used.folder)) for used in by_path(tree) if used.folder]
-    return "+".join(code_hash(find("", name, folder), folder) for name, folder in own)
+    own = [(used.name, Path(used.folder)) for used in parts_by_path(tree) if used.folder]
+    return "+".join(code_hash(find_source("", name, folder), folder) for name, folder in own)
 
 
 def complete(tree: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
@@ -65,7 +74,7 @@ def complete(tree: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]
     can't be read, and for settings that it does not take.
     """
     made: dict[str, dict[str, Any]] = {}
-    for kind in KINDS:
+    for kind in PART_KINDS:
         section = made.get(kind.section, tree.get(kind.section))
         if isinstance(section, Mapping) and _is_used(kind, section.get(kind.field)):
             completed = _section if kind.making is None else _fields
@@ -86,8 +95,8 @@ def _section(kind: PartKind, section: Mapping[str, Any], folder: Path) -> dict[s
             raise UserError(f"model.{key}: {GIVEN[key]}; leave it out")
     if not timm:
         given, version, place = _completed(kind, name, given, kind.key, section, folder)
-    elif (version := distribution("timm") or "") == "":
-        raise UserError(f"model: {name}: timm is not installed; {installing('timm')}")
+    elif (version := distribution_of("timm") or "") == "":
+        raise UserError(f"model: {name}: timm is not installed; {install_command('timm')}")
     else:
         place = None
     return {**{key: section[key] for key in own}, "folder": place, "version": version, **given}
@@ -112,7 +121,7 @@ def _fields(kind: PartKind, section: Mapping[str, Any], folder: Path) -> dict[st
     if not kind.several:
         settings, *code = _completed(kind, value, given, place, section, folder)
         return {**section, **dict(zip(beside, (_plain(settings), *code), strict=True))}
-    names = [called(name) for name in value]
+    names = [part_name(name) for name in value]
     for name in names:
         if names.count(name) > 1:
             raise UserError(f"{kind.key}: two are called {name!r}; rename one of them")
@@ -145,18 +154,18 @@ def _completed(
         _without_rates(name, params, given, section)
     whole = {key: param.default for key, param in params.items()} | dict(given)
     same_keys(place, whole, params)
-    return settings_of(place, params, whole), version_of(kind, name, origin), origin
+    return read_settings(place, params, whole), version_of(kind, name, origin), origin
 
 
 def _located(kind: PartKind, name: str, folder: Path) -> tuple[Path, str, str | None]:
     """The file in which it is defined, its import path there, its folder; None: it is installed."""
-    if kind.making is None or file_of(folder, name):
-        return find(kind.key, name, folder), name, str(folder)
+    if kind.making is None or source_file(folder, name):
+        return find_source(kind.key, name, folder), name, str(folder)
     module, _, attribute = name.partition(":")
     if (file := _installed(module)) is None:
         source = ", and no installed package has its Python source"
         instead = ", install it, or call it in a function of a file there"
-        raise missing(kind.key, name, folder, source, instead)
+        raise missing_module(kind.key, name, folder, source, instead)
     file, attribute = _home(file, attribute)
     return file, f"{module}:{attribute}", None
 
@@ -176,10 +185,10 @@ def version_of(kind: PartKind, name: str, folder: str | None) -> str:
     """The version that stands for the code of an import path, as its files are now. `folder`: None
     of an installed package. Raises UserError as `complete` does."""
     if folder is not None:
-        file = find(kind.key, name, Path(folder))
+        file = find_source(kind.key, name, Path(folder))
         return read(kind, name, file)[1] or code_hash(file, Path(folder))
     module = name.partition(":")[0]
-    if (version := distribution(module)) is None:
+    if (version := distribution_of(module)) is None:
         raise UserError(f"{kind.key}: {module}: is of no installed distribution")
     return version
 
@@ -211,7 +220,7 @@ def _defined(file: Path, name: str, seen: set[tuple[Path, str]]) -> tuple[Path, 
     if (file, name) in seen:
         return None
     seen.add((file, name))
-    tree = parsed(file)
+    tree = parse_source(file)
     if any(isinstance(node, Definition) and node.name == name for node in tree.body):
         return file, name
     for node in tree.body:
@@ -233,10 +242,12 @@ def read(kind: PartKind, name: str, file: Path) -> tuple[dict[str, Param], str |
     `complete` does."""
     place = f"{kind.key}: {name}"
     either = (ast.ClassDef,) if kind.given is None else (ast.ClassDef, ast.FunctionDef)
-    wanted = definition(kind.key, name, file, *either)
+    wanted = find_definition(kind.key, name, file, *either)
     if isinstance(wanted, ast.FunctionDef):
         return dict(_params(wanted, place, kind.given)), None
-    classes = {node.name: node for node in parsed(file).body if isinstance(node, ast.ClassDef)}
+    classes = {
+        node.name: node for node in parse_source(file).body if isinstance(node, ast.ClassDef)
+    }
     lineage = list(_lineage(wanted, classes))
     version: object = None
     for node in reversed(lineage):
@@ -291,7 +302,7 @@ def _params(
         if default is not None:
             try:
                 line = f"{place}: line {default.lineno}"
-                value = plain(default, f"{line}: the default of {parameter.arg}")
+                value = literal_value(default, f"{line}: the default of {parameter.arg}")
             except UserError:
                 if skipped is None:
                     raise

@@ -24,15 +24,15 @@ from string import Formatter
 from typing import Any
 
 from ablate.shared import system
-from ablate.shared.errors import UserError, unknown
+from ablate.shared.errors import UserError, unknown_value
 from ablate.shared.files import read_file
-from ablate.shared.own import TRAINER, hashed, name_of
-from ablate.shared.schema import section
+from ablate.shared.own import TRAINER, code_file_hash, trainer_name
+from ablate.shared.schema import read_section
 
-SEED, FOLDER, OVERRIDES = "seed", "folder", "overrides"
-PLACES = {
-    SEED: "the seed of the run",
-    FOLDER: "a folder of the run's own",
+SEED_PLACE, FOLDER_PLACE, OVERRIDES = "seed", "folder", "overrides"
+PLACEHOLDERS = {
+    SEED_PLACE: "the seed of the run",
+    FOLDER_PLACE: "a folder of the run's own",
     "gpus": "the number of GPUs that it may use",
     "threads": "the number of threads that it may use",
     OVERRIDES: "each setting as KEY=VALUE",
@@ -77,7 +77,7 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Program))
 
 def read_program(tree: Mapping[str, Any]) -> Program:
     """The program of a yaml's section, or of a run's tree. Raises UserError, one line."""
-    program: Program = section(Program, tree, TRAINER)
+    program: Program = read_section(Program, tree, TRAINER)
     if len(program.result) != 1 or not program.result.keys() <= {"file", "lines"}:
         raise UserError(
             f"{TRAINER}.result: expected {{file: result.json}} or "
@@ -94,23 +94,23 @@ def read_program(tree: Mapping[str, Any]) -> Program:
     return program
 
 
-def of_tree(tree: Mapping[str, Any]) -> Program:
+def program_of(tree: Mapping[str, Any]) -> Program:
     """The program of a run's tree, whose command is its name."""
-    return read_program({"command": name_of(tree), **tree["code"]["program"]})
+    return read_program({"command": trainer_name(tree), **tree["code"]["program"]})
 
 
 def check_program(program: Program, keys: Collection[str], metrics: Collection[str]) -> None:
     """Raises UserError where the command, the keys and the metrics do not fit one another."""
-    words = split(program.command, "command")
+    words = split_command(program.command, "command")
     if not words:
         raise UserError(f"{TRAINER}.command: expected a program and its arguments, got nothing")
     used = {name for word in words for name in _names(word, keys, "command")}
     for key in keys:
-        if key in PLACES and OVERRIDES not in used:
+        if key in PLACEHOLDERS and OVERRIDES not in used:
             raise UserError(
-                f"{TRAINER}.keys.{key}: {{{key}}} is {PLACES[key]}; choose another name"
+                f"{TRAINER}.keys.{key}: {{{key}}} is {PLACEHOLDERS[key]}; choose another name"
             )
-    resume = [] if program.resume is None else split(program.resume, "resume")
+    resume = [] if program.resume is None else split_command(program.resume, "resume")
     for word in resume:
         _names(word, keys, "resume")
     if OVERRIDES in used and f"{{{OVERRIDES}}}" not in words:
@@ -121,10 +121,10 @@ def check_program(program: Program, keys: Collection[str], metrics: Collection[s
             f"nothing"
         )
     files = [program.result.get("file"), program.predictions, program.curves]
-    if FOLDER not in used and any(each is not None for each in files):
+    if FOLDER_PLACE not in used and any(each is not None for each in files):
         raise UserError(
-            f"{TRAINER}.command: has no {{{FOLDER}}}, where its files are looked for: add it, or "
-            f"read the output by result: {{lines: ...}}"
+            f"{TRAINER}.command: has no {{{FOLDER_PLACE}}}, where its files are looked for: add it, "
+            f"or read the output by result: {{lines: ...}}"
         )
     if (lines := program.result.get("lines")) is not None:
         try:
@@ -138,12 +138,12 @@ def check_program(program: Program, keys: Collection[str], metrics: Collection[s
             )
 
 
-def line(command: str | Sequence[str]) -> str:
+def command_text(command: str | Sequence[str]) -> str:
     """A command as one text, by which its runs are known."""
     return command if isinstance(command, str) else shlex.join(command)
 
 
-def split(command: str | Sequence[str], key: str) -> list[str]:
+def split_command(command: str | Sequence[str], key: str) -> list[str]:
     """The words of a command, as a shell splits a line; a list is taken as it is."""
     if not isinstance(command, str):
         return list(command)
@@ -162,8 +162,8 @@ def _names(word: str, keys: Collection[str], key: str) -> list[str]:
     for name, form, conversion in parts:
         if form or conversion or not (name or "").isidentifier():
             raise _braces(word, key)
-        if name not in keys and name not in PLACES:
-            raise unknown(f"{TRAINER}.{key}: {{{name}}}", str(name), [*keys, *PLACES])
+        if name not in keys and name not in PLACEHOLDERS:
+            raise unknown_value(f"{TRAINER}.{key}: {{{name}}}", str(name), [*keys, *PLACEHOLDERS])
     return [str(part[0]) for part in parts]
 
 
@@ -176,11 +176,13 @@ def _braces(word: str, key: str) -> UserError:
 def takes(command: str | Sequence[str], place: str) -> bool:
     """Has the command that placeholder?"""
     return any(
-        part[1] == place for word in split(command, "command") for part in Formatter().parse(word)
+        part[1] == place
+        for word in split_command(command, "command")
+        for part in Formatter().parse(word)
     )
 
 
-def filled(
+def fill_command(
     command: str | Sequence[str],
     settings: Mapping[str, Any],
     places: Mapping[str, Any],
@@ -190,9 +192,9 @@ def filled(
     words for {overrides}, where they are not all settings."""
     values = {key: written(value) for key, value in {**settings, **places}.items()}
     words: list[str] = []
-    for word in split(command, "command"):
+    for word in split_command(command, "command"):
         if word == f"{{{OVERRIDES}}}":
-            own = [override(key, value) for key, value in settings.items()]
+            own = [hydra_override(key, value) for key, value in settings.items()]
             words += own if overrides is None else overrides
         else:
             words.append(word.format_map(values))
@@ -205,9 +207,9 @@ def resume_words(
     """The words that continue an attempt; [] where the folder lacks a file that they name."""
     if program.resume is None:
         return []
-    words = split(program.resume, "resume")
-    full = filled(words, settings, places)
-    named = [new for word, new in zip(words, full, strict=True) if takes([word], FOLDER)]
+    words = split_command(program.resume, "resume")
+    full = fill_command(words, settings, places)
+    named = [new for word, new in zip(words, full, strict=True) if takes([word], FOLDER_PLACE)]
     return full if all(os.path.exists(each.rpartition("=")[2]) for each in named) else []
 
 
@@ -216,10 +218,10 @@ def written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def override(key: str, value: Any) -> str:
+def hydra_override(key: str, value: Any) -> str:
     """KEY=VALUE as Hydra's grammar has it, where a text that would be read otherwise is quoted."""
     if isinstance(value, list):
-        return f"{key}=[{','.join(override('', each)[1:] for each in value)}]"
+        return f"{key}=[{','.join(hydra_override('', each)[1:] for each in value)}]"
     if not isinstance(value, str) or (_PLAIN.fullmatch(value) and value.lower() not in _WORDS):
         return f"{key}={written(value)}"
     # A backslash is doubled where it stands before a quote.
@@ -260,7 +262,7 @@ def code_of(program: Program, folder: Path, apart: Path) -> dict[str, str]:
                 f"program's, such as code: [train.py, 'model/*.py']"
             )
     files = {name for name in files if not name.startswith(OURS)}
-    return {name: hashed(read_file(folder / name)) for name in sorted(files)}
+    return {name: code_file_hash(read_file(folder / name)) for name in sorted(files)}
 
 
 def data_files(program: Program, folder: Path) -> list[str]:

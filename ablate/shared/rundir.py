@@ -31,9 +31,9 @@ from ablate.shared.files import (
     write_whole,
 )
 from ablate.shared.metrics import TASKS, TaskChoice
-from ablate.shared.schema import fits
+from ablate.shared.schema import fits_type
 
-FINAL = ("finished", "diverged", "pruned")  # results: a retry would give the same bits
+FINAL_STATUSES = ("finished", "diverged", "pruned")  # results: a retry would give the same bits
 
 
 _SCORES = Mapping[str, float | None]
@@ -72,12 +72,12 @@ def parse_result(content: bytes) -> tuple[dict[str, Any] | None, str]:
         tree = json.loads(content)
     except (ValueError, RecursionError) as error:
         return None, f"is no JSON ({error})"
-    if not isinstance(tree, dict) or tree.get("status") not in FINAL:
-        return None, f"has no status: expected one of {', '.join(FINAL)}"
+    if not isinstance(tree, dict) or tree.get("status") not in FINAL_STATUSES:
+        return None, f"has no status: expected one of {', '.join(FINAL_STATUSES)}"
     for key, value in tree.items():
-        held = fits(value, _RESULT[key] | None) if key in _RESULT else is_shallow(value)
+        held = fits_type(value, _RESULT[key] | None) if key in _RESULT else is_shallow(value)
         also = (value or {}).values() if key == "also" and held else ()
-        if not held or not all(fits(one.get(k), t) for one in also for k, t in _ALSO.items()):
+        if not held or not all(fits_type(one.get(k), t) for one in also for k, t in _ALSO.items()):
             return None, f"{key}: {value!r:.60} is none that a result can hold"
     return tree, ""
 
@@ -92,22 +92,24 @@ def is_scored(result: Mapping[str, Any]) -> bool:
     return any(all(test.get(name) is not None for name in names) for names in _MEASURED)
 
 
-RUNS = "runs"  # where the folders of a store's runs lie
-ATTEMPTS = "attempts"  # where those of attempts off the driver's host lie: attempts/N/ID
-SCRATCH = "scratch"
+RUNS_FOLDER = "runs"  # where the folders of a store's runs lie
+ATTEMPTS_FOLDER = "attempts"  # where those of attempts off the driver's host lie: attempts/N/ID
+SCRATCH_FOLDER = "scratch"
 
 # How a worker that leaves no result says why; anything else is a death of its own.
 STOPPED = "stopped"  # asked to, checkpoint written
 DISK_FULL = "disk full"
 OOM = "oom"
-LOST = "device lost"
-RANK = "rank lost"  # of a run on several, which can't go on without it
+DEVICE_LOST = "device lost"
+RANK_LOST = "rank lost"  # of a run on several, which can't go on without it
 RANK_KILLED = "rank killed"  # by a signal, as of a kernel that lacks memory
 NO_DEVICE = "no device"  # it was gone, or never to be used: the run is not to blame
-ROTTEN = "data damaged"
+DATA_DAMAGED = "data damaged"
 FAILED = "failed"  # an exception
 NO_WORD = "its worker died without an error message"  # where no note says why
-CHECK = "check"  # the phase in which a worker looks at its data once more, its device left free
+CHECK_PHASE = (
+    "check"  # the phase in which a worker looks at its data once more, its device left free
+)
 EXIT_DISK_FULL = 74  # EX_IOERR: what a full disk may have kept from the notes
 EXIT_TAKEN = 75  # EX_TEMPFAIL: another worker holds this folder
 EXIT_AWAY = 256  # told of a worker whose place is gone: no attempt, nor a code that it could leave
@@ -145,7 +147,7 @@ class Metrics:
 
     def rewind(self, step: int) -> None:
         """Drop what came after `step`."""
-        self._content = bytearray(up_to(self._content, step))
+        self._content = bytearray(lines_until(self._content, step))
         write_whole(self._path, bytes(self._content))
 
     def seal(self) -> dict[str, Any]:
@@ -170,7 +172,7 @@ def parse_lines(content: bytes | bytearray) -> list[dict[str, Any]]:
     return [line for line in lines if isinstance(line, dict)]
 
 
-def up_to(content: bytes | bytearray, step: int) -> bytes:
+def lines_until(content: bytes | bytearray, step: int) -> bytes:
     """Those lines of `metrics.jsonl` that were written until `step`."""
     kept = [
         line
@@ -213,7 +215,7 @@ class RunDir:
     predictions = _File("predictions.npy")
     weights = _File("weights.safetensors")  # of the finished model
     log = _File("log.txt")
-    scratch = _File(SCRATCH)  # a folder: of a trainer of the user's own
+    scratch = _File(SCRATCH_FOLDER)  # a folder: of a trainer of the user's own
     prune = _File("prune.json")  # the driver's word that a trial is not worth going on
     stop = _File("stop.json")  # the word of whoever asked its worker to stop
     distrust = _File("distrust")  # somebody's word that it was half trained on damaged data
@@ -242,7 +244,7 @@ class RunDir:
     def runs(self) -> Path:
         """Where the folders of its store's runs lie; it may lie elsewhere in the store itself."""
         above = self.path.parent.parent
-        return (above.parent if _attempt_of(str(self.path)) is not None else above) / RUNS
+        return (above.parent if _attempt_of(str(self.path)) is not None else above) / RUNS_FOLDER
 
     def of_parent(self, run: str) -> RunDir:
         """The folder of a run that this one starts from."""
@@ -465,4 +467,4 @@ class RunDir:
 def _attempt_of(path: str) -> str | None:
     """ "N/ID" of the path of an attempt; None for others, also in a store that is called so."""
     *_, above, number, run = ["", "", *path.rsplit("/", 3)]
-    return f"{number}/{run}" if above == ATTEMPTS and number.isdecimal() else None
+    return f"{number}/{run}" if above == ATTEMPTS_FOLDER and number.isdecimal() else None

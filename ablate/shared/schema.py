@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.files import MOST_WHOLE
+from ablate.shared.errors import UserError, unknown_value
+from ablate.shared.files import LARGEST_INTEGER
 from ablate.shared.parts import is_plugin
 
 
@@ -36,7 +36,7 @@ class Bounds:
         """`read`, within the bounds; "???" is how a file says that a value must be given."""
         if value == "???":
             raise _missing(place)
-        value = read(value, hint, place)
+        value = read_value(value, hint, place)
         self.check(value, place)
         return value
 
@@ -84,13 +84,13 @@ class Param(Bounds):
 
 
 @functools.cache  # evaluating annotations takes longer than all the rest of `build_run`
-def hints(cls: Any) -> dict[str, Any]:
+def field_types(cls: Any) -> dict[str, Any]:
     """The types of a dataclass' fields, evaluated."""
     return typing.get_type_hints(cls)
 
 
 @functools.cache
-def keys(cls: Any) -> dict[str, Key]:
+def field_keys(cls: Any) -> dict[str, Key]:
     """What the fields of a dataclass say of themselves, those that do."""
     return {
         name: said
@@ -101,7 +101,7 @@ def keys(cls: Any) -> dict[str, Key]:
 
 
 @functools.cache
-def added(cls: Any) -> dict[str, Any]:
+def added_fields(cls: Any) -> dict[str, Any]:
     """Return the default of each field of a dataclass that has one: an id leaves it out."""
     makers = {field.name: field.default_factory for field in dataclasses.fields(cls)}
     given = {name: make() for name, make in makers.items() if make is not dataclasses.MISSING}
@@ -112,7 +112,9 @@ def added(cls: Any) -> dict[str, Any]:
 @functools.cache
 def computed(cls: Any) -> frozenset[str]:
     """The fields of a dataclass that are computed from others, as their lines say."""
-    return frozenset(name for name, said in keys(cls).items() if said.line.endswith("computed"))
+    return frozenset(
+        name for name, said in field_keys(cls).items() if said.line.endswith("computed")
+    )
 
 
 # Beside a key that takes an import path (`parts.PARTS`).
@@ -136,7 +138,7 @@ def check_keys(
     """Raises UserError for a key of the tree that is none of those known."""
     for key in tree:
         if key not in known:
-            raise unknown(f"{place}{dot}{key}", str(key), known, what)
+            raise unknown_value(f"{place}{dot}{key}", str(key), known, what)
 
 
 def same_keys(
@@ -162,27 +164,29 @@ def _missing(place: str) -> UserError:
     return UserError(f"{place}: missing; give {place}=VALUE")
 
 
-def section(cls: Any, tree: Any, place: str) -> Any:
+def read_section(cls: Any, tree: Any, place: str) -> Any:
     """A dataclass from its plain tree. Raises UserError, one line with the dotted key, the value
     and what was expected."""
-    types = hints(cls)
+    types = field_types(cls)
     # By its keys alone: a text of a plan may be "???", a key that a file must give may not.
     given = dict.fromkeys(tree) if isinstance(tree, Mapping) else tree
-    same_keys(place, given, types, added(cls), computed(cls))
-    return cls(**{k: value_of(cls, k, tree[k], f"{place}.{k}") for k in types if k in tree})
+    same_keys(place, given, types, added_fields(cls), computed(cls))
+    return cls(**{k: read_field(cls, k, tree[k], f"{place}.{k}") for k in types if k in tree})
 
 
-def value_of(cls: Any, key: str, value: Any, place: str) -> Any:
+def read_field(cls: Any, key: str, value: Any, place: str) -> Any:
     """The value of a field: of its type, within its bounds. Raises UserError as `section`."""
-    said, hint = keys(cls).get(key), hints(cls)[key]
+    said, hint = field_keys(cls).get(key), field_types(cls)[key]
     if said is None:
-        return read(value, hint, place)
+        return read_value(value, hint, place)
     if said.form and not isinstance(value, list | tuple | None):
         raise UserError(f"{place}: expected {said.form}, got {value!r}")
     return said.read(value, hint, place)
 
 
-def settings_of(kind: str, params: Mapping[str, Param], tree: Mapping[str, Any]) -> dict[str, Any]:
+def read_settings(
+    kind: str, params: Mapping[str, Param], tree: Mapping[str, Any]
+) -> dict[str, Any]:
     """The settings that `params` describe, from a section. Raises UserError as `section`."""
     return {
         key: param.read(tree.get(key, param.default), param.type, f"{kind}.{key}")
@@ -190,7 +194,7 @@ def settings_of(kind: str, params: Mapping[str, Param], tree: Mapping[str, Any])
     }
 
 
-def read(value: Any, hint: Any, place: str) -> Any:
+def read_value(value: Any, hint: Any, place: str) -> Any:
     """`value` as the annotated type: an int is taken for a float, a text such as "20k" for an int,
     a list for a tuple, a mapping for a dataclass; nothing else is guessed. What is empty is null,
     where null may stand.
@@ -209,13 +213,13 @@ def read(value: Any, hint: Any, place: str) -> Any:
         return parts or (None if type(None) in options else parts)
     if int in options:
         value = _thousands(value)
-    if isinstance(value, int) and abs(value) > MOST_WHOLE:
+    if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
         raise UserError(f"{place}: expected a number of 63 bits, got {value.bit_length()}")
     of_table = str in options and bool(names)  # one of these names, or an import path
     if (value in names and type(value) in map(type, names)) or (of_table and is_plugin(value)):
         return value
     if of_table or (options == (hint,) and names):
-        raise unknown(place, value, [*names, *["module:name"] * of_table])
+        raise unknown_value(place, value, [*names, *["module:name"] * of_table])
     if type(value) in options:
         return value
     if float in options and type(value) is int:
@@ -246,18 +250,20 @@ def _parts(value: Any, options: Collection[Any], place: str) -> Any:
         if of is tuple and isinstance(value, list | tuple):
             of_each = args[:1] * len(value) if args[1] is ... else args
             pairs = zip(value, of_each, strict=True)
-            return tuple(read(part, one, f"{place}[{n}]") for n, (part, one) in enumerate(pairs))
+            return tuple(
+                read_value(part, one, f"{place}[{n}]") for n, (part, one) in enumerate(pairs)
+            )
         if of is Mapping and isinstance(value, Mapping):
             if args == (str, float) and type(None) in options:
                 return dict(sorted(_factors(value, place)))
             return {
-                int(key) if args[0] is int else read(key, args[0], place): read(
+                int(key) if args[0] is int else read_value(key, args[0], place): read_value(
                     part, args[1], f"{place}.{key}"
                 )
                 for key, part in value.items()
             }
         if dataclasses.is_dataclass(option):
-            return section(option, value, place)
+            return read_section(option, value, place)
     return None
 
 
@@ -267,16 +273,16 @@ def _factors(tree: Mapping[str, Any], place: str) -> Iterator[tuple[str, float]]
         below = f"{place}.{key}"
         if isinstance(value, Mapping):
             yield from ((f"{key}.{path}", factor) for path, factor in _factors(value, below))
-        elif (factor := read(value, float, below)) < 0:
+        elif (factor := read_value(value, float, below)) < 0:
             raise UserError(f"{below}: must be at least 0, got {value!r}")
         else:
             yield str(key), factor
 
 
-def fits(value: Any, hint: Any) -> bool:
+def fits_type(value: Any, hint: Any) -> bool:
     """Is a value of JSON, all the way down, what the annotation says?"""
     try:
-        read(value, hint, "")
+        read_value(value, hint, "")
     except (UserError, ValueError):
         return False
     return True

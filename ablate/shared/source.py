@@ -18,25 +18,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.parts import called
+from ablate.shared.errors import UserError, unknown_value
+from ablate.shared.parts import part_name
 
 Definition = ast.ClassDef | ast.FunctionDef
 
 
-def file_of(folder: Path, name: str) -> Path | None:
+def source_file(folder: Path, name: str) -> Path | None:
     """The file of `module:name` in `folder`; None where there is none."""
     return module_file(folder, name.partition(":")[0].split("."))
 
 
-def find(key: str, name: str, folder: Path) -> Path:
+def find_source(key: str, name: str, folder: Path) -> Path:
     """`file_of`. Raises UserError where there is none."""
-    if (file := file_of(folder, name)) is None:
-        raise missing(key, name, folder)
+    if (file := source_file(folder, name)) is None:
+        raise missing_module(key, name, folder)
     return file
 
 
-def missing(key: str, name: str, folder: Path, where: str = "", instead: str = "") -> UserError:
+def missing_module(
+    key: str, name: str, folder: Path, where: str = "", instead: str = ""
+) -> UserError:
     """The error for a module that is not in `folder`, nor `where` it may be besides."""
     file = f"{name.partition(':')[0].replace('.', '/')}.py"
     return UserError(
@@ -44,7 +46,7 @@ def missing(key: str, name: str, folder: Path, where: str = "", instead: str = "
     )
 
 
-def parsed(file: Path, place: str = "") -> ast.Module:
+def parse_source(file: Path, place: str = "") -> ast.Module:
     """The syntax tree of a file. Raises UserError, `place` first, for what is no Python."""
     try:
         return _parsed(file.read_bytes(), str(file))
@@ -57,17 +59,17 @@ def _parsed(content: bytes, file: str) -> ast.Module:
     return ast.parse(content, file)
 
 
-def definition(key: str, name: str, file: Path, *kinds: type[Definition]) -> Definition:
+def find_definition(key: str, name: str, file: Path, *kinds: type[Definition]) -> Definition:
     """The class or function `module:name` of a file. Raises UserError where there is none."""
-    body = parsed(file, f"{key}: {name}: ").body
+    body = parse_source(file, f"{key}: {name}: ").body
     known = {node.name: node for node in body if isinstance(node, kinds)}
-    if called(name) not in known:
+    if part_name(name) not in known:
         what = " or ".join(WORDS[kind] for kind in kinds)
-        raise unknown(f"{key}: {name}: {file}", called(name), known, f"a {what} among")
-    return known[called(name)]
+        raise unknown_value(f"{key}: {name}: {file}", part_name(name), known, f"a {what} among")
+    return known[part_name(name)]
 
 
-def plain(node: ast.expr, what: str) -> Any:
+def literal_value(node: ast.expr, what: str) -> Any:
     """The value that stands there. Raises UserError, `what` first, for one that has to be run."""
     try:
         return ast.literal_eval(node)
@@ -113,7 +115,10 @@ def distributions(files: Iterable[Path], folder: Path) -> dict[str, str | None]:
     """{name: version} of what brings the installed modules that these files import, sorted; None
     where it is not installed. Without the build (`+cpu`), which differs between machines."""
     tops = {
-        module[0] for file in files for level, module, _ in _statements(parsed(file)) if not level
+        module[0]
+        for file in files
+        for level, module, _ in _statements(parse_source(file))
+        if not level
     }
     names = {
         name
@@ -124,17 +129,17 @@ def distributions(files: Iterable[Path], folder: Path) -> dict[str, str | None]:
     return {name: _version(name) for name in sorted(names)}
 
 
-def imported(files: Iterable[Path]) -> set[str]:
+def imported_modules(files: Iterable[Path]) -> set[str]:
     """The modules by their first names, Python's own left out, that files import; of one that is
     no Python none."""
     tops: set[str] = set()
     for file in files:
         with contextlib.suppress(UserError, OSError):
-            tops |= {module[0] for level, module, _ in _statements(parsed(file)) if not level}
+            tops |= {module[0] for level, module, _ in _statements(parse_source(file)) if not level}
     return tops - sys.stdlib_module_names
 
 
-def distribution(module: str) -> str | None:
+def distribution_of(module: str) -> str | None:
     """ "timm 1.0.31": what brings an installed module; None: nothing does."""
     top = module.partition(".")[0]
     name = _brought_by().get(top, [top])[0]
@@ -164,7 +169,7 @@ def module_file(folder: Path, parts: Sequence[str]) -> Path | None:
 def _imported(file: Path, folder: Path) -> Iterator[Path]:
     """The files of the folder that the statements of one file run. A package runs with each of its
     modules."""
-    for level, module, names in _statements(parsed(file)):
+    for level, module, names in _statements(parse_source(file)):
         package: tuple[str, ...] = ()
         if level:
             inside = file.relative_to(folder).parts
@@ -226,7 +231,7 @@ def own_line(error: BaseException, folders: Sequence[str]) -> str | None:
     return frame and f"{frame.filename}, line {frame.lineno}"
 
 
-def last_line(error: BaseException) -> str:
+def raising_line(error: BaseException) -> str:
     """ "FILE, line 7": where it was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{last.filename}, line {last.lineno}"

@@ -16,8 +16,8 @@ from typing import Annotated, Any, cast
 from ablate.shared import metrics, own
 from ablate.shared.choices import CHOICES, OPTIMIZERS
 from ablate.shared.idle import without_idle
-from ablate.shared.parts import KINDS, PROBE
-from ablate.shared.schema import Key, added, hints
+from ablate.shared.parts import PART_KINDS, PROBE
+from ablate.shared.schema import Key, added_fields, field_types
 from ablate.shared.sections import (
     Augment,
     Chosen,
@@ -56,7 +56,7 @@ class Run:
             form="a list such as [gradnorm,scales]",
         ),
     ] = ()
-    task: Annotated[str, Key("the task to learn, one of `metrics.TASKS`")] = metrics.DEFAULT
+    task: Annotated[str, Key("the task to learn, one of `metrics.TASKS`")] = metrics.DEFAULT_TASK
     # What its weights are at the first step: those that its parent ended with, or those of a file.
     parent: Run | None = None
     weights: Weights | None = None
@@ -105,7 +105,7 @@ NOT_IDENTITY = {
     ("data", "overlap"),
     ("model", "arch"),
     ("own_probes", "folder"),
-    *((kind.section, kind.computed[1]) for kind in KINDS if kind is not PROBE),
+    *((kind.section, kind.computed[1]) for kind in PART_KINDS if kind is not PROBE),
 }
 
 
@@ -128,7 +128,7 @@ def tree_identity(tree: Mapping[str, Any]) -> str:
     more = {"probe": tree["probe"]} if tree.get("probe") else {}
     if (probes := tree.get("own_probes")) is not None:
         more["own_probes"] = probes["versions"]
-    if task_of(tree) != metrics.DEFAULT:
+    if task_of(tree) != metrics.DEFAULT_TASK:
         more["task"] = tree["task"]
     if (parent := tree.get("parent")) is not None:
         more["parent"] = json.loads(tree_identity(parent))
@@ -199,7 +199,7 @@ def ids_of(tree: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, str]:
 
 def task_of(tree: Mapping[str, Any]) -> str:
     """The name of the task that the plain tree of a run says."""
-    return own.task_name(tree) if own.is_own(tree) else str(tree.get("task", metrics.DEFAULT))
+    return own.task_name(tree) if own.is_own(tree) else str(tree.get("task", metrics.DEFAULT_TASK))
 
 
 def task_in(tree: Mapping[str, Any]) -> metrics.TaskChoice:
@@ -312,5 +312,5 @@ def _plain(value: Any) -> Any:
 def _added_in(section: str, tree: Any) -> dict[str, Any]:
     """`added`, of a section of a run's tree."""
     if section == "model":
-        return {} if "name" in tree else added(Model)
-    return {} if section in CHOICES else added(hints(Run)[section])
+        return {} if "name" in tree else added_fields(Model)
+    return {} if section in CHOICES else added_fields(field_types(Run)[section])

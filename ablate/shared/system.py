@@ -23,12 +23,12 @@ EXTRAS = {  # of pyproject.toml, but for `dev`: what needs it, and the packages
 }
 
 
-def installing(extra: str) -> str:
+def install_command(extra: str) -> str:
     """Return the shell command that installs the packages of an extra."""
-    return installing_package(EXTRAS[extra][1])
+    return package_install_command(EXTRAS[extra][1])
 
 
-def installing_package(need: str) -> str:
+def package_install_command(need: str) -> str:
     """Return the shell command that installs a package; `need`: as pip takes it."""
     return f"pip install -c \"$(ablate doctor --constraints)\" '{need}'"
 
@@ -69,11 +69,11 @@ def signal_words(number: int) -> str:
         return f"signal number {number}"
 
 
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
-def noted(*numbers: signal.Signals) -> Iterator[list[int]]:
+def noted_signals(*numbers: signal.Signals) -> Iterator[list[int]]:
     """Those of the signals that came meanwhile; the handlers before are put back.
 
     What this process was started to ignore stays ignored: SIGHUP under `nohup`, SIGINT in the

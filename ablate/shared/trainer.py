@@ -20,12 +20,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ablate.shared import program
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.fingerprint import MEMO, FileHashes
-from ablate.shared.own import TRAINER, OwnRun, hashed, is_command, metric_said, name_of
+from ablate.shared.errors import UserError, unknown_value
+from ablate.shared.fingerprint import FINGERPRINTS_FILE, FileHashes
+from ablate.shared.own import (
+    TRAINER,
+    OwnRun,
+    code_file_hash,
+    declared_metric,
+    is_command,
+    trainer_name,
+)
 from ablate.shared.parts import is_plugin
-from ablate.shared.schema import check_keys, read, same_keys, value_of
-from ablate.shared.source import definition, distributions, find, local_files
+from ablate.shared.schema import check_keys, read_field, read_value, same_keys
+from ablate.shared.source import distributions, find_definition, find_source, local_files
 from ablate.shared.spec import Run
 
 FIELDS = ("name", "keys", "metrics", "fork_safe")
@@ -41,7 +48,7 @@ def build_own(tree: Mapping[str, Any]) -> OwnRun:
     """A validated `OwnRun` from its plain tree. Raises UserError, one line with the dotted key."""
     trainer, keys = tree[TRAINER], tree["keys"]
     same_keys(TRAINER, trainer, ["name", *keys])
-    seed = value_of(Run, "seed", tree["seed"], "seed")
+    seed = read_field(Run, "seed", tree["seed"], "seed")
     settings = {key: _checked(trainer[key], keys[key], f"{TRAINER}.{key}") for key in keys}
     if is_command(tree):
         program.check_settings(settings)
@@ -55,7 +62,7 @@ def _checked(value: Any, said: Mapping[str, Any], place: str) -> Any:
         return None
     choices = said["choices"]
     kind: Any = TYPES[said["type"]] if choices is None else Literal[tuple(choices)]
-    return read(value, kind | None if said["nullable"] else kind, place)
+    return read_value(value, kind | None if said["nullable"] else kind, place)
 
 
 # --- What a yaml declares -----------------------------------------------------------------------
@@ -90,21 +97,21 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
         raise UserError(f"{TRAINER}.metrics.accuracy: goes first, or is called otherwise")
     check_keys(TRAINER, given, keys, what=f"a key of conf/trainer/{name}.yaml, among")
     code: dict[str, Any] = {
-        "fork_safe": read(section.get("fork_safe", False), bool, f"{TRAINER}.fork_safe")
+        "fork_safe": read_value(section.get("fork_safe", False), bool, f"{TRAINER}.fork_safe")
     }
     if is_program:
         declares = program.read_program(
             {key: section[key] for key in program.FIELDS if key in section}
         )
         program.check_program(declares, keys, metrics)
-        function = program.line(declares.command)
+        function = program.command_text(declares.command)
         rest = {key: value for key, value in asdict(declares).items() if key != "command"}
         code = {"fork_safe": True, "program": rest}
     return {
         TRAINER: {"name": function, **defaults, **given},
         "keys": keys,
         # a list: which is the first counts, and JSON sorts keys
-        "metrics": [metric_said(key, said) for key, said in metrics.items()],
+        "metrics": [declared_metric(key, said) for key, said in metrics.items()],
         "code": code,
     }
 
@@ -141,8 +148,8 @@ def _key(key: str, said: Any) -> tuple[dict[str, Any], Any]:
         why = "null has no type" if default is None else "it has no default"
         raise UserError(f"{place}: {why}: write {FORM}")
     if name not in TYPES:
-        raise unknown(f"{place}.type", name, TYPES)
-    nullable = read(said.get("nullable", default is None), bool, f"{place}.nullable")
+        raise unknown_value(f"{place}.type", name, TYPES)
+    nullable = read_value(said.get("nullable", default is None), bool, f"{place}.nullable")
     found = {"type": name, "choices": choices, "nullable": nullable}
     if default != "???":
         default = _checked(default, found, f"{place}.default")
@@ -157,19 +164,21 @@ def code_of(tree: Mapping[str, Any], folder: Path, store: Path) -> dict[str, Any
     function `files`, by `local_files`, and `packages`. Raises UserError where there is no such file
     or function, and for a file that is no Python."""
     if is_command(tree):
-        declares = program.of_tree(tree)
+        declares = program.program_of(tree)
         data = program.data_files(declares, folder)
         return {
             "files": program.code_of(declares, folder, store),
             "packages": {},
-            "data": data_hashes(data, folder, store / MEMO.parent),
+            "data": data_hashes(data, folder, store / FINGERPRINTS_FILE.parent),
             "folder": str(folder),
         }
-    name = name_of(tree)
-    first = find(TRAINER, name, folder)
+    name = trainer_name(tree)
+    first = find_source(TRAINER, name, folder)
     files = local_files(first, folder)
     _check_function(name, first)
-    hashes = {file.relative_to(folder).as_posix(): hashed(file.read_bytes()) for file in files}
+    hashes = {
+        file.relative_to(folder).as_posix(): code_file_hash(file.read_bytes()) for file in files
+    }
     return {
         "files": dict(sorted(hashes.items())),
         "packages": distributions(files, folder),
@@ -181,14 +190,14 @@ def data_hashes(data: Sequence[str], folder: Path, cache: Path) -> dict[str, str
     """The sha256 of each of these files of the folder, remembered in the cache of a store."""
     if not data:
         return {}
-    hashes = FileHashes(cache / MEMO.name).hashes(
+    hashes = FileHashes(cache / FINGERPRINTS_FILE.name).hashes(
         [str(folder / n) for n in data], f"{TRAINER}.data"
     )
     return dict(zip(data, hashes, strict=True))
 
 
 def _check_function(name: str, file: Path) -> None:
-    function = definition(TRAINER, name, file, ast.FunctionDef)
+    function = find_definition(TRAINER, name, file, ast.FunctionDef)
     assert isinstance(function, ast.FunctionDef)
     args = function.args
     if len(args.posonlyargs + args.args) != 2 or any(d is None for d in args.kw_defaults):

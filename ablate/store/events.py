@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from ablate.shared.files import is_number
-from ablate.shared.rundir import FINAL
+from ablate.shared import FINAL_STATUSES, is_number
 from ablate.store.looks import LOOK, is_look
 
 Status = Literal[
@@ -29,10 +28,13 @@ Status = Literal[
 ]
 History = Sequence[tuple[float, str, dict[str, Any]]]  # of a run: time, kind, detail; oldest first
 Look = dict[str, Any]  # what `store.looks` says of a reading
-PLANNING, PLAN = "planning", "plan"  # a plan is about to be written, it is: see `Ledger.plan`
+PLANNING_EVENTS, PLAN = (
+    "planning",
+    "plan",
+)  # a plan is about to be written, it is: see `Ledger.plan`
 FORGOTTEN = "forgotten"  # of a sweep: `gc NAME`
 PLAN_OF = "plan of "  # and the name of the sweep stand where others have their run
-BUNDLED = "bundled"  # of the event of a result that `merge` took from a bundle: without weights
+FROM_BUNDLE = "bundled"  # of the event of a result that `merge` took from a bundle: without weights
 Event = tuple[float, str, str, str]  # at, run, kind, detail as JSON
 Row = tuple[int, float, str, str, str, str]  # its number, the event, its seal
 
@@ -116,18 +118,18 @@ def state_of(status: Any, *counts: int) -> RunState:
     return RunState(status, *counts)
 
 
-def detail_of(kind: str, text: str) -> dict[str, Any]:
+def event_detail(kind: str, text: str) -> dict[str, Any]:
     """An event's detail, which `fold` can read. Raises DatabaseError for any other text."""
     try:
         tree = json.loads(text)
         if kind == LOOK:
             whole = is_look(tree)
-        elif kind in (PLANNING, PLAN, FORGOTTEN):
+        elif kind in (PLANNING_EVENTS, PLAN, FORGOTTEN):
             whole = plan_detail(text) is not None
         else:
             fold(RunState(), kind, tree)
             whole = is_number(tree.get("step", 0))
-            whole = whole and (kind not in FINAL or isinstance(tree["result_sha256"], str))
+            whole = whole and (kind not in FINAL_STATUSES or isinstance(tree["result_sha256"], str))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise damaged(f"no event is {kind!r:.20}: {text!r:.60}") from error
     if not whole:

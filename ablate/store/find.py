@@ -8,9 +8,8 @@ import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from ablate.planning.cell import Cell, PlannedRun
-from ablate.planning.plan import Plan
-from ablate.shared.errors import Failure, NotThere, UserError, expected, unknown
+from ablate.planning import Cell, Plan, PlannedRun
+from ablate.shared import Failure, NotThere, UserError, expected_words, unknown_value
 from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
@@ -34,7 +33,7 @@ def find_run(store: Store, ledger: Ledger, text: str, sweep: str | None = None) 
     if len(found) > 1:
         raise UserError(f"run: {text}: matches several runs, {_some(found)}; give one of them")
     if not found:
-        planned = (run.label for plan in plans(store, ledger) for run in plan.runs())
+        planned = (run.label for plan in driven_plans(store, ledger) for run in plan.runs())
         labels = list(dict.fromkeys(planned))
         near = [label for label in labels if label.startswith(text)]
         form = _some(near or labels) if labels else "LABEL@COLUMN#SEED"
@@ -55,7 +54,7 @@ def _labelled(store: Store, ledger: Ledger, text: str, sweep: str | None) -> str
             return _names(plan).get(text, names[text])
         known |= names
     near = difflib.get_close_matches(text, known, n=SHOWN) or list(known)[:SHOWN]
-    raise unknown("run", text, near, "LABEL@COLUMN#SEED of a sweep driven here, such as")
+    raise unknown_value("run", text, near, "LABEL@COLUMN#SEED of a sweep driven here, such as")
 
 
 def _names_there(store: Store, sweep: str) -> dict[str, str]:
@@ -81,7 +80,7 @@ def _names(plan: Plan) -> dict[str, str]:
     return names
 
 
-def sweeps(store: Store, ledger: Ledger) -> list[str]:
+def sweep_names(store: Store, ledger: Ledger) -> list[str]:
     """Names of those driven here, the last first. Raises UserError for none, Failure where there
     are plans, none of which can be read."""
     known = ledger.sweeps()
@@ -94,7 +93,7 @@ def sweeps(store: Store, ledger: Ledger) -> list[str]:
     return known
 
 
-def instance(word: str, known: list[str]) -> str | None:
+def resolve_sweep_name(word: str, known: list[str]) -> str | None:
     """The driven sweep of that name; of those that only begin with it, the single one."""
     if word in known or "=" in word:
         return word if word in known else None
@@ -104,34 +103,34 @@ def instance(word: str, known: list[str]) -> str | None:
     return instances[0] if instances else None
 
 
-def driven(
+def driven_plan(
     store: Store, ledger: Ledger, known: Sequence[str], name: str, sealed: bool = True
 ) -> Plan:
     """The plan of a sweep driven in the store; `known` are the names of all. Without `sealed` as it
     lies there, for whoever says what is wrong with it."""
     if name not in known:
         there = f"one driven in {store.root}:"
-        raise NotThere(f"sweep: {expected(name, known, there)}")
+        raise NotThere(f"sweep: {expected_words(name, known, there)}")
     plan = ledger.sealed_plan(store, name) if sealed else store.read_plan(name)
     if plan is None:
         raise Failure(f"{store.plan_path(name)}: not whole; {WRITES_AGAIN}")
     return plan
 
 
-def newest(store: Store, ledger: Ledger, known: Sequence[str]) -> tuple[Plan, list[str]]:
+def newest_plan(store: Store, ledger: Ledger, known: Sequence[str]) -> tuple[Plan, list[str]]:
     """Find the plan of the sweep that was driven last, of those whose plan can be read; and a line
     on each that was driven later and can't be. `known`: the names of all, the last driven first.
     Raises Failure where none can be read."""
     lines: list[str] = []
     for name in known:
         try:
-            return driven(store, ledger, known, name), lines
+            return driven_plan(store, ledger, known, name), lines
         except Failure as error:
             lines.append(str(error))
     raise Failure(lines[0])
 
 
-class Followed:
+class FollowedSweep:
     """A driven plan as it is by now: seeds, rows, a search and looks make it grow."""
 
     def __init__(self, store: Store, plan: Plan) -> None:
@@ -149,7 +148,7 @@ class Followed:
         return True
 
 
-def computed(store: Store, plan: Plan) -> Plan:
+def unedited_plan(store: Store, plan: Plan) -> Plan:
     """The plan, for whoever computes with it. Raises Failure where its file was edited."""
     try:
         return plan.checked()
@@ -157,7 +156,7 @@ def computed(store: Store, plan: Plan) -> Plan:
         raise Failure(f"{store.plan_path(plan.name)}: {error}; {WRITES_AGAIN}") from error
 
 
-def left_out(plan: Plan, ledger: Ledger) -> Plan:
+def without_skipped(plan: Plan, ledger: Ledger) -> Plan:
     """The plan without the runs that the user has skipped, for whoever computes with it. Of a sweep
     with looks as it is: these need every run."""
     states = ledger.states({run.id for run in plan.runs()})
@@ -190,7 +189,9 @@ def _seen(plan: Plan, ledger: Ledger, cell: Cell, seed: int) -> bool:
     )
 
 
-def plans(store: Store, ledger: Ledger, runs: Collection[str] | None = None) -> Iterator[Plan]:
+def driven_plans(
+    store: Store, ledger: Ledger, runs: Collection[str] | None = None
+) -> Iterator[Plan]:
     """The driven plans that are whole, the last driven first; those alone that have one of `runs`.
     Raises Failure for one of these that was edited."""
     for name in ledger.sweeps() if runs is None else ledger.sweeps_of(runs):
@@ -199,11 +200,11 @@ def plans(store: Store, ledger: Ledger, runs: Collection[str] | None = None) -> 
             yield plan
 
 
-def planned_as(store: Store, ledger: Ledger, run: str) -> list[tuple[str, PlannedRun]]:
+def sweeps_of_run(store: Store, ledger: Ledger, run: str) -> list[tuple[str, PlannedRun]]:
     """(sweep, planned run) for every driven sweep that the run is part of, the last first."""
     return [
         (plan.name, planned)
-        for plan in plans(store, ledger, {run})
+        for plan in driven_plans(store, ledger, {run})
         for planned in plan.runs()
         if planned.id == run
     ]

@@ -21,11 +21,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from ablate.planning.plan import Plan
-from ablate.planning.settings import file_name
-from ablate.shared.errors import Failure
-from ablate.shared.files import (
+from ablate.planning import Plan, sweep_file_name
+from ablate.shared import (
+    ATTEMPTS_FOLDER,
+    RUNS_FOLDER,
+    Failure,
     Lock,
+    Notes,
+    RunDir,
     make_folder,
     read_file,
     read_hashed,
@@ -33,8 +36,6 @@ from ablate.shared.files import (
     to_json,
     write_whole,
 )
-from ablate.shared.notes import Notes
-from ablate.shared.rundir import ATTEMPTS, RUNS, RunDir
 from ablate.store.events import Look, is_id
 from ablate.store.looks import is_look
 from ablate.store.pilots import Pilots, beats_elsewhere, is_fresh
@@ -122,8 +123,8 @@ class StoreFolder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.runs = root / RUNS
-        self.attempts = root / ATTEMPTS  # of attempts off the driver's host
+        self.runs = root / RUNS_FOLDER
+        self.attempts = root / ATTEMPTS_FOLDER  # of attempts off the driver's host
         self.pilots = root / "pilots"  # what trains these attempts, and what it is told
         self.ledger = root / "ledger.db"
         self.driver = Lock(root / "driver.lock")
@@ -205,7 +206,7 @@ class StoreFolder:
                         (self._orders / name).unlink(missing_ok=True)
 
     def plan_path(self, name: str) -> Path:
-        return self.root / "sweeps" / f"{file_name(name)}.json"
+        return self.root / "sweeps" / f"{sweep_file_name(name)}.json"
 
     def plan_stamp(self, name: str) -> tuple[int, int] | None:
         """Another one when the plan has been written again; None where there is none."""

@@ -22,12 +22,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ablate.planning.cell import spec_parents
-from ablate.planning.plan import Plan
-from ablate.shared.errors import Failure, UserError, unknown
-from ablate.shared.files import Lock, make_folder, read_json, sync_folder
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import datasets_of
+from ablate.planning import Plan, spec_parents
+from ablate.shared import (
+    Failure,
+    Lock,
+    RunDir,
+    UserError,
+    datasets_of,
+    make_folder,
+    read_json,
+    sync_folder,
+    unknown_value,
+)
 from ablate.store.events import RunState
 from ablate.store.folder import WRITES_AGAIN
 from ablate.store.ledger import Ledger
@@ -77,7 +83,7 @@ class KeptSweeps(NamedTuple):
             )
 
 
-def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> KeptSweeps:
+def kept_sweeps(store: Store, ledger: Ledger, forget: Collection[str]) -> KeptSweeps:
     """The sweeps that stay when those in `forget` go.
 
     Raises UserError for a name that is no sweep's; Failure where a plan was edited, lacks runs that
@@ -115,7 +121,7 @@ def kept(store: Store, ledger: Ledger, forget: Collection[str]) -> KeptSweeps:
     for name in forget:
         gone = name not in names and not store.plan_path(name).exists()
         if gone and not ledger.knew(name):  # else a gc that was killed has forgotten it
-            raise unknown("sweep", name, dict.fromkeys(names), f"one of {store.root}:")
+            raise unknown_value("sweep", name, dict.fromkeys(names), f"one of {store.root}:")
     return KeptSweeps(plans, {by_path[path]: _recorded(ledger, by_path[path]) for path in unread})
 
 
@@ -139,13 +145,13 @@ def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
         )
 
 
-def links(store: Store) -> list[Path]:
+def linked_folders(store: Store) -> list[Path]:
     """Folders of the store that are links, which are left alone with all that is behind them."""
     own = (store.runs, store.attempts, store.cache, store.trash, store.reruns, store.diffs)
     return [path for path in own if path.is_symlink()]
 
 
-def with_foreign(store: Store, sweeps: KeptSweeps) -> list[Path]:
+def foreign_files(store: Store, sweeps: KeptSweeps) -> list[Path]:
     """Files that somebody else put into folders of runs that no plan has: these stay."""
     runs = {run.id for plan in sweeps.plans for run in plan.runs()}.union(*sweeps.unread.values())
     folders = (path for path in _entries(store.runs) if re.fullmatch(ID, path.name))
@@ -154,7 +160,7 @@ def with_foreign(store: Store, sweeps: KeptSweeps) -> list[Path]:
     ]
 
 
-def rubbish(store: Store, ledger: Ledger, sweeps: KeptSweeps) -> list[Rubbish]:
+def find_rubbish(store: Store, ledger: Ledger, sweeps: KeptSweeps) -> list[Rubbish]:
     """All that the sweeps, by their plans of now or earlier ones, don't refer to and nobody uses.
     Decoded data stay while a plan can't be read: runs to come may want them."""
     runs: set[str] = set().union(*sweeps.unread.values())
@@ -278,7 +284,7 @@ def _data(store: Store, used: Collection[str]) -> Iterator[Rubbish]:
                 yield _of("data", path, lock)
 
 
-def collect(
+def collect_rubbish(
     store: Store,
     ledger: Ledger,
     sweeps: KeptSweeps,
@@ -291,12 +297,12 @@ def collect(
     there is room by then, and a crash before that costs nothing.
     """
     found = list(found)
-    freed = throw_away(store, [item for item in found if item.kind != "runs"])
+    freed = remove_rubbish(store, [item for item in found if item.kind != "runs"])
     for name in forget:  # the plan last: without it the ledger's sweep is one that lost its plan
         ledger.forget(name)
         store.plan_path(name).unlink(missing_ok=True)
         sync_folder(store.plan_path(name).parent)
-    freed += throw_away(store, [item for item in found if item.kind == "runs"])
+    freed += remove_rubbish(store, [item for item in found if item.kind == "runs"])
     planned = {run.id for plan in sweeps.plans for run in plan.runs()}
     planned = planned.union(*sweeps.unread.values())
     for run, state in ledger.states().items():
@@ -305,7 +311,7 @@ def collect(
     return freed
 
 
-def run_folder(store: Store, ledger: Ledger, run: str, label: str) -> Rubbish:
+def removable_run(store: Store, ledger: Ledger, run: str, label: str) -> Rubbish:
     """Of a run that the user removes. Raises UserError where it can't be."""
     path, state = store.rundir(run).path, ledger.states([run]).get(run, RunState())
     if state.status == "skipped":
@@ -323,14 +329,14 @@ def run_folder(store: Store, ledger: Ledger, run: str, label: str) -> Rubbish:
 
 def remove_run(store: Store, ledger: Ledger, run: str, item: Rubbish) -> None:
     """Remove it, then note that: a crash between the two costs nothing."""
-    throw_away(store, [item])
+    remove_rubbish(store, [item])
     if item.path.exists():
         raise Failure(f"{item.path}: is in use by now, so it stays")
     if run in ledger.states([run]):
         ledger.record(run, "collected", by="the user")
 
 
-def throw_away(store: Store, items: Iterable[Rubbish]) -> int:
+def remove_rubbish(store: Store, items: Iterable[Rubbish]) -> int:
     """Remove what nobody uses; returns the bytes that went."""
     freed = 0
     if store.trash.is_symlink():
@@ -375,7 +381,7 @@ def _move(item: Rubbish, place: Path) -> bool:
     return True
 
 
-def summary(found: Iterable[Rubbish]) -> Iterator[str]:
+def rubbish_summary(found: Iterable[Rubbish]) -> Iterator[str]:
     """A line a kind, and one an earlier plan: bytes, how many, which."""
     from rich.filesize import decimal
 

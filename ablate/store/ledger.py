@@ -25,15 +25,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ablate.planning.plan import Plan
-from ablate.shared.errors import Failure, NotThere, UserError, other_format
-from ablate.shared.files import make_folder, read_json, sha256_of, write_whole
-from ablate.shared.rundir import RunDir
+from ablate.planning import Plan
+from ablate.shared import (
+    Failure,
+    NotThere,
+    RunDir,
+    UserError,
+    make_folder,
+    other_format_error,
+    read_json,
+    sha256_of,
+    write_whole,
+)
 from ablate.store.events import (
     FORGOTTEN,
     PLAN,
     PLAN_OF,
-    PLANNING,
+    PLANNING_EVENTS,
     History,
     Look,
     Row,
@@ -75,7 +83,7 @@ class _Connection(sqlite3.Connection):
             raise broken from error
 
 
-def connect(file: Path, mode: str, timeout: float = 30) -> sqlite3.Connection:
+def connect_ledger(file: Path, mode: str, timeout: float = 30) -> sqlite3.Connection:
     """To a ledger, by SQLite's mode: it is there, but for `rwc`. Transactions are begun by hand."""
     uri = f"{file.absolute().as_uri()}?mode={mode}"
     return sqlite3.connect(
@@ -118,13 +126,13 @@ def open_reader(file: Path, elsewhere: bool = False) -> sqlite3.Connection:
     if elsewhere and not _has_wal(file):
         return _beside(file)
     if os.access(file.parent, os.W_OK):
-        return connect(file, "rwc")
-    connection = connect(file, "ro")
+        return connect_ledger(file, "rwc")
+    connection = connect_ledger(file, "ro")
     try:
         connection.execute("SELECT 1 FROM sqlite_master")
     except sqlite3.OperationalError:
         connection.close()
-        return connect(file, "ro&immutable=1")
+        return connect_ledger(file, "ro&immutable=1")
     return connection
 
 
@@ -138,7 +146,7 @@ def _beside(file: Path) -> sqlite3.Connection:
     """A connection that never writes, opened between two transactions of the writer."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        connection = connect(file, "ro")
+        connection = connect_ledger(file, "ro")
         try:
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()
             return connection
@@ -153,7 +161,7 @@ def is_begun(file: Path) -> bool:
     """Is there anything in the ledger? True where that can't be told: whoever opens it will say
     so."""
     with (
-        contextlib.closing(connect(file, "rwc")) as db,
+        contextlib.closing(connect_ledger(file, "rwc")) as db,
         contextlib.suppress(sqlite3.DatabaseError),
     ):
         return db.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
@@ -172,11 +180,11 @@ def check_version(db: sqlite3.Connection, file: Path) -> None:
             f"`ablate doctor --repair` rebuilds it from the run folders"
         ) from error
     if version != FORMAT:
-        raise other_ledger(file, version)
+        raise other_ledger_error(file, version)
 
 
-def other_ledger(file: Path, version: int) -> Failure:
-    return other_format(file, version, "begin a new store with --store DIR")
+def other_ledger_error(file: Path, version: int) -> Failure:
+    return other_format_error(file, version, "begin a new store with --store DIR")
 
 
 class Unrecorded(Exception):
@@ -238,7 +246,7 @@ class Ledger(Queries):
         """For the driver, who holds `store.driver` already. A lost ledger is made again. Raises
         Failure for a ledger of another format."""
         make_folder(store.root)
-        connection = connect(store.ledger, "rwc")
+        connection = connect_ledger(store.ledger, "rwc")
         try:
             ledger = cls(connection)
             new = not ledger.rows((int,), "SELECT 1 FROM sqlite_master LIMIT 1")
@@ -327,7 +335,7 @@ class Ledger(Queries):
     def announce(self, plan: Plan, **more: Any) -> None:
         """Seal that this plan is about to be written: a file that a crash leaves is known."""
         with transaction(self._db):
-            self._seal_plan(plan, PLANNING, more)
+            self._seal_plan(plan, PLANNING_EVENTS, more)
 
     def plan(self, plan: Plan, driven: float | None = None, **more: Any) -> None:
         """Note, and seal, what the sweep plans now, once it is written; runs it planned before stay

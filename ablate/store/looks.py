@@ -19,10 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
-from ablate.planning.cell import Cell
-from ablate.planning.plan import Plan
-from ablate.shared import spec
-from ablate.shared.schema import fits, section
+from ablate.planning import Cell, Plan
+from ablate.shared import fits_type, read_section, spec
 from ablate.store.same_runs import Results, result_marks, with_first_ids
 
 LOOK = "look"  # of no run: its run is ""
@@ -113,12 +111,14 @@ class InterimLook:
 def read(events: Iterable[Mapping[str, Any]], sweep: str | None = None) -> list[InterimLook]:
     """Of what the ledger, or a bundle, has of all sweeps or of one."""
     ours = (event for event in events if sweep in (None, event["sweep"]))
-    return [section(InterimLook, event, LOOK) for event in ours]
+    return [read_section(InterimLook, event, LOOK) for event in ours]
 
 
 def is_look(tree: Any) -> bool:
     """Is it one, as `InterimLook.event` says it?"""
-    return fits(tree, InterimLook) and all(column["rows"] for column in tree["columns"].values())
+    return fits_type(tree, InterimLook) and all(
+        column["rows"] for column in tree["columns"].values()
+    )
 
 
 def look(plan: Plan, results: Results = EMPTY) -> InterimLook:
@@ -189,7 +189,7 @@ def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]], results: Result
         analysis[TUNE] = _hash(asdict(plan.tune))
     if skipped := plan.unevenly_skipped:
         analysis[SKIPPED] = skipped
-    specs = trained(plan)["rows"]
+    specs = trained_identity(plan)["rows"]
 
     def _row(cell: Cell, spec: str) -> ReadRow:
         counted = runs(cell)
@@ -211,7 +211,7 @@ def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]], results: Result
     return InterimLook(plan.name, plan.metric.key, (), columns, _plain(analysis))
 
 
-def trained(plan: Plan) -> dict[str, Any]:
+def trained_identity(plan: Plan) -> dict[str, Any]:
     """The labels of columns, and by row a hash of what is trained for it in each column: of tuned
     rows without the settings that searches choose, which may change with their seeds."""
     rows: dict[str, dict[str, str]] = {row.label: {} for row in plan.rows}
@@ -220,7 +220,7 @@ def trained(plan: Plan) -> dict[str, Any]:
     return {"columns": [column.label for column in plan.columns], "rows": rows}
 
 
-def renamed(was: Mapping[str, Any], is_: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
+def renamed_labels(was: Mapping[str, Any], is_: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
     """Of what was `trained`, before and now: (rows, columns) that have another label now, as
     {label: new label}."""
     found = (_matched(_specs_of(was, what), _specs_of(is_, what)) for what in ("rows", "columns"))
@@ -270,7 +270,7 @@ def _relabelled(was: Mapping[str, Any], is_: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-def changes(first: InterimLook, now: InterimLook) -> list[str]:
+def look_changes(first: InterimLook, now: InterimLook) -> list[str]:
     """In what they differ, but for labels and for seeds that were added or left away: "rows: +x",
     "metric: top1 -> loss", "analysis.margin: none -> 0.3"."""
     is_ = now.specs
@@ -352,7 +352,7 @@ def _hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
-FEWEST = 2  # seeds that tell anything of a spread
+FEWEST_FOR_SPREAD = 2  # seeds that tell anything of a spread
 
 
 class ReadAt(NamedTuple):
@@ -430,10 +430,10 @@ class PastLooks:
         for look, read in self._family(column):
             planned = {*look.planned}
             as_planned = (at or until) <= planned and rows == {r.spec for r in read.rows.values()}
-            if read.n >= FEWEST and read.n not in at and not as_planned:
+            if read.n >= FEWEST_FOR_SPREAD and read.n not in at and not as_planned:
                 sweeps = (means if planned else verdicts).setdefault(read.n, [])
                 sweeps += [look.sweep] * (look.sweep not in sweeps)
-        every = {n for n in (*at, *verdicts, *means) if n >= FEWEST}
+        every = {n for n in (*at, *verdicts, *means) if n >= FEWEST_FOR_SPREAD}
         return SeedCounts(verdicts, means, tuple(sorted(every)), every <= declared)
 
     def beside(self, column: str) -> tuple[int, list[str]]:

@@ -30,11 +30,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.decoded import META
-from ablate.shared.errors import Failure
-from ablate.shared.files import FULL, read_json, sha256_of
-from ablate.shared.notes import Notes
-from ablate.shared.rundir import RunDir
+from ablate.shared import DISK_FULL_ERRORS, META_FILE, Failure, Notes, RunDir, read_json, sha256_of
 
 BEAT_S = 2.0  # between two beats
 LOOK_S = 0.5  # between two looks at the files of the other side
@@ -80,14 +76,14 @@ class PilotDir:
 
     def beat(self) -> dict[str, Any]:
         """{} before the first."""
-        return read_object(self._beat)
+        return read_beat(self._beat)
 
     def orders(self) -> dict[str, Any]:
-        return read_object(self._orders)
+        return read_beat(self._orders)
 
     def stops(self) -> dict[str, bool]:
         """attempt -> at once? Of all that shall stop."""
-        return {**read_object(self._orders).get("stop", {}), **read_object(self._stop)}
+        return {**read_beat(self._orders).get("stop", {}), **read_beat(self._stop)}
 
     def is_fresh(self) -> bool:
         """Has it beaten lately?"""
@@ -169,7 +165,7 @@ class DriverBeat:
         so long that it was taken for dead. Raises what the thread ended with."""
         if self._broken is not None:
             raise self._broken
-        told = read_object(self._file)
+        told = read_beat(self._file)
         if told and {key: told.get(key) for key in self._who} != self._who:
             raise Failure(
                 f"{self._root}: process {told.get('pid')} of {told.get('host')} drives this store "
@@ -207,7 +203,7 @@ class DriverBeat:
                 {**self._who, "beat": self._beats, "waiting": self.waiting, "done": done},
             )
         except OSError as error:
-            if error.errno not in FULL:
+            if error.errno not in DISK_FULL_ERRORS:
                 raise
             self.full = error
 
@@ -215,7 +211,7 @@ class DriverBeat:
 def beats_elsewhere(root: Path) -> dict[str, Any]:
     """What the driver of another host says, {} where none beats; its lock may not reach here."""
     file = root / "pilots" / "driver.json"
-    told = read_object(file)
+    told = read_beat(file)
     if told.get("done") or told.get("host") == platform.node() or not is_fresh(file):
         return {}
     return told
@@ -230,24 +226,24 @@ def is_fresh(file: Path) -> bool:
 
 def write_proof(root: Path, token: str) -> None:
     """What a node must see of the store in `root` to be used: the token, and its decoded data."""
-    data = {meta.parent.name: sha256_of(meta) for meta in root.glob(f"cache/*/{META}")}
+    data = {meta.parent.name: sha256_of(meta) for meta in root.glob(f"cache/*/{META_FILE}")}
     put(root / "pilots" / "store.json", {"token": token, "data": data})
 
 
-def token_of(root: Path) -> str | None:
+def store_token(root: Path) -> str | None:
     """The store's own; None before its first pilot."""
-    token = read_object(root / "pilots" / "store.json").get("token")
+    token = read_beat(root / "pilots" / "store.json").get("token")
     return token if isinstance(token, str) else None
 
 
-def prove(root: Path, token: str) -> None:
+def check_proof(root: Path, token: str) -> None:
     """Raises Failure where this host does not see the store of that token, and its data."""
-    told = read_object(root / "pilots" / "store.json")
+    told = read_beat(root / "pilots" / "store.json")
     if told.get("token") != token:
         raise Failure(f"{platform.node()} does not see the driver's store in {root}; {VISIBLE}")
     for fingerprint, sha256 in told.get("data", {}).items():
         try:
-            same = sha256_of(root / "cache" / fingerprint / META) == sha256
+            same = sha256_of(root / "cache" / fingerprint / META_FILE) == sha256
         except OSError:
             same = False
         if not same:
@@ -269,7 +265,7 @@ def put(path: Path, tree: Mapping[str, Any]) -> None:
         raise
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_beat(path: Path) -> dict[str, Any]:
     """{} where there is none. A file that was replaced on its server while it was read here (NFS
     v3) is read again: that it says nothing would be taken for its word."""
     for _ in range(READS):

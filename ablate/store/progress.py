@@ -7,11 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from ablate.planning.cell import PlannedRun
-from ablate.planning.design import Standing
-from ablate.planning.plan import Plan
-from ablate.shared.notes import Notes
-from ablate.shared.rundir import FINAL, RunDir
+from ablate.planning import Plan, PlannedRun, Standing
+from ablate.shared import FINAL_STATUSES, Notes, RunDir
 from ablate.store.events import RunState
 from ablate.store.ledger import Ledger
 from ablate.store.pilots import beats_elsewhere
@@ -63,7 +60,7 @@ class SweepProgress:
 
     @property
     def done(self) -> int:
-        return sum(self.counts.get(status, 0) for status in FINAL)
+        return sum(self.counts.get(status, 0) for status in FINAL_STATUSES)
 
     @property
     def driven(self) -> bool:
@@ -72,13 +69,15 @@ class SweepProgress:
     @property
     def over(self) -> bool:
         """Nobody drives it, and nothing is left that a driver would start by itself."""
-        left = self.counts.keys() - {*FINAL, *GIVEN_UP, "skipped", BLOCKED}
+        left = self.counts.keys() - {*FINAL_STATUSES, *GIVEN_UP, "skipped", BLOCKED}
         to_come = self.total > len(self.states)
         asks = to_come and not self.counts.keys() & {*GIVEN_UP, "skipped"}  # else its search waits
         return not (left or asks or self.driven or self.workers)
 
 
-def observe(plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger) -> SweepProgress:
+def observe_progress(
+    plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger
+) -> SweepProgress:
     """A look from outside. `runs` is list(plan.runs()).
 
     Asks only for workers of runs that have a folder and no recorded result.
@@ -89,15 +88,17 @@ def observe(plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger
     begun = store.folders()
     workers = []
     for run in runs:
-        if states[run.id].status not in FINAL and run.id in begun:
+        if states[run.id].status not in FINAL_STATUSES and run.id in begun:
             notes = worker_notes(store, run.id)
             if notes is not None:
                 workers.append(Worker(run, notes.slot or "?", notes, store.rundir(run.id)))
-    stuck = blocked(states, parents_of(runs))
+    stuck = blocked_runs(states, run_parents(runs))
     return SweepProgress(
         sweep=plan.name,
         total=len(states) + plan.to_come,
-        counts=with_blocked(Counter(str(state.status) for state in states.values()), stuck, states),
+        counts=count_blocked(
+            Counter(str(state.status) for state in states.values()), stuck, states
+        ),
         workers=workers,
         states=states,
         blocked=stuck,
@@ -114,7 +115,7 @@ def _ended(store: Store, sweep: str) -> str:
     return f"its driver, process {notes.pid}, {notes.ended}"
 
 
-def parents_of(runs: Iterable[PlannedRun]) -> dict[str, str]:
+def run_parents(runs: Iterable[PlannedRun]) -> dict[str, str]:
     """run -> the one that it starts from, of those that start from one."""
     return {run.id: parent.id for run in runs if (parent := run.parent()) is not None}
 
@@ -134,11 +135,11 @@ def turn_of_child(parent: RunState) -> Turn:
     return "later"
 
 
-def blocked(states: Mapping[str, RunState], parents: Mapping[str, str]) -> dict[str, str]:
+def blocked_runs(states: Mapping[str, RunState], parents: Mapping[str, str]) -> dict[str, str]:
     """run that can't start -> the run before it that has ended without weights."""
     found: dict[str, str] = {}
     for run, parent in parents.items():  # parents stand before their children
-        if states[run].status in {*FINAL, *GIVEN_UP, "skipped"}:
+        if states[run].status in {*FINAL_STATUSES, *GIVEN_UP, "skipped"}:
             continue
         if parent in found:
             found[run] = found[parent]
@@ -147,7 +148,7 @@ def blocked(states: Mapping[str, RunState], parents: Mapping[str, str]) -> dict[
     return found
 
 
-def with_blocked(
+def count_blocked(
     counts: Mapping[str, int], stuck: Iterable[str], states: Mapping[str, RunState]
 ) -> dict[str, int]:
     """The counts by status, those that are blocked apart."""
@@ -163,7 +164,7 @@ def worker_notes(store: Store, run: str) -> Notes | None:
     return store.liveness.notes(folder) if store.liveness.alive(folder) else None
 
 
-def working(store: Store, states: Mapping[str, RunState]) -> list[Notes]:
+def living_notes(store: Store, states: Mapping[str, RunState]) -> list[Notes]:
     """The notes of the workers that are alive, of these runs."""
     begun = (run for run, state in states.items() if state.status == "started")
     return [notes for run in begun if (notes := worker_notes(store, run)) is not None]

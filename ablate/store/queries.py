@@ -9,19 +9,18 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from ablate.planning.plan import Plan
-from ablate.shared.errors import Failure
-from ablate.shared.rundir import FINAL
+from ablate.planning import Plan
+from ablate.shared import FINAL_STATUSES, Failure
 from ablate.store.events import (
     FORGOTTEN,
     PLAN,
     PLAN_OF,
-    PLANNING,
+    PLANNING_EVENTS,
     Event,
     Look,
     RunState,
     damaged,
-    detail_of,
+    event_detail,
     holds,
     plan_detail,
     state_of,
@@ -93,7 +92,7 @@ class Queries:
 
     def ended(self) -> dict[str, tuple[int, int]]:
         """(runs that have ended, planned runs) of each sweep."""
-        done = ", ".join(f"'{status}'" for status in FINAL)
+        done = ", ".join(f"'{status}'" for status in FINAL_STATUSES)
         query = f"""SELECT sweep, SUM(status IN ({done})), COUNT(*) FROM planned JOIN run
             ON id = run GROUP BY sweep"""
         return {name: (some, of) for name, some, of in self.rows((str, int, int), query)}
@@ -132,7 +131,7 @@ class Queries:
         query = "SELECT kind, detail FROM event WHERE run = ? ORDER BY number"
         found, seeds = EarlierRuns({}, {}), ""
         for kind, text in self.rows((str, str), query, (PLAN_OF + sweep,)):
-            detail = detail_of(kind, text)
+            detail = event_detail(kind, text)
             if kind == FORGOTTEN:
                 found = EarlierRuns({}, {})
             elif kind == PLAN:
@@ -147,7 +146,7 @@ class Queries:
         the file."""
         with contextlib.suppress(Failure):
             match self.plan_events(sweep):
-                case [(kind, {"replaces": True, **told}), *_] if kind == PLANNING:
+                case [(kind, {"replaces": True, **told}), *_] if kind == PLANNING_EVENTS:
                     return bool(told["sha256"] == sha256)
         return False
 
@@ -179,7 +178,7 @@ class Queries:
         found: set[tuple[str, str]] = set()
         for kind, text in self.rows((str, str), query, (PLAN_OF + sweep,)):
             with contextlib.suppress(sqlite3.DatabaseError):
-                match detail_of(kind, text):
+                match event_detail(kind, text):
                     case {"sheet": [str(file), str(sha256)]}:
                         found.add((file, sha256))
         return found
@@ -210,7 +209,7 @@ class Queries:
         """(time, kind, detail) of a run, oldest first."""
         query = "SELECT at, kind, detail FROM event WHERE run = ? ORDER BY number"
         return [
-            (at, kind, detail_of(kind, detail))
+            (at, kind, event_detail(kind, detail))
             for at, kind, detail in self.rows((float, str, str), query, (run,))
         ]
 
@@ -225,7 +224,7 @@ class Queries:
         for number, at, *rest, detail, seal in self._look_rows():
             if not self._held(number, (at, *rest, detail), seal):
                 raise _changed(number, "a look")
-            first.setdefault(detail, (at, detail_of(LOOK, detail)))
+            first.setdefault(detail, (at, event_detail(LOOK, detail)))
         return [*first.values()]
 
     def _look_rows(self) -> list[Any]:
@@ -237,7 +236,7 @@ class Queries:
 
     def looks_text(self) -> bytes:
         """What `looks.jsonl` is: a look a line, whether its seal holds or not."""
-        looks = dict.fromkeys(json.dumps(detail_of(LOOK, row[4])) for row in self._look_rows())
+        looks = dict.fromkeys(json.dumps(event_detail(LOOK, row[4])) for row in self._look_rows())
         return "".join(f"{look}\n" for look in looks).encode()
 
     def newest(self, events: int) -> list[str]:
@@ -248,7 +247,9 @@ class Queries:
     def last_detail(self, kind: str) -> dict[str, dict[str, Any]]:
         """Each run's newest event of that kind, as its detail."""
         query = "SELECT run, detail FROM event WHERE kind = ? ORDER BY number"
-        return {run: detail_of(kind, text) for run, text in self.rows((str, str), query, (kind,))}
+        return {
+            run: event_detail(kind, text) for run, text in self.rows((str, str), query, (kind,))
+        }
 
     def starts(self, runs: Collection[str]) -> dict[str, tuple[int, int | None]]:
         """How often each of `runs` was started, and which attempt the last was, None where it was
@@ -257,7 +258,7 @@ class Queries:
         found: dict[str, tuple[int, int | None]] = {}
         for run, text in self.rows((str, str), query):
             if run in runs:
-                attempt = detail_of("started", text).get("attempt")
+                attempt = event_detail("started", text).get("attempt")
                 found[run] = found.get(run, (0, None))[0] + 1, attempt
         return found
 
@@ -268,12 +269,12 @@ class Queries:
         rows = self.rows(
             (str, str),
             f"SELECT event.run, event.detail FROM run JOIN event ON event.run = run.id "
-            f"WHERE event.kind = run.status AND run.status IN {FINAL} "
+            f"WHERE event.kind = run.status AND run.status IN {FINAL_STATUSES} "
             + (f"AND run.id IN ({marks}) " if runs else "")
             + "ORDER BY event.number",
             runs,
         )
-        return {run: detail_of("finished", text)["result_sha256"] for run, text in rows}
+        return {run: event_detail("finished", text)["result_sha256"] for run, text in rows}
 
     def broken_seals(self) -> list[int]:
         """The numbers of events that are not as they were written, or that follow one taken out."""

@@ -9,15 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ablate.planning.cell import PlannedRun
-from ablate.planning.plan import Plan
-from ablate.shared.rundir import FINAL, RunDir
+from ablate.planning import Plan, PlannedRun
+from ablate.shared import FINAL_STATUSES, RunDir
 from ablate.store.events import History, RunState, fold
-from ablate.store.find import planned_as
+from ablate.store.find import sweeps_of_run
 from ablate.store.ledger import Ledger
 from ablate.store.store import Store
 
-Recorded = tuple[str, dict[str, Any]]  # the event of a result: kind, detail
+RecordedResult = tuple[str, dict[str, Any]]  # the event of a result: kind, detail
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def load_record(store: Store, ledger: Ledger, run: str) -> RunRecord:
     """The record of a run, by its id, whichever sweeps planned it."""
     seal = ledger.seals([run]).get(run)
     result, why = store.rundir(run).sealed_result(seal, curves=True)
-    return _load(store, run, planned_as(store, ledger, run), ledger.events(run), result, why)
+    return _load(store, run, sweeps_of_run(store, ledger, run), ledger.events(run), result, why)
 
 
 def load_records(
@@ -83,18 +82,18 @@ def load_records(
     ]
 
 
-def histories(plan: Plan, ledger: Ledger) -> dict[str, History]:
+def run_histories(plan: Plan, ledger: Ledger) -> dict[str, History]:
     """The ledger's events of every run of the plan."""
     with ledger.still():
         return {run.id: ledger.events(run.id) for run in plan.runs()}
 
 
-def folded(history: History) -> tuple[RunState, Recorded | None]:
+def fold_history(history: History) -> tuple[RunState, RecordedResult | None]:
     """What its events make of a run, and the last of them that is a result."""
     state, last = RunState(), None
     for _, kind, detail in history:
         state = fold(state, kind, detail)
-        if kind in FINAL:
+        if kind in FINAL_STATUSES:
             last = kind, detail
     return state, last
 
@@ -108,6 +107,6 @@ def _load(
     withheld: str,
 ) -> RunRecord:
     folder = store.rundir(run)
-    state = folded(events)[0] if events else None
+    state = fold_history(events)[0] if events else None
     attempts, unsealed = folder.sealed_attempts(result)
     return RunRecord(folder, planned, events, state, attempts, result or {}, withheld, unsealed)

@@ -17,20 +17,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ablate.shared.errors import Failure
-from ablate.shared.files import sync_folder, write_whole
+from ablate.shared import Failure, sync_folder, write_whole
 from ablate.store.events import (
     PLAN,
     PLAN_OF,
     Look,
     Row,
     RunState,
-    detail_of,
+    event_detail,
     fold,
     holds,
     plan_detail,
 )
-from ablate.store.ledger import Ledger, Remains, connect, other_ledger
+from ablate.store.ledger import Ledger, Remains, connect_ledger, other_ledger_error
 from ablate.store.looks import LOOK, is_look
 from ablate.store.store import Store
 from ablate.version import FORMAT
@@ -51,7 +50,7 @@ class Repaired:
     lines: list[str] = field(default_factory=list)
 
 
-def repair(store: Store) -> Repaired:
+def repair_ledger(store: Store) -> Repaired:
     """Make the ledger again, under the driver's lock.
 
     Raises Failure where another process reads the old one on and on, and where it has another
@@ -86,11 +85,11 @@ def _opened(store: Store, done: Repaired) -> Iterator[sqlite3.Connection | None]
     if not store.ledger.exists():
         yield None
         return
-    with contextlib.closing(connect(store.ledger, "rw", BUSY_S)) as db:
+    with contextlib.closing(connect_ledger(store.ledger, "rw", BUSY_S)) as db:
         db.text_factory = bytes
         old: sqlite3.Connection | None = db
         if (version := _version(db)) != FORMAT:
-            raise other_ledger(store.ledger, version)
+            raise other_ledger_error(store.ledger, version)
         try:
             db.execute("PRAGMA journal_mode = DELETE")
             db.execute("BEGIN EXCLUSIVE")
@@ -146,7 +145,7 @@ def _events(old: sqlite3.Connection) -> tuple[list[Row], dict[str, RunState], st
                 raise ValueError(f"event {number} was changed")
             if run.startswith(PLAN_OF) and plan_detail(detail) is None:
                 raise ValueError(f"event {number} names no plan")
-            told = detail_of(kind, detail)
+            told = event_detail(kind, detail)
             if run and not run.startswith(PLAN_OF):
                 states[run] = fold(states.get(run, RunState()), kind, told)
             events.append((number, at, run, kind, detail, seal))

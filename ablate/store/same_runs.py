@@ -20,10 +20,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from ablate.planning.cell import Cell
-from ablate.planning.plan import Plan
-from ablate.shared.own import is_own
-from ablate.shared.spec import datasets_of
+from ablate.planning import Cell, Plan
+from ablate.shared import datasets_of, is_own
 
 if TYPE_CHECKING:  # which has marks
     from ablate.store.looks import InterimLook, ReadColumn, ReadRow

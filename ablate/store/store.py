@@ -9,21 +9,19 @@ import sqlite3
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from ablate.planning.cell import PlannedRun
-from ablate.planning.plan import Plan
-from ablate.shared.errors import Failure
-from ablate.shared.own import IMPORT
+from ablate.planning import Plan, PlannedRun
+from ablate.shared import IMPORT_EVENT, Failure
 from ablate.store.events import Look
 from ablate.store.folder import StoreFolder
-from ablate.store.ledger import Ledger, Unrecorded, connect
+from ablate.store.ledger import Ledger, Unrecorded, connect_ledger
 from ablate.store.pilots import beats_elsewhere
 
-REMEDY = "`ablate sweep ... --retry damaged` trains it again"  # what was edited
+RETRY_REMEDY = "`ablate sweep ... --retry damaged` trains it again"  # what was edited
 
 
-def remedy(plan: Plan) -> str:
+def retry_remedy(plan: Plan) -> str:
     """What makes a run of the plan whole whose files were edited."""
-    return REMEDY if plan.design.trains else f"{plan.again()} writes it again"
+    return RETRY_REMEDY if plan.design.trains else f"{plan.again()} writes it again"
 
 
 class Sound(NamedTuple):
@@ -72,7 +70,7 @@ class Store(StoreFolder):
         folder = self.rundir(run)
         result, why = folder.sealed_result(sha256, curves=True)
         if why:
-            raise Failure(f"{why}, and what to train next hangs on it; {REMEDY}")
+            raise Failure(f"{why}, and what to train next hangs on it; {RETRY_REMEDY}")
         return result
 
     def metrics(self, run: str) -> list[dict[str, Any]]:
@@ -92,8 +90,8 @@ class Store(StoreFolder):
         if not path.exists():
             return None
         if folder.hash_of(path) != sha256:
-            imported = (folder.read_result() or {}).get("origin") == IMPORT
-            again = "the same `ablate import` writes it again" if imported else REMEDY
+            imported = (folder.read_result() or {}).get("origin") == IMPORT_EVENT
+            again = "the same `ablate import` writes it again" if imported else RETRY_REMEDY
             raise Failure(f"{path}: not what the run left; {again}")
         return folder.read_table(path)
 
@@ -122,7 +120,7 @@ class Store(StoreFolder):
         try:
             written = None
             while written != (file := self.ledger.stat().st_ino):  # or it was made again meanwhile
-                with contextlib.closing(connect(self.ledger, "rw")) as connection:
+                with contextlib.closing(connect_ledger(self.ledger, "rw")) as connection:
                     connection.execute("PRAGMA synchronous = FULL")
                     Ledger(connection).look(self, look)
                 written = file

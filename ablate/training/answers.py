@@ -23,24 +23,30 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save
 
-from ablate.data.building import size_text
-from ablate.data.cache import (
+from ablate.data import (
     check_names,
     class_names,
-    count,
-    look,
+    count_examples,
+    inspect_data,
     match_classes,
-    prepare,
+    prepare_cache,
     shared_images,
+    size_text,
 )
-from ablate.shared import choices, spec
-from ablate.shared.build import build_run
-from ablate.shared.errors import Failure, NoRoom, UserError
-from ablate.shared.files import FULL, write_whole
-from ablate.shared.metrics import TASKS
-from ablate.shared.schema import section
-from ablate.shared.sections import Data
-from ablate.shared.spec import Run
+from ablate.shared import (
+    DISK_FULL_ERRORS,
+    TASKS,
+    Data,
+    Failure,
+    NoRoom,
+    Run,
+    UserError,
+    build_run,
+    choices,
+    read_section,
+    spec,
+    write_whole,
+)
 from ablate.training import calibrate, faults, numerics, plugin, resume_check
 from ablate.training.calibrate import times
 from ablate.training.column_decision import settle
@@ -81,7 +87,7 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
         run = build_run(tree)
         content = run.data.fingerprint, run.data.fraction
         if content not in counts:
-            counts[content] = count(run.data, cache)
+            counts[content] = count_examples(run.data, cache)
         examples = counts[content]
         if examples:
             check_images(run, examples["train"])
@@ -181,10 +187,10 @@ def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, An
             last = time.monotonic()
             progress(done, total)
 
-    data, cache = section(Data, question["data"], "data"), Path(question["cache"])
+    data, cache = read_section(Data, question["data"], "data"), Path(question["cache"])
     if not question.get("look"):
-        prepare(data, cache, report)
-    found = look(data, cache)
+        prepare_cache(data, cache, report)
+    found = inspect_data(data, cache)
     place = next(folder for folder in (cache, *cache.absolute().parents) if folder.is_dir())
     return {
         "examples": found.counts,
@@ -201,8 +207,8 @@ def answer_beside(question: dict[str, Any], progress: Progress) -> dict[str, Any
     "cache"}, both decoded -> {"line": what is to be said of their classes, "" where nothing is;
     "shared": images of the other that are trained on}.
     """
-    own, other = (section(Data, question[key], "data") for key in ("data", "other"))
-    learnt, cached = (prepare(data, Path(question["cache"])) for data in (own, other))
+    own, other = (read_section(Data, question[key], "data") for key in ("data", "other"))
+    learnt, cached = (prepare_cache(data, Path(question["cache"])) for data in (own, other))
     if question["texts"]:
         line = " ".join(check_names(other, cached.class_names))
     else:
@@ -307,7 +313,7 @@ def answer(
     except UserError:
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in FULL:
+        if isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS:
             line = f"{error.filename or 'the store'}: {os.strerror(errno.ENOSPC)}"
             raise NoRoom(line, getattr(error, "needed", 0)) from error
         raise Failure(f"worker {verb}: {faults.line(error)}") from error

@@ -15,28 +15,30 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ablate.shared import parts
-from ablate.shared.files import FULL, to_json, write_whole
-from ablate.shared.rundir import (
+from ablate.shared import (
+    DATA_DAMAGED,
+    DEVICE_LOST,
     DISK_FULL,
+    DISK_FULL_ERRORS,
     EXIT_DISK_FULL,
     EXIT_TAKEN,
     FAILED,
-    LOST,
     NO_DEVICE,
     OOM,
-    RANK,
-    ROTTEN,
+    RANK_LOST,
     STOPPED,
     RunDir,
+    noted_signals,
     parse_result,
+    parts,
+    to_json,
+    write_whole,
 )
-from ablate.shared.system import noted
 from ablate.training import faults
 
 WARNING = signal.SIGUSR2  # of the end of a cluster's job
 EXIT_STOPPED, EXIT_FAILED, EXIT_ROTTEN = 76, 1, 73
-EXITS = {FAILED: EXIT_FAILED, OOM: 71, LOST: 72, NO_DEVICE: 77, RANK: 78}
+EXITS = {FAILED: EXIT_FAILED, OOM: 71, DEVICE_LOST: 72, NO_DEVICE: 77, RANK_LOST: 78}
 
 
 class TrainingStopped(Exception):
@@ -219,10 +221,10 @@ def leave(attempt: Attempt, code: int, reason: str, line: str) -> NoReturn:
 def why(error: Exception, device: str) -> tuple[int, str]:
     """The exit code of a worker that leaves with this error, and its reason."""
     if isinstance(error, Damaged):
-        return EXIT_ROTTEN, ROTTEN
+        return EXIT_ROTTEN, DATA_DAMAGED
     if isinstance(error, RankLost):
-        return EXITS[RANK], RANK
-    if isinstance(error, OSError) and error.errno in FULL:
+        return EXITS[RANK_LOST], RANK_LOST
+    if isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS:
         return EXIT_DISK_FULL, DISK_FULL
     reason = faults.whose(error, device)
     return EXITS[reason], reason
@@ -249,7 +251,7 @@ def stop_signals(rundir: RunDir) -> Iterator[Stop]:
     heard: list[int] = []
     on_pilot = signal.getsignal(WARNING) is signal.SIG_IGN  # as its server has it
     try:
-        with noted(signal.SIGTERM, signal.SIGINT) as heard:
+        with noted_signals(signal.SIGTERM, signal.SIGINT) as heard:
             numbers = {signal.SIGTERM, signal.SIGINT}
             if on_pilot:
                 signal.signal(WARNING, lambda number, _: heard.append(number))

@@ -15,12 +15,8 @@ from statistics import median
 import torch
 from torch import Tensor, nn
 
-from ablate.data.splits import Split
-from ablate.shared.checks import divisors
-from ablate.shared.metrics import DEFAULT, TASKS
-from ablate.shared.rundir import OOM
-from ablate.shared.sections import Data
-from ablate.shared.spec import Run
+from ablate.data import Split
+from ablate.shared import DEFAULT_TASK, OOM, TASKS, Data, Run, batch_divisors
 from ablate.training import faults
 from ablate.training.training import Training
 
@@ -40,7 +36,7 @@ def limit(device: torch.device, share: float) -> None:
 
 def part(batch: int, at_most: int) -> int:
     """The first of `divisors` of a batch that is at most so large."""
-    return next(size for size in divisors(batch) if size <= at_most)
+    return next(size for size in batch_divisors(batch) if size <= at_most)
 
 
 def micro_batch(training: Training, at_most: int | None = None) -> int:
@@ -54,7 +50,7 @@ def micro_batch(training: Training, at_most: int | None = None) -> int:
     """
     fits = _tried if training.device.type == "cuda" else _computed
     batch = training.run.train.batch
-    *larger, one = (size for size in divisors(batch) if size <= (at_most or batch))
+    *larger, one = (size for size in batch_divisors(batch) if size <= (at_most or batch))
     return next((size for size in larger if fits(size, training)), one)
 
 
@@ -230,4 +226,4 @@ def random_split(data: Data, images: int, device: torch.device) -> Split:
 
 def stepping(task: str) -> str:
     """The task of this name; the default where it takes no steps."""
-    return task if TASKS[task].trains else DEFAULT
+    return task if TASKS[task].trains else DEFAULT_TASK

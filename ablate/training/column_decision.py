@@ -11,9 +11,8 @@ from typing import Any
 
 import torch
 
-from ablate.data.batches import resident
-from ablate.data.cache import prepare
-from ablate.shared.spec import Run
+from ablate.data import prepare_cache, resident_split
+from ablate.shared import Run
 from ablate.training import calibrate
 from ablate.training.calibrate import random_split, smaller
 from ablate.training.numerics import choose
@@ -102,6 +101,8 @@ def _images(
 ) -> int:
     """How many of its images fit at once, its data where they are when it is trained."""
     choose(run, device, found).use()
-    cached = prepare(run.data, cache)
-    splits = [resident(cached.split(name), device) for name in ("train", "validation", "test")]
+    cached = prepare_cache(run.data, cache)
+    splits = [
+        resident_split(cached.split(name), device) for name in ("train", "validation", "test")
+    ]
     return calibrate.micro_batch(Training(run, splits[0], device), at_most)

@@ -11,8 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ablate.shared.errors import cut
-from ablate.shared.rundir import FAILED, LOST, NO_DEVICE, OOM
+from ablate.shared import DEVICE_LOST, FAILED, NO_DEVICE, OOM, short_error
 
 # Codes are those of driver_types.h of CUDA 12.9, beside them the texts of its cudaGetErrorString;
 # cuBLAS's and cuDNN's words are in ATen/cuda/Exceptions.h, TORCH_CUDABLAS_CHECK and AT_CUDNN_CHECK,
@@ -92,21 +91,21 @@ FAULTS = (
     # --- The device's own: the process can't go on, another device can
     # Errors that hardware reports of itself
     Fault(
-        LOST,
+        DEVICE_LOST,
         ("uncorrectable ECC error", "uncorrectable NVLink error", "or a hardware error"),
         (214, 220, 226),
     ),
     # nvmlErrorString NVML_ERROR_GPU_IS_LOST; Xid 79: a process that was on the GPU then hears
     # "unknown error" (proteneer/timemachine#1203).
     Fault(
-        LOST,
+        DEVICE_LOST,
         ("GPU is lost", "fallen off the bus", "CUDA error: unknown error"),
         (999,),
     ),
     # Either's: a kernel may have written where it must not, but under torch's own kernels it is as
     # often an unstable card or driver, hours into a training (pytorch/pytorch#74235).
     Fault(
-        LOST,
+        DEVICE_LOST,
         (
             *("unspecified launch failure", "the launch timed out"),
             *("CUBLAS_STATUS_EXECUTION_FAILED", "CUBLAS_STATUS_INTERNAL_ERROR"),
@@ -160,7 +159,7 @@ def whose(error: BaseException, device: str) -> str:
     """OOM, LOST, NO_DEVICE or FAILED, of a worker on `device` (cpu | cuda)."""
     row = fault(error)
     if row is None:
-        return LOST if type(error).__name__ == "AcceleratorError" else FAILED
+        return DEVICE_LOST if type(error).__name__ == "AcceleratorError" else FAILED
     if row.whose == NO_DEVICE and device == "cpu":  # what asked for a GPU there is the run's own
         return FAILED
     return row.whose
@@ -176,7 +175,7 @@ def line(error: BaseException) -> str:
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     if (short := ALLOCATION.match(text)) is not None:
         text = short.group()
-    return cut(text) + remedy(error)
+    return short_error(text) + remedy(error)
 
 
 def remedy(error: BaseException) -> str:

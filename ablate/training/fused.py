@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ablate.shared.sections import Optim
+from ablate.shared import Optim
 
 
 class Fused:

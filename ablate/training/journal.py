@@ -26,12 +26,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from ablate.data.splits import AnySplit
-from ablate.shared.files import write_whole
-from ablate.shared.metrics import TASKS
-from ablate.shared.rundir import Metrics, RunDir, sealed_part
-from ablate.shared.sections import Data
-from ablate.shared.spec import last_measured
+from ablate.data import AnySplit
+from ablate.shared import TASKS, Data, Metrics, RunDir, last_measured, sealed_part, write_whole
 from ablate.training import sealed_file
 from ablate.training.model.count import describe
 from ablate.training.rates import matmul_rate

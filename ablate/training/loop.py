@@ -10,17 +10,19 @@ from typing import Any
 
 import torch
 
-from ablate.data.batches import resident
-from ablate.data.cache import check_names, match_classes, prepare, shared_images
-from ablate.data.image_changes import ImageView, shake_once
-from ablate.data.source import share
-from ablate.data.splits import AnySplit, Cached
-from ablate.shared import decoded
-from ablate.shared.checks import LEAST, check_ranks
-from ablate.shared.files import read_json
-from ablate.shared.rundir import RunDir
-from ablate.shared.sections import Data
-from ablate.shared.spec import Run
+from ablate.data import (
+    AnySplit,
+    Cached,
+    ImageView,
+    check_names,
+    fraction_rows,
+    match_classes,
+    prepare_cache,
+    resident_split,
+    shake_once,
+    shared_images,
+)
+from ablate.shared import LEAST_MICRO_BATCHES, Data, Run, RunDir, check_ranks, decoded, read_json
 from ablate.training.attempt import TrainingStopped
 from ablate.training.calibrate import micro_batch, part
 from ablate.training.journal import Journal, load_checkpoint
@@ -68,16 +70,16 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
 
     # --- Data -----------------------------------------------------------------------------------
     beat(phase="data")
-    cached = prepare(run.data, machine.cache, lambda done, _: beat(images=done))
+    cached = prepare_cache(run.data, machine.cache, lambda done, _: beat(images=done))
     data = {name: cached.split(name) for name in ("train", "validation", "test")}
     also, told = _also(run, cached, data["train"], machine)
     if run.eval.augment:
         data |= {name: shake_once(data[name], run.augment) for name in ("validation", "test")}
         also = {name: shake_once(split, run.augment) for name, split in also.items()}
     if run.data.fraction < 1:
-        rows = torch.from_numpy(share(run.data, len(data["train"])))
+        rows = torch.from_numpy(fraction_rows(run.data, len(data["train"])))
         data["train"] = data["train"].take(rows)
-    data = {name: resident(split, device) for name, split in data.items()}
+    data = {name: resident_split(split, device) for name, split in data.items()}
 
     # --- Task, model, optimiser -----------------------------------------------------------------
     memo = machine.cache / f"{run.data.fingerprint}.{ImageView.of(run).name}"
@@ -96,7 +98,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
         decided = machine.settled.get("micro_batch")
         batch = run.train.batch
         if ranks.world > 1 and not decided:  # each would find its own
-            decided = max(1, batch // LEAST)
+            decided = max(1, batch // LEAST_MICRO_BATCHES)
         training.micro_batch = part(batch, decided) if decided else micro_batch(training)
     if total:
         check_ranks(run, training.micro_batch, ranks.world, has_statistics(training.model))
@@ -170,14 +172,14 @@ def _also(
     each: the bytes that it is, images left out, images that are trained on."""
     sets, told = {}, {}
     for other in run.eval.also:
-        cached = prepare(other, machine.cache, lambda done, _: machine.beat(images=done))
+        cached = prepare_cache(other, machine.cache, lambda done, _: machine.beat(images=done))
         split = cached.split("test")
         if run.text is None:
             numbers, _ = match_classes(other, cached, run.data, learnt)
             split = relabel(split, numbers)
         else:  # texts ask for the classes of any set that names them
             check_names(other, cached.class_names)
-        found = decoded.facts(read_json(cached.folder / decoded.META))
+        found = decoded.decoding_facts(read_json(cached.folder / decoded.META_FILE))
         if not machine.ranks.rank:  # the first alone tells of it
             shared = shared_images(train, split, lambda row: machine.beat(images=row))
             found |= {"shared": {"test": [shared, len(split)]}} if shared else {}

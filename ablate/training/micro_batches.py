@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as _TorchBatchNorm
 
-from ablate.shared.checks import IN_ORDER
-from ablate.shared.errors import UserError
+from ablate.shared import ORDERED_FROM, UserError
 from ablate.training.model.norm import SwitchNorm
 from ablate.training.model.norm.mixing import running
 from ablate.training.ranks import Ranks
@@ -35,7 +34,7 @@ class MicroBatches:
         buffers = (
             {name: buffer.clone() for name, buffer in self._model.named_buffers()} if fresh else {}
         )
-        if whole >= IN_ORDER and self._statistics is None:
+        if whole >= ORDERED_FROM and self._statistics is None:
             self._statistics = Statistics(self._model)
         if self._statistics is not None:
             self._statistics.begin(whole)
@@ -89,7 +88,7 @@ class MicroBatches:
                 part = self._model.get_submodule(name.rpartition(".")[0])
                 raise UserError(
                     f"model: {type(part).__name__} ({name}) changes as it is called, and ranks "
-                    f"can gather batch norms' statistics alone, of {IN_ORDER} micro-batches or "
+                    f"can gather batch norms' statistics alone, of {ORDERED_FROM} micro-batches or "
                     f"more; give one rank"
                 )
 

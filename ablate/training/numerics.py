@@ -22,9 +22,7 @@ import torch
 import torch.utils.deterministic
 from torch.backends import cuda, cudnn
 
-from ablate.shared.errors import UserError
-from ablate.shared.sections import Whole
-from ablate.shared.spec import Run
+from ablate.shared import Run, UserError, Whole
 from ablate.training.model import sublayers
 from ablate.training.training import DTYPES, Training
 

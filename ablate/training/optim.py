@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.parts import OPTIMIZER, SCHEDULE, Used
-from ablate.shared.sections import Optim, Train
+from ablate.shared import OPTIMIZER, SCHEDULE, Optim, Train, UsedPart, UserError, unknown_value
 from ablate.training.fused import Fused
 from ablate.training.model.host import Host
 from ablate.training.model.stem import Plain
@@ -49,7 +47,9 @@ def factors(model: nn.Module, optim: Optim) -> dict[str, float]:
     for path in paths:
         if not any(f"{name}.".startswith(f"{path}.") for name in names):
             tops = dict.fromkeys(name.partition(".")[0] for name in names)
-            raise unknown(f"optim.lr_mult.{path}", path, tops, "a path of parameters below one of")
+            raise unknown_value(
+                f"optim.lr_mult.{path}", path, tops, "a path of parameters below one of"
+            )
     found = dict.fromkeys(names, 1.0)
     for path in sorted(paths, key=len):
         below = (name for name in names if f"{name}.".startswith(f"{path}."))
@@ -383,7 +383,7 @@ def _equal(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def construct(groups: list[dict[str, Any]], optim: Optim, used: Used) -> torch.optim.Optimizer:
+def construct(groups: list[dict[str, Any]], optim: Optim, used: UsedPart) -> torch.optim.Optimizer:
     """The optimiser `module:Class` of these groups, with its settings. Raises UserError where it
     can't be imported or made, or is no torch.optim.Optimizer."""
     with blame(used):

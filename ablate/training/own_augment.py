@@ -13,12 +13,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from ablate.data.augment import layout
-from ablate.data.draws import Draws, uniform
-from ablate.shared.errors import UserError
-from ablate.shared.parts import EXTRA, Used, called
-from ablate.shared.sections import Augment
-from ablate.shared.spec import Run
+from ablate.data import Draws, constants_on, normal_of, uniform_of
+from ablate.shared import EXTRA, Augment, Run, UsedPart, UserError, part_name
 from ablate.training.plugin import blame, make_part
 
 AT_ONCE = 1 << 20  # numbers that a step keeps for the next, at most
@@ -45,13 +41,13 @@ class Chance:
             firsts = range(0, self._batch, rows)
             parts = [range(first, min(first + rows, self._batch)) for first in firsts]
             words = (self._draws.words(purpose, self._step, part, count)[0] for part in parts)
-            whole = torch.cat([uniform(each).T for each in words])
+            whole = torch.cat([uniform_of(each).T for each in words])
         return whole.reshape(self._batch, *shape)
 
     def normal(self, *shape: int) -> Tensor:
         """float32 (B, *shape): N(0, 1), within +-4.33, of 65,536 values."""
         lanes = self._draws.lanes(self._next(), self._step, range(self._batch), prod(shape))
-        return layout.normal(lanes).reshape(self._batch, *shape)
+        return normal_of(lanes).reshape(self._batch, *shape)
 
     def _next(self) -> str:
         self._asked += 1
@@ -75,7 +71,7 @@ class Augmentations:
     def __call__(self, images: Tensor, draws: Draws, step: int) -> Tensor:
         """uint8 (B, H, W, C) to float32 levels of that shape, which needn't be whole. Raises
         UserError for what is no such batch."""
-        levels = layout.constants((255.0,), images.device)
+        levels = constants_on((255.0,), images.device)
         shares = images.to(torch.float32).div_(levels)
         for used, augmentation in self._each:
             shares = _applied(used, augmentation, shares, draws, step)
@@ -83,11 +79,11 @@ class Augmentations:
 
 
 def _applied(
-    used: Used, augmentation: Augmentation, before: Tensor, draws: Draws, step: int
+    used: UsedPart, augmentation: Augmentation, before: Tensor, draws: Draws, step: int
 ) -> Tensor:
     """What it makes of the images. Raises UserError for what can't stand in their place."""
     with blame(used):
-        chance = Chance(draws, called(used.name), step, len(before))
+        chance = Chance(draws, part_name(used.name), step, len(before))
         after = augmentation(before.clone(), chance)
     if not (isinstance(after, Tensor) and after.shape == before.shape):
         got = list(after.shape) if isinstance(after, Tensor) else type(after).__name__
@@ -111,7 +107,7 @@ def check_extra(run: Run) -> None:
     draws = Draws(run.seed)
     side, channels = run.data.size, run.data.channels
     words = draws.words("tried", 0, range(TRIED), side * side * channels)[0]
-    images = (uniform(words).T * 256).to(torch.uint8).view(TRIED, side, side, channels)
+    images = (uniform_of(words).T * 256).to(torch.uint8).view(TRIED, side, side, channels)
     for used in EXTRA.of(run.augment):
         augmentation, shares = make_part(used), images.float() / 255
         with torch.no_grad():

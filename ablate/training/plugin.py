@@ -13,12 +13,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ablate.shared import parts
-from ablate.shared.errors import UserError
-from ablate.shared.parts import EXTRA, KINDS, OPTIMIZER, SCHEDULE, Used
-from ablate.shared.plugin import version_of
-from ablate.shared.source import find, is_own_file, last_line, own_line
-from ablate.shared.spec import Run, to_tree
+from ablate.shared import (
+    EXTRA,
+    OPTIMIZER,
+    PART_KINDS,
+    SCHEDULE,
+    Run,
+    UsedPart,
+    UserError,
+    find_source,
+    is_own_file,
+    own_line,
+    parts,
+    raising_line,
+    to_tree,
+    version_of,
+)
 
 
 def _unwatched(what: str) -> AbstractContextManager[None]:
@@ -28,7 +38,7 @@ def _unwatched(what: str) -> AbstractContextManager[None]:
 importing: Callable[[str], AbstractContextManager[None]] = _unwatched  # see `answers.answer`
 
 
-def load(used: Used) -> Any:
+def load(used: UsedPart) -> Any:
     """The class or function `module:name` of a file in its folder, or of an installed package.
 
     The folder stands last on the import path: what is installed keeps its name. Raises UserError
@@ -37,7 +47,7 @@ def load(used: Used) -> Any:
     """
     key, name, folder = used.key, used.name, used.folder
     module, _, wanted = name.partition(":")
-    file = None if folder is None else find(key, name, Path(folder))
+    file = None if folder is None else find_source(key, name, Path(folder))
     if folder is not None and folder not in sys.path:
         sys.path.append(folder)
     try:
@@ -51,7 +61,7 @@ def load(used: Used) -> Any:
         raise UserError(
             f"{key}: {name}: {module!r} is {loaded.__file__} already; give {file} another name"
         )
-    kind = next(kind for kind in KINDS if kind.key == key)
+    kind = next(kind for kind in PART_KINDS if kind.key == key)
     if (now := version_of(kind, name, folder)) != used.version:  # after the import: it ran that
         raise UserError(
             f"{key}: {name}: was planned as version {used.version} and is {now} by now; "
@@ -66,12 +76,12 @@ def named(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def settings_of(used: Used) -> dict[str, Any]:
+def settings_of(used: UsedPart) -> dict[str, Any]:
     """As Python's defaults have them: what JSON has as a list is a tuple."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in used.settings.items()}
 
 
-def make_part(used: Used) -> Callable[..., Any]:
+def make_part(used: UsedPart) -> Callable[..., Any]:
     """A part with its settings: an instance of the class, or the function. Raises UserError as
     `load` does, and where the class can't be made."""
     with blame(used):
@@ -83,7 +93,7 @@ def make_part(used: Used) -> Callable[..., Any]:
 
 
 @contextmanager
-def blame(*own: Used) -> Iterator[None]:
+def blame(*own: UsedPart) -> Iterator[None]:
     """What goes wrong in parts by import path is the user's to mend: told in their file and line;
     where the error came through none, in those that the parts begin to work at."""
     try:
@@ -97,7 +107,7 @@ def blame(*own: Used) -> Iterator[None]:
         raise UserError(f"{named}: {error_text(error, own)}") from error
 
 
-def error_text(error: Exception, own: Sequence[Used]) -> str:
+def error_text(error: Exception, own: Sequence[UsedPart]) -> str:
     """What an error says, and where: the last line of the user's own that it came through, else
     where these begin to work, else its own place."""
     where = own_line(error, [used.folder for used in own if used.folder])
@@ -105,7 +115,7 @@ def error_text(error: Exception, own: Sequence[Used]) -> str:
         begins = [
             line_of(load(used), WORKS_AT.get(used.key, "forward")) for used in own if used.folder
         ]
-        where = "; ".join(begins) or last_line(error)
+        where = "; ".join(begins) or raising_line(error)
     return f"{type(error).__name__}: {' '.join(str(error).split())} ({where})"
 
 
@@ -121,9 +131,9 @@ def line_of(part: Any, method: str) -> str:
     return f"{code.co_filename}, line {code.co_firstlineno}"
 
 
-def by_path(run: Run) -> list[Used]:
+def by_path(run: Run) -> list[UsedPart]:
     """All that a run has by import path, but for models of timm."""
-    every = parts.by_path(to_tree(run))
+    every = parts.parts_by_path(to_tree(run))
     return [used for used in every if used.folder or used.key != parts.MODEL.key]
 
 

@@ -18,11 +18,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from ablate.data.batches import resident
-from ablate.data.draws import key
-from ablate.data.splits import AnySplit, open_cached
-from ablate.shared.parts import is_plugin
-from ablate.shared.spec import Run
+from ablate.data import AnySplit, draw_key, open_cached, resident_split
+from ablate.shared import Run, is_plugin
 from ablate.training.calibrate import random_split, smaller
 from ablate.training.model.host import Host
 from ablate.training.plugin import by_path
@@ -164,7 +161,7 @@ def _images(run: Run, images: int, cache: Path, device: torch.device) -> AnySpli
         split = cached.split("train")
         if len(split) >= images:
             every = len(split) // images
-            return resident(split.take(slice(0, every * images, every)), device)
+            return resident_split(split.take(slice(0, every * images, every)), device)
     with torch.random.fork_rng([]):
         torch.manual_seed(0)
         return random_split(run.data, images, torch.device("cpu")).to(device)
@@ -177,7 +174,7 @@ def _wake(head: torch.nn.Module, seed: int) -> None:
     for name, parameter in head.named_parameters():
         if parameter.ndim > 1 and not parameter.any():
             values = torch.empty(parameter.shape)
-            values.normal_(0, 0.02, generator=Generator().manual_seed(key(seed, "wake", name)))
+            values.normal_(0, 0.02, generator=Generator().manual_seed(draw_key(seed, "wake", name)))
             parameter.copy_(values)
 
 

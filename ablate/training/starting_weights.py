@@ -18,11 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor, nn
 
-from ablate.shared.errors import UserError
-from ablate.shared.files import read_file
-from ablate.shared.rundir import RunDir
-from ablate.shared.sections import Weights, Whole
-from ablate.shared.spec import Run
+from ablate.shared import Run, RunDir, UserError, Weights, Whole, read_file
 from ablate.training.model import Host, Segmenter, Towers, build
 from ablate.training.model.export import from_timm
 from ablate.training.model.whole_model import HEAD, heads

@@ -17,13 +17,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from ablate.data.batches import Batches, evaluation_batches
-from ablate.data.draws import Draws
-from ablate.data.image_changes import ImageView
-from ablate.data.splits import AnySplit
-from ablate.shared.metrics import TASKS
-from ablate.shared.sections import Data
-from ablate.shared.spec import Run
+from ablate.data import AnySplit, Batches, Draws, ImageView, evaluation_batches
+from ablate.shared import TASKS, Data, Run
 from ablate.training.attempt import RankLost
 from ablate.training.bfloat16 import round_weights
 from ablate.training.device import device_of

@@ -19,13 +19,19 @@ from typing import Any
 
 import torch
 
-from ablate.data.picture import Broken
-from ablate.shared import choices, decoded
-from ablate.shared.build import build_run
-from ablate.shared.decoded import META
-from ablate.shared.files import read_json
-from ablate.shared.rundir import CHECK, OOM, RANK, RunDir
-from ablate.shared.spec import Run
+from ablate.data import BrokenImage
+from ablate.shared import (
+    CHECK_PHASE,
+    META_FILE,
+    OOM,
+    RANK_LOST,
+    Run,
+    RunDir,
+    build_run,
+    choices,
+    decoded,
+    read_json,
+)
 from ablate.training import calibrate, faults
 from ablate.training.answers import answer as answer
 from ablate.training.attempt import (
@@ -110,7 +116,7 @@ def _train(
         follow,
         lambda loss: leave(attempt, *loss),
         explain,
-        Loss(EXITS[RANK], RANK, ""),
+        Loss(EXITS[RANK_LOST], RANK_LOST, ""),
     )
     try:
         rundir.lock.note(ranks=" ".join(map(str, children.pids)))
@@ -174,7 +180,7 @@ def _lead(
         if rundir.distrust.exists() or opened not in (None, stamp(home)):
             rundir.drop_checkpoints()
         raise
-    except Broken:  # a file's own bytes, which were an image when they were kept
+    except BrokenImage:  # a file's own bytes, which were an image when they were kept
         check_data(rundir, home, opened, math.inf)
         for other in run.eval.also:
             check_tested(machine.cache / other.fingerprint, math.inf)
@@ -182,7 +188,7 @@ def _lead(
     if device.type == "cuda":
         gc.collect()  # the training is in cycles
         torch.cuda.empty_cache()
-    rundir.lock.note(phase=CHECK)
+    rundir.lock.note(phase=CHECK_PHASE)
     within_s = max(CHECK_S, CHECK_SHARE * result["seconds"])
     check_data(rundir, home, opened, within_s)
     for other in run.eval.also:
@@ -202,7 +208,7 @@ def _where(run: Run, rundir: RunDir, attempt: Attempt, cache: Path) -> dict[str,
         "ranks": attempt.facts["ranks"],
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
-        **decoded.facts(read_json(cache / run.data.fingerprint / decoded.META)),
+        **decoded.decoding_facts(read_json(cache / run.data.fingerprint / decoded.META_FILE)),
     }
 
 
@@ -247,6 +253,6 @@ PACKAGES = (
 def stamp(home: Path) -> tuple[int, int] | None:
     """What changes when the set is decoded again; None while there is none."""
     with contextlib.suppress(OSError):
-        found = (home / META).stat()
+        found = (home / META_FILE).stat()
         return found.st_ino, found.st_mtime_ns
     return None

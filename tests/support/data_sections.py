@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from conftest import DATA
 
-from ablate.shared.fingerprint import fingerprint
+from ablate.shared.fingerprint import data_fingerprint
 from ablate.shared.sections import Data
 
 real = pytest.mark.skipif(
@@ -24,7 +24,7 @@ def describe(**settings: Any) -> Data:
         **{"train": "train", "validation": 5, "test": "test"},
         **{key: str(v) if isinstance(v, Path) else v for key, v in settings.items()},
     }
-    return Data(**plain, fingerprint=fingerprint(plain))
+    return Data(**plain, fingerprint=data_fingerprint(plain))
 
 
 DIGITS: dict[str, Any] = {

@@ -43,7 +43,7 @@ def kill_decoding(
         picture._IMAGES, building._JOURNAL_S, building._REPORT = chunk, 0, 1
         building.BuildJournal.note = noting
         before()
-        cache.prepare(data, folder, progress, threads=threads)
+        cache.prepare_cache(data, folder, progress, threads=threads)
 
     [said] = forked(build)
     assert said.returncode == -signal.SIGKILL, said.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ablate.planning.plan import Plan
 from ablate.running.driver import Drive
-from ablate.running.driver_lock import driving
+from ablate.running.driver_lock import driver_session
 from ablate.running.launchers import Slot
 from ablate.shared.notes import Notes
 from ablate.shared.rundir import RunDir, to_json, write_whole
@@ -81,7 +81,7 @@ class Quiet:
 def driven(store: Store, launcher: Elsewhere, view=None, plan: Plan | None = None, **settings):
     """Drive a plan to its end with this launcher, and return what the driver returns."""
     plan = plan or small_plan()
-    with driving(store, plan.name, Quiet) as ledger:
+    with driver_session(store, plan.name, Quiet) as ledger:
         settings = {**SETTINGS, **settings}
         return Drive(plan, store, ledger, launcher, settings, view or Quiet()).run()
 

@@ -31,4 +31,4 @@ def record_plan(store: Store, ledger: Ledger, plan: Plan) -> None:
 
 def plan(*words: str, **options: object) -> Plan:
     """Plan the sweep of these words, in ./store."""
-    return expand.plan(words, store=Path("store"), **options)[0]
+    return expand.plan_from_words(words, store=Path("store"), **options)[0]

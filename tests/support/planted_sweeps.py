@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from ablate.planning.cell import Column, ColumnGroup
-from ablate.report.formats import DEFAULT
+from ablate.report.formats import DEFAULT_SHOW
 from support.tables import BLOCKS, finished, make_plan, tabulate, text_of
 
 # Per cent by seed; the intervals of the pooled rows are +- 0.35.
@@ -70,7 +70,7 @@ def whole():
 
 def golden(format):
     """Render the table of the file `golden/table.FORMAT`."""
-    how = {} if format in ("csv", "json") else {"show": (*DEFAULT, "top5", "params")}
+    how = {} if format in ("csv", "json") else {"show": (*DEFAULT_SHOW, "top5", "params")}
     return text_of(whole(), format, **how)
 
 

@@ -83,7 +83,7 @@ def against_table_3(store):
     ours = " ".join(THEIRS.values()).split()
     columns = {f"{d}, {a}": (a, f"vtab_{d}") for a in ("B/32", "B/16") for d in ours}
     plan = planted(columns, "T3")
-    found = paper.beside(plan, store)
+    found = paper.published_figures(plan, store)
     results = {
         run: finished(0.6 + (0.01 + 0.0001 * seed) * (cell.row == "dpn"))
         for cell in plan.cells

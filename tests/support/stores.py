@@ -43,7 +43,7 @@ def leave_run(store: Store, run: Any, top1: float) -> None:
         **{"device": "cpu", "threads": 1, "torch": "2", "kernel": "k", "micro_batch": 9},
         **{"train_loss": 0.1, "prior_loss": 2.3, "fingerprint": "f", "plugins": {"norm": None}},
         **{"parameters": 7, "multiply_adds": 9, "images_per_s": 3.0, "peak_bytes": None},
-        "test": classify.score(told, 10),
+        "test": classify.classification_scores(told, 10),
         "validation": {key[4:]: value for key, value in scores.items()},
         "metrics_sha256": hashlib.sha256(folder.metrics.read_bytes()).hexdigest(),
         "predictions_sha256": hashlib.sha256(content.getvalue()).hexdigest(),
@@ -62,7 +62,7 @@ def sow_store(folder: Path, name: str, seeds: int, *words: str, finish: int | No
     `finish`: how many seeds of the rows with dpn have finished (default: all)."""
     store = Store(folder)
     words = (f"stem={','.join(ROWS)}", *TINY, f"seeds={seeds}", *words)
-    plan, _ = expand.plan(words, store=folder, name=name)
+    plan, _ = expand.plan_from_words(words, store=folder, name=name)
     with Ledger.driving(store) as ledger:
         store.write_plan(plan)
         ledger.plan(plan)

@@ -12,9 +12,9 @@ from ablate.analysis import tabulate as making
 from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import Cell, Column, Row
 from ablate.planning.plan import Plan
-from ablate.report.formats import render
+from ablate.report.formats import render_table
 
-tabulate = functools.partial(making.tabulate, words=True)  # as `report.reading` has it
+tabulate = functools.partial(making.make_table, words=True)  # as `report.reading` has it
 SPEC = {
     "data": {"name": "digits", "size": 8, "classes": 10},
     "augment": {},
@@ -84,19 +84,19 @@ def entries(table):
 def printed(table, width=100):
     """Print a table as a terminal of this width shows it."""
     console = Console(file=io.StringIO(), width=width)
-    console.print(render(table, "rich"))
+    console.print(render_table(table, "rich"))
     return console.file.getvalue()
 
 
 def every_text(table):
     """Render a table in every format, each as a line with single spaces."""
-    texts = [printed(table), *(render(table, name) for name in TEXTS)]
+    texts = [printed(table), *(render_table(table, name) for name in TEXTS)]
     return [" ".join(text.replace("\\%", "%").split()) for text in texts]
 
 
 def text_of(table, format, **how):
     """Render a table in a format; as a terminal shows it where that is `rich`."""
-    made = render(table, format, **how)
+    made = render_table(table, format, **how)
     if format != "rich":
         return made
     console = Console(file=io.StringIO(), width=how.get("width", 100))

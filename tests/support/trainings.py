@@ -12,7 +12,7 @@ import torch
 
 from ablate.shared import spec
 from ablate.shared.build import build_run
-from ablate.shared.fingerprint import fingerprint
+from ablate.shared.fingerprint import data_fingerprint
 from ablate.shared.rundir import RunDir
 from ablate.training import journal
 from ablate.training.loop import Machine, TrainingStopped, train
@@ -24,7 +24,7 @@ def digits(**settings) -> spec.Run:
     run = tiny.run({**data, "train.batch": 64, "train.epochs": 6, "eval.every": 2, **settings})
     tree = spec.to_tree(run)
     section = {key: value for key, value in tree["data"].items() if key != "fingerprint"}
-    tree["data"]["fingerprint"] = fingerprint(section)
+    tree["data"]["fingerprint"] = data_fingerprint(section)
     tree["model"]["patch"] = None
     return build_run(tree)
 

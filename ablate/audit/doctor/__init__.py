@@ -12,16 +12,16 @@ from typing import Any
 from ablate.audit.doctor import machine, resume_check, stored
 from ablate.audit.doctor.machine import Finding, Findings, Unfit
 from ablate.audit.doctor.null_tables import JudgedColumn, null_tables
-from ablate.planning.cell import spec_parents
-from ablate.report.text import console
-from ablate.running.launchers import Ask, Slot
-from ablate.shared.errors import Failure, UserError
-from ablate.store.store import Store
+from ablate.planning import spec_parents
+from ablate.report import make_console
+from ablate.running import Ask, Slot
+from ablate.shared import Failure, UserError
+from ablate.store import Store
 
-__all__ = ["Finding", "examine", "examine_store", "null_tables", "show", "tree"]
+__all__ = ["Finding", "run_checks", "check_store", "null_tables", "print_findings", "findings_tree"]
 
 
-def examine(
+def run_checks(
     store: Store,
     settings: Mapping[str, Any],
     slots: Sequence[Slot],
@@ -46,13 +46,13 @@ def examine(
     yield from _safely("devices", lambda: machine.devices(settings, slots, specs[0]))
     yield from _safely("gpu", lambda: machine.kernels(slots, unfit))
     yield from _safely("memory", machine.memory)
-    yield from examine_store(store)
+    yield from check_store(store)
     if (yield from _safely("data", lambda: resume_check.data(store, specs, ask))):
         check = partial(resume_check.resume, store, slots, label, first, ask)
         yield from _safely("resume", check)
 
 
-def examine_store(store: Store) -> Findings:
+def check_store(store: Store) -> Findings:
     """Make the checks of the store alone."""
     yield from _safely("disk", lambda: stored.disk(store))
     if store.root.is_dir():
@@ -76,7 +76,7 @@ def _safely(what: str, check: Callable[[], Findings]) -> Generator[Finding, None
     return False
 
 
-def show(findings: Iterator[Finding]) -> list[Finding]:
+def print_findings(findings: Iterator[Finding]) -> list[Finding]:
     """Print each finding as it comes, in colours on a terminal; return all findings."""
     shown = []
     for finding in findings:
@@ -85,7 +85,7 @@ def show(findings: Iterator[Finding]) -> list[Finding]:
     return shown
 
 
-def tree(findings: Sequence[Finding], repaired: Sequence[str]) -> dict[str, Any]:
+def findings_tree(findings: Sequence[Finding], repaired: Sequence[str]) -> dict[str, Any]:
     """Findings for `--format json`. findings: {level (ok, warning, problem), check, text};
     repaired: lines on what --repair did; statistics: the columns that --statistics judged."""
     return {
@@ -114,4 +114,4 @@ def _print(finding: Finding) -> None:
         grid.add_column(width=width)
     style = COLOURS[finding.level]
     grid.add_row(Text(finding.level, style), Text(finding.what), Text(finding.text))
-    console().print(grid)
+    make_console().print(grid)

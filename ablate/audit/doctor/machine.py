@@ -17,12 +17,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-from ablate.report.text import counted
-from ablate.running import gpus
-from ablate.running.launchers import Slot
-from ablate.running.launchers.local import environment
-from ablate.shared.files import write_whole
-from ablate.shared.system import EXTRAS, installing, installing_package
+from ablate.report import counted
+from ablate.running import Slot, gpus, worker_environment
+from ablate.shared import EXTRAS, install_command, package_install_command, write_whole
 from ablate.version import __version__
 
 Level = Literal["ok", "warning", "problem", "..."]  # ...: a check has begun
@@ -99,7 +96,7 @@ def versions() -> Findings:
         try:
             found = metadata.version(need.name)
         except metadata.PackageNotFoundError:
-            amiss.append(f"{need.name} is not installed: {installing_package(plain)}")
+            amiss.append(f"{need.name} is not installed: {package_install_command(plain)}")
             continue
         installed[need.name] = found
         if not need.specifier.contains(found, prereleases=True):
@@ -119,7 +116,7 @@ def extras() -> Findings:
         try:
             metadata.version(name)
         except metadata.PackageNotFoundError:
-            text = f"{name} is not installed: {purpose} needs it; {installing(extra)}"
+            text = f"{name} is not installed: {purpose} needs it; {install_command(extra)}"
             yield Finding("ok", "extras", text)
 
 
@@ -168,7 +165,7 @@ def devices(
         f"launcher={settings['name']} trains {counted(len(slots), 'run')} at once: {names}",
     )
     if settings["name"] == "local":
-        values = " ".join(f"{k}={v or '(none)'}" for k, v in environment(slots).items())
+        values = " ".join(f"{k}={v or '(none)'}" for k, v in worker_environment(slots).items())
         why = (
             "cuBLAS can be deterministic"
             if on_gpu

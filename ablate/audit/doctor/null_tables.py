@@ -8,18 +8,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.analysis.captions import seeds_command
-from ablate.analysis.judging import method_of
-from ablate.analysis.own import with_own
-from ablate.analysis.scores import Results, Scores, all_scores, by_replicate, correct
+from ablate.analysis import (
+    Results,
+    Scores,
+    all_scores,
+    mean_by_replicate,
+    method_of,
+    right_images,
+    seeds_command,
+    with_own_metrics,
+)
 from ablate.audit.doctor.machine import Finding, Findings
-from ablate.planning.cell import Column
-from ablate.planning.plan import Plan
-from ablate.report.text import counted
-from ablate.shared.errors import UserError
-from ablate.store.find import computed, driven, instance, left_out, sweeps
-from ablate.store.ledger import Ledger
-from ablate.store.store import Store
+from ablate.planning import Column, Plan
+from ablate.report import counted
+from ablate.shared import UserError
+from ablate.store import (
+    Ledger,
+    Store,
+    driven_plan,
+    resolve_sweep_name,
+    sweep_names,
+    unedited_plan,
+    without_skipped,
+)
 
 MIXED_SEEDS = 2  # times n that all rows have in common, for tables of mixed rows
 METHODS = {"images": "by images", "one way": "one way", "paired": "by paired t"}
@@ -37,10 +48,12 @@ def null_tables(store: Store, names: Sequence[str]) -> Findings:
     were driven. Raises UserError where a sweep that is named has too few seeds for them, or
     verdicts of no kind; or all have."""
     with Ledger.reading(store) as ledger:
-        known = sweeps(store, ledger)
+        known = sweep_names(store, ledger)
         plans = [
-            left_out(computed(store, driven(store, ledger, known, name)), ledger).with_own()
-            for name in (instance(name, known) or name for name in names or known)
+            without_skipped(
+                unedited_plan(store, driven_plan(store, ledger, known, name)), ledger
+            ).with_own()
+            for name in (resolve_sweep_name(name, known) or name for name in names or known)
         ]
     refusals = []
     for plan in plans:
@@ -58,7 +71,7 @@ def _of_sweep(plan: Plan, store: Store) -> Findings:
     sound = store.results(plan.runs(), curves=of.of_curve, probes=bool(of.probe))
     for why in sound.withheld.values():
         yield Finding("problem", "verdicts", f"withheld: {why}")
-    results = with_own(plan, sound.results, store)
+    results = with_own_metrics(plan, sound.results, store)
     cells = all_scores(plan, results, (), store.metrics, store.probe)
     for column in plan.columns:
         block = [s for (_, label), s in cells.items() if label == column.label]
@@ -72,33 +85,33 @@ def _of_column(
     """Nothing where no row has enough seeds."""
     import numpy as np
 
-    from ablate.analysis.stats import null_tables as stats
+    from ablate.analysis import FEWEST_RUNS, mixed_error, null_error, null_shape
 
     method = method_of(plan, column.label)
     y = plan.metric.sign * np.array([_stable(found, plan) for found in block])
     counts = (~np.isnan(y)).sum(1)
-    enough = sorted(counts[counts >= stats.FEWEST_RUNS].tolist())
+    enough = sorted(counts[counts >= FEWEST_RUNS].tolist())
     if not enough:
         return
-    k, n = stats.null_shape(enough[(len(enough) - 1) // 2], method.comparisons)
+    k, n = null_shape(enough[(len(enough) - 1) // 2], method.comparisons)
     paired = dataclasses.replace(method, spread="paired")
     if method.comparisons == 1:  # as tables judge a single row
         method = paired
     told = None
     if method.spread == "images":
-        told = correct(plan, block, results, "", store.predictions)
+        told = right_images(plan, block, results, "", store.predictions)
     right, lacking = told or (None, "")
     rows = np.flatnonzero(counts >= (k + 1) * n)
     images = None if right is None else right[rows]
-    found = stats.null_error(y[rows], images, method, n, k)
-    beside = found if method is paired else stats.null_error(y[rows], None, paired, n, k)
+    found = null_error(y[rows], images, method, n, k)
+    beside = found if method is paired else null_error(y[rows], None, paired, n, k)
     mixed = mixed_pairs = None
     common = np.flatnonzero(~np.isnan(y[rows]).any(0))
     if len(rows) > 1 and len(common) >= MIXED_SEEDS * n:
         own = None if images is None else images[:, common]
         whole = y[np.ix_(rows, common)]
-        mixed = stats.mixed_error(whole, own, method, n)
-        mixed_pairs = mixed if method is paired else stats.mixed_error(whole, None, paired, n)
+        mixed = mixed_error(whole, own, method, n)
+        mixed_pairs = mixed if method is paired else mixed_error(whole, None, paired, n)
     judged_by = "one way" if lacking else method.spread
     least, most = int(counts[rows].min()), int(counts[rows].max())
     share = _percent(found)
@@ -140,7 +153,7 @@ def _stable(found: Scores, plan: Plan) -> list[float]:
     import math
 
     unstable = set(found.unstable)
-    values = zip(by_replicate(found.main, plan), plan.replicates, strict=True)
+    values = zip(mean_by_replicate(found.main, plan), plan.replicates, strict=True)
     return [math.nan if unstable & {*seeds} else value for value, seeds in values]
 
 
@@ -154,7 +167,7 @@ def _percent(found: Any) -> str:
 
 def _refusal(plan: Plan) -> str:
     """Why there are no such tables of a sweep, and what would make them."""
-    from ablate.analysis.stats.null_tables import FEWEST_RUNS
+    from ablate.analysis import FEWEST_RUNS
 
     for condition in plan.conditions:
         shared = condition.shared

@@ -22,15 +22,22 @@ from pathlib import Path
 from typing import Any
 
 from ablate.audit.doctor.machine import Finding, Findings, Level, free_memory, size
-from ablate.report.live import view
-from ablate.running.launchers import Ask, Slot, worker_options
-from ablate.running.launchers.fork import decode
-from ablate.shared.errors import UserError
-from ablate.shared.own import is_command, is_own, name_of
-from ablate.shared.program import FOLDER, PLACES, of_tree, resume_words
-from ablate.shared.rundir import RUNS, RunDir
-from ablate.shared.spec import trains
-from ablate.store.store import Store
+from ablate.report import progress_view
+from ablate.running import Ask, Slot, decode_data, worker_options
+from ablate.shared import (
+    FOLDER_PLACE,
+    PLACEHOLDERS,
+    RUNS_FOLDER,
+    RunDir,
+    UserError,
+    is_command,
+    is_own,
+    program_of,
+    resume_words,
+    trainer_name,
+    trains,
+)
+from ablate.store import Store
 
 SAVES, HALFWAY = 6, 3  # states that are saved in all, and before the kill
 POLL_S = 0.02  # between looks at a training
@@ -70,7 +77,7 @@ def _train(
 
 
 def _leg(place: str, name: str, spec: Mapping[str, Any]) -> RunDir:
-    rundir = RunDir(Path(place) / RUNS / name)
+    rundir = RunDir(Path(place) / RUNS_FOLDER / name)
     rundir.create(dict(spec))
     return rundir
 
@@ -78,7 +85,7 @@ def _leg(place: str, name: str, spec: Mapping[str, Any]) -> RunDir:
 def resume_own(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Findings:
     """Train the run until a few states are saved, or to its end where it saves fewer, without a
     kill and with one; compare every bit."""
-    name = name_of(spec)
+    name = trainer_name(spec)
     if is_command(spec):
         yield from _resume_program(slot, label, spec, ask)
         return
@@ -129,7 +136,7 @@ def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -
         began = time.monotonic()
         end = _train(straight, slot)
         if end != 0:
-            yield _not_tried(name_of(spec), straight, end)
+            yield _not_tried(trainer_name(spec), straight, end)
             return
         seconds, began = time.monotonic() - began, time.monotonic()
         saved: float | None = None  # when it was first seen
@@ -145,14 +152,14 @@ def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -
                 return now > saved + WRITTEN_S
             return now - began > seconds * (0.5 if program.resume is None else 0.9)
 
-        program = of_tree(spec)
-        places = {**dict.fromkeys(PLACES, ""), FOLDER: str(killed.scratch)}
+        program = program_of(spec)
+        places = {**dict.fromkeys(PLACEHOLDERS, ""), FOLDER_PLACE: str(killed.scratch)}
         first, last = _train(killed, slot, kill=kill), _train(killed, slot)
         if first == 0:
             yield Finding("warning", "resume", "not checked: it ended before it could be killed")
             return
         if first != KILLED or last is None:
-            yield _not_tried(name_of(spec), killed, last if first == KILLED else first)
+            yield _not_tried(trainer_name(spec), killed, last if first == KILLED else first)
             return
         if last != 0:
             text = (
@@ -206,12 +213,12 @@ def data(store: Store, specs: Sequence[Spec], ask: Ask) -> Findings:
 
     Raises UserError or Failure where it can't be decoded."""
     if is_own(specs[0]):
-        yield Finding("ok", "data", f"{name_of(specs[0])} reads its data by itself")
+        yield Finding("ok", "data", f"{trainer_name(specs[0])} reads its data by itself")
         return
     first, *others = {spec["data"]["fingerprint"]: spec for spec in specs}.values()
     name, cache = first["data"]["name"], str(store.cache)
-    with view() as watching:
-        decode([first], store.root, watching, ask)
+    with progress_view() as watching:
+        decode_data([first], store.root, watching, ask)
     yield Finding("ok", "data", f"data={name} is decoded")
     for spec in others:
         name = spec["data"]["name"]

@@ -15,17 +15,20 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 
 from ablate.audit.doctor.machine import Finding, Findings, size, some
-from ablate.planning.plan import Plan
-from ablate.report.text import counted
-from ablate.shared import decoded
-from ablate.shared.errors import Failure
-from ablate.shared.files import Lock, read_json, write_whole
-from ablate.shared.rundir import FINAL
-from ablate.store.events import RunState
-from ablate.store.folder import WRITES_AGAIN
-from ablate.store.ledger import Ledger, connect, journal_mode, other_ledger
-from ablate.store.progress import Driver, driver_of
-from ablate.store.store import Store
+from ablate.planning import Plan
+from ablate.report import counted
+from ablate.shared import FINAL_STATUSES, Failure, Lock, decoded, read_json, write_whole
+from ablate.store import (
+    WRITES_AGAIN,
+    Driver,
+    Ledger,
+    RunState,
+    Store,
+    connect_ledger,
+    driver_of,
+    journal_mode,
+    other_ledger_error,
+)
 from ablate.version import FORMAT
 
 States = Mapping[str, RunState]
@@ -182,12 +185,12 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
     mode = "rw" if writable else "ro&immutable=1"  # else SQLite would write beside it
     repair = "`ablate doctor --repair` rebuilds it from the plans and run folders"
     try:
-        with contextlib.closing(connect(store.ledger, mode)) as db:
+        with contextlib.closing(connect_ledger(store.ledger, mode)) as db:
             db.execute("PRAGMA query_only = ON")
             faults = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
             version = db.execute("SELECT version FROM meta").fetchone()[0]
             if type(version) is int and version != FORMAT:
-                yield Finding("problem", "ledger", str(other_ledger(store.ledger, version)))
+                yield Finding("problem", "ledger", str(other_ledger_error(store.ledger, version)))
                 return None
             sweeps = Ledger(db).sweeps()
             looks = Ledger(db).looks_text()
@@ -253,7 +256,7 @@ def _is_whole(path: Path) -> bool:
 
 def _decoded(store: Store) -> Findings:
     """Read every decoded dataset, and compare it with the hashes that were noted when written."""
-    homes = sorted(path.parent for path in store.cache.glob(f"*/{decoded.META}"))
+    homes = sorted(path.parent for path in store.cache.glob(f"*/{decoded.META_FILE}"))
     sound = 0
     for home in homes:
         if home.name.startswith("."):
@@ -307,11 +310,11 @@ def _runs(store: Store, states: States, driven: bool, folders: list[str]) -> Fin
         folder = store.rundir(run)
         result = folder.read_result()
         if result is None:
-            if state.status in FINAL:
+            if state.status in FINAL_STATUSES:
                 missing.append(run)
             elif folder.has_result():
                 torn.append(run)
-        elif state.status not in FINAL:
+        elif state.status not in FINAL_STATUSES:
             unknown.append(run)
         elif result["status"] != state.status:
             differing.append(run)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ablate.data.augment import layout
-from ablate.data.augment.layout import constants, count, lines, pixels, planes
+from ablate.data.augment.layout import constants_on, count, lines, pixels, planes
 
 INCEPTION = 4  # uniforms that a box takes
 ATTEMPTS = 10
@@ -150,7 +150,7 @@ def in_pixels(images: Tensor, boxes: Tensor) -> tuple[Span, Span]:
 
 def sides(images: Tensor) -> Tensor:
     """float32 (2, 1): height and width, in pixels."""
-    return constants(tuple(images.shape[1:3]), images.device).view(2, 1)
+    return constants_on(tuple(images.shape[1:3]), images.device).view(2, 1)
 
 
 def whole(start: Tensor, length: Tensor, size: Tensor) -> Span:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 @functools.cache
-def constants(
+def constants_on(
     values: tuple[float, ...], device: torch.device, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """(n,), kept on the device: to send a number there is to wait for it."""
@@ -76,7 +76,7 @@ def log_uniform(low: float, high: float, device: torch.device) -> Tensor:
     return values.float().to(device)
 
 
-def normal(lanes: Tensor) -> Tensor:
+def normal_of(lanes: Tensor) -> Tensor:
     """float32 N(0, 1), within +-4.33, by 16 bits each: int16, from -32,768 on."""
     place = lanes.int().add_(QUANTILES // 2)
     quantiles = normals(lanes.device, torch.float32)

@@ -188,7 +188,7 @@ def settled(
         fixed["table"] = _chosen(place, [shown.view(-1, 256), *tables])
     if kinds.warped:
         made = [one.matrix(drawn, height, width) for one in kinds.warped.values()]
-        identity = layout.constants((1, 0, 0, 0, 1, 0), choice.device).view(1, 2, 3)
+        identity = layout.constants_on((1, 0, 0, 0, 1, 0), choice.device).view(1, 2, 3)
         place = _place(kinds.warped, choice, kinds.many)
         fixed["matrix"] = _chosen(place, [identity.expand_as(made[0]), *made])
     for operator in kinds.blended.values():
@@ -208,7 +208,7 @@ def masked(images: Tensor, layer: DrawnLayer, operators: Sequence[Operator], fil
     if kinds.levels or kinds.counted:
         result = _mapped(images, kinds, fixed)
     if kinds.blended:
-        pictures, base = Pictures(images), layout.constants((0.0,), images.device)
+        pictures, base = Pictures(images), layout.constants_on((0.0,), images.device)
         for number, operator in kinds.blended.items():
             found = operator.base(pictures)
             if found is not None:
@@ -253,7 +253,7 @@ def _mapped(images: Tensor, kinds: _Kinds, fixed: Mapping[str, Tensor]) -> Tenso
         first = layout.count(256, device, torch.uint8).expand(shape)
     if not kinds.counted:
         return colour.through(first.contiguous(), entry).view(images.shape)
-    one = layout.constants((1,), device, torch.int64).expand(entry.numel())
+    one = layout.constants_on((1,), device, torch.int64).expand(entry.numel())
     histogram = torch.zeros(batch * channels * 256, dtype=torch.int64, device=device)
     histogram = histogram.scatter_add_(0, entry.view(-1), one).view(-1, 256)
     counts = colour.Counts(histogram)
@@ -263,7 +263,7 @@ def _mapped(images: Tensor, kinds: _Kinds, fixed: Mapping[str, Tensor]) -> Tenso
 
 def _by_choice(table: Sequence[int], choice: Tensor, dtype: torch.dtype) -> Tensor:
     """(B,): the table's entry at each choice."""
-    return layout.constants(tuple(table), choice.device, dtype).index_select(0, choice)
+    return layout.constants_on(tuple(table), choice.device, dtype).index_select(0, choice)
 
 
 def _place(numbers: Collection[int], choice: Tensor, many: int) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ablate.data.augment import layout
 from ablate.data.augment.crop import resample, to_levels
-from ablate.data.augment.layout import constants, count, pixels, planes
+from ablate.data.augment.layout import constants_on, count, pixels, planes
 
 CORNER = -0.5  # the image's upper left corner, PIL's origin, in pixels from the first centre
 
@@ -84,15 +84,15 @@ def warp_bilinear(images: Tensor, matrix: Tensor, fill: float | Tensor) -> Tenso
     _, height, width, _ = images.shape
     # grid_sample's places: from -1 to 1 between the image's edges
     down, across, device = height / 2, width / 2, matrix.device
-    half = constants((across, down), device, matrix.dtype).view(2, 1)
+    half = constants_on((across, down), device, matrix.dtype).view(2, 1)
     centre = (0, 0, across + CORNER, 0, 0, down + CORNER)
-    middle = constants(centre, device, matrix.dtype).view(2, 3)
+    middle = constants_on(centre, device, matrix.dtype).view(2, 3)
     x, y = places((matrix - middle) / half, height, width)
     inside = (torch.maximum(x.abs(), y.abs()) < 1).float()[:, None]
     grid = torch.stack([x, y], 3)
     seen = F.grid_sample(planes(images).float(), grid, padding_mode="border", align_corners=False)
     if not isinstance(fill, Tensor):
-        fill = constants((fill,), images.device)
+        fill = constants_on((fill,), images.device)
     level = fill.view(-1, 1, 1).to(torch.float32)
     seen = seen.sub_(level).mul_(inside).add_(level + 0.5)
     return pixels(seen.to(torch.uint8))

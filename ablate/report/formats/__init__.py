@@ -13,17 +13,16 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from ablate.analysis.table import Table
+from ablate.analysis import Table
 from ablate.report.formats import grid, latex, tidy
 from ablate.report.formats.grid import WIDTH, PrintedTable, TableFormat, split
 from ablate.report.formats.latex import LatexFloat as LatexFloat
 from ablate.report.formats.layout import UNFINISHED, sheet
-from ablate.report.formats.parts import DEFAULT as DEFAULT
+from ablate.report.formats.parts import DEFAULT_SHOW as DEFAULT_SHOW
 from ablate.report.formats.parts import SHOW as SHOW
 from ablate.report.formats.parts import check_show as check_show
 from ablate.report.formats.tidy import CSV_FIELDS as CSV_FIELDS
-from ablate.shared import parts
-from ablate.shared.errors import printable, unknown
+from ablate.shared import parts, printable, unknown_value
 
 FLOAT = LatexFloat()
 
@@ -35,18 +34,18 @@ SET = {
     "html": TableFormat(grid.html, "html"),
 }
 WHOLE: dict[str, Callable[[Table], str]] = {"csv": tidy.csv, "json": tidy.json}
-OURS = (*SET, *WHOLE)
+OUR_FORMATS = (*SET, *WHOLE)
 parts.extend(SET, "ablate_formats", TableFormat)
 FORMATS = (*SET, *WHOLE)
 # Of the files that a table is kept in: the format of each ending.
-ENDINGS = {of.ending: name for name, of in SET.items() if of.ending} | {n: n for n in WHOLE}
+FORMAT_ENDINGS = {of.ending: name for name, of in SET.items() if of.ending} | {n: n for n in WHOLE}
 
 
-def render(
+def render_table(
     table: Table,
     format: str,
     *,
-    show: Sequence[str] = DEFAULT,
+    show: Sequence[str] = DEFAULT_SHOW,
     transpose: bool = False,
     width: int = WIDTH,
     wide: bool | None = None,
@@ -62,7 +61,7 @@ def render(
     if format in WHOLE:
         return WHOLE[format](table)
     if format not in FORMATS:
-        raise unknown("--format", format, FORMATS)
+        raise unknown_value("--format", format, FORMATS)
     made = sheet(table, show, transpose, min(width, SET[format].width), wide)
     return set_sheet(made, format, width, floated, table.complete)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis.table import headed
+from ablate.analysis import title_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -107,7 +107,7 @@ class PrintedTable:
     @property
     def heading(self) -> str:
         """The title and what the runs were trained on."""
-        return headed(self.title, self.trained_on)
+        return title_line(self.title, self.trained_on)
 
 
 FOLDED = 24  # characters: where a column of words may break

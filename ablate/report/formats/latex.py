@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ablate.report.formats import latex_letters
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
-from ablate.shared.errors import UserError, unknown
+from ablate.shared import UserError, unknown_value
 
 SPECIAL = {
     "\\": r"$\backslash$",
@@ -73,7 +73,7 @@ class LatexFloat:
     def __post_init__(self) -> None:
         """Raises UserError for other notes, and for a label that LaTeX can't read."""
         if self.notes not in NOTES:
-            raise unknown("--notes", self.notes, NOTES)
+            raise unknown_value("--notes", self.notes, NOTES)
         if self.label is not None and not re.fullmatch(r"[\w:./+*@-]+", self.label, re.ASCII):
             raise UserError(
                 f"--label: expected letters, digits and :./+*@_-, such as tab:gains, got "

@@ -8,12 +8,20 @@ import itertools
 import shlex
 from collections.abc import Iterator, Sequence
 
-from ablate.analysis.across import Summary, SummaryLine
-from ablate.analysis.headline import headline, wins
-from ablate.analysis.table import WARNINGS, Entry, Table, TableColumn, TableRow
+from ablate.analysis import (
+    WARNING_KINDS,
+    Entry,
+    Summary,
+    SummaryLine,
+    Table,
+    TableColumn,
+    TableRow,
+    table_headline,
+    wins,
+)
 from ablate.report.formats.grid import Grid, GridCell, GridLine, PrintedTable
 from ablate.report.formats.parts import (
-    DEFAULT,
+    DEFAULT_SHOW,
     OTHERS,
     ShownPart,
     bracket,
@@ -23,7 +31,7 @@ from ablate.report.formats.parts import (
     paper_apart,
     parts_of,
 )
-from ablate.shared.errors import UserError
+from ablate.shared import UserError
 
 SIDE_BY_SIDE = 3  # columns of a sweep at most
 UNFINISHED = " (unfinished)"
@@ -40,7 +48,7 @@ def sheet(
     the variants as its columns."""
     blocks = [_block(table, block, interval_form(show)) for block in table.blocks]
     by_change = any(block.kind == "change" for block in table.blocks)
-    if tuple(show) == DEFAULT and by_change:
+    if tuple(show) == DEFAULT_SHOW and by_change:
         show = [part for part in show if part not in ("gain", "verdict")]  # of cells nobody asks
     if not transpose and (table.groups if wide is None else wide):
         if "gain" not in show:
@@ -52,7 +60,7 @@ def sheet(
         if not parts:
             raise UserError(
                 f"--show {','.join(show)}: the table of {table.sweep} has nothing of it; "
-                f"--show {','.join(DEFAULT)} is what tables show"
+                f"--show {','.join(DEFAULT_SHOW)} is what tables show"
             )
         table = explained(table, parts)
         grids = _long(table, parts, transpose, width)
@@ -61,10 +69,10 @@ def sheet(
         title=(table.title or table.sweep) + ("" if table.complete else UNFINISHED),
         trained_on=table.trained_on,
         grids=(*blocks, *grids) if by_change else (*grids, *blocks),
-        notes=table.texts(*WARNINGS),
+        notes=table.texts(*WARNING_KINDS),
         caption=(*table.texts("caption"), *more),
         footnotes=(*table.footnotes,),
-        headline=headline(table.whole or table),
+        headline=table_headline(table.whole or table),
     )
 
 

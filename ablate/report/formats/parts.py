@@ -8,26 +8,30 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ablate.analysis import stats
-from ablate.analysis.captions import level
-from ablate.analysis.footnotes import setting
-from ablate.analysis.scores import short
-from ablate.analysis.table import Against, Cost, Entry, Table
-from ablate.planning.analysis_keys import METRICS as NAMES
-from ablate.planning.analysis_keys import is_metric
+from ablate.analysis import (
+    Against,
+    Cost,
+    Entry,
+    Table,
+    confidence_level,
+    setting_text,
+    short_number,
+    stats,
+)
+from ablate.planning import METRICS as NAMES
+from ablate.planning import is_metric
 from ablate.report.formats.grid import GridCell
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.metrics import Metric
+from ablate.shared import Metric, UserError, unknown_value
 
 if TYPE_CHECKING:
-    from ablate.analysis.stats import Estimate
+    from ablate.analysis import Estimate
 
 SHOW = (
     *("accuracy", "gain", "ci", "pm", "population", "n", "verdict"),
     *("params", "macs", "cost", "chosen", "paper"),
 )
 INTERVALS = ("ci", "pm")  # [+0.21, +1.03], and its half: 0.62 ± 0.41
-DEFAULT = ("accuracy", "gain", "ci", "n", "verdict")
+DEFAULT_SHOW = ("accuracy", "gain", "ci", "n", "verdict")
 OTHERS = "others"  # heads what is in no family or group, below what is in one
 
 
@@ -37,7 +41,7 @@ def check_show(text: str, own: Collection[str] = ()) -> tuple[str, ...]:
     show = tuple(part.strip() for part in text.split(",") if part.strip())
     for part in show or (text,):
         if part not in (*SHOW, *own) and not is_metric(part):
-            raise unknown("--show", part, (*SHOW, *(own or NAMES)))
+            raise unknown_value("--show", part, (*SHOW, *(own or NAMES)))
     if not set(show) - set(INTERVALS):
         raise UserError(f"--show: {show[0]} is the interval of another part; add accuracy or gain")
     if set(INTERVALS) <= set(show):
@@ -70,7 +74,7 @@ def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
                 heading = of.change + bracket(ci, table.gain_alpha)
                 yield ShownPart(heading, partial(_gain, table=table, ci=ci), is_gain=True)
             case "population":  # the interval alone: the gain is the one for new seeds
-                heading = f"for new images, too [{level(table.gain_alpha)} CI]"
+                heading = f"for new images, too [{confidence_level(table.gain_alpha)} CI]"
                 yield ShownPart(heading, partial(_population, table=table))
             case "n":
                 yield ShownPart("n", lambda entry: str(entry.n))
@@ -83,9 +87,9 @@ def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
                 text = partial(state, table=table)
                 yield ShownPart(heading, text, number=False, is_verdict=True)
             case "params":
-                yield ShownPart("params", lambda entry: short(entry.parameters))
+                yield ShownPart("params", lambda entry: short_number(entry.parameters))
             case "macs":
-                yield ShownPart("multiply-adds", lambda entry: short(entry.multiply_adds))
+                yield ShownPart("multiply-adds", lambda entry: short_number(entry.multiply_adds))
             case "cost":
                 yield from _cost()
             case "chosen":
@@ -103,7 +107,11 @@ def interval_form(show: Sequence[str]) -> str:
 
 def bracket(form: str, alpha: float) -> str:
     """What a heading says of the intervals below it."""
-    return {"ci": f" [{level(alpha)} CI]", "pm": f" ± {level(alpha)} CI", "": ""}[form]
+    return {
+        "ci": f" [{confidence_level(alpha)} CI]",
+        "pm": f" ± {confidence_level(alpha)} CI",
+        "": "",
+    }[form]
 
 
 def interval(estimate: Estimate | None, metric: Metric, sign: bool = False, ci: str = "ci") -> str:
@@ -173,8 +181,8 @@ def _cost() -> Iterator[ShownPart]:
 
     yield ShownPart("device-hours", of(lambda cost: f"{cost.device_s / 3600:.3g}"))
     yield ShownPart("s a run", of(lambda cost: f"{cost.run_s:.3g}"))
-    yield ShownPart("images/s", of(lambda cost: short(cost.images_per_s)))
-    yield ShownPart("peak memory", of(lambda cost: short(cost.peak_bytes, "B")))
+    yield ShownPart("images/s", of(lambda cost: short_number(cost.images_per_s)))
+    yield ShownPart("peak memory", of(lambda cost: short_number(cost.peak_bytes, "B")))
     yield ShownPart("utilisation", of(lambda cost: _share(cost.utilisation)))
 
 
@@ -187,7 +195,7 @@ def _chosen(table: Table) -> Iterator[ShownPart]:
     keys = dict.fromkeys(k for e in table.entries for choice in e.chosen for k in choice.params)
 
     def of(key: str) -> Callable[[Entry], str]:
-        return lambda entry: ", ".join(setting(c.params[key]) for c in entry.chosen) or "-"
+        return lambda entry: ", ".join(setting_text(c.params[key]) for c in entry.chosen) or "-"
 
     for key in keys:
         yield ShownPart(key, of(key))

@@ -8,23 +8,23 @@ import io
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ablate.analysis.across import PValues, Summary
-from ablate.analysis.table import (
-    WARNINGS,
+from ablate.analysis import (
+    WARNING_KINDS,
     Against,
     Cost,
     Entry,
+    PValues,
     Resolution,
+    Summary,
     Table,
     TableColumn,
     TableRow,
 )
-from ablate.planning.cell import TuningWinner
-from ablate.shared.files import to_json
-from ablate.shared.metrics import DEFAULT, threshold
+from ablate.planning import TuningWinner
+from ablate.shared import DEFAULT_TASK, threshold, to_json
 
 if TYPE_CHECKING:
-    from ablate.analysis.stats import Estimate
+    from ablate.analysis import Estimate
 
 CSV_FIELDS = ("sweep", "column", "row", "seed", "quantity", "value", "text")
 
@@ -33,20 +33,20 @@ Fact = tuple[str, str, int | str, str, Value]  # column, row, seed, quantity, va
 Facts = Iterator[tuple[str, Value]]  # quantity, value
 
 
-def tree(table: Table) -> dict[str, Any]:
+def table_tree(table: Table) -> dict[str, Any]:
     """Return the whole `Table` as a plain tree."""
     whole = dataclasses.asdict(dataclasses.replace(table, whole=None))
     del whole["whole"]
     del whole["choice"]  # which the task names
     del whole["words"]  # how it is asked for is no fact
-    whole["notes"] = table.texts(*WARNINGS)
+    whole["notes"] = table.texts(*WARNING_KINDS)
     whole["caption"] = table.texts("caption")
     whole["footnotes"] = [*table.footnotes]
     for row in whole["rows"]:
         row["footnotes"] = table.marks(row["label"], None)
     if not table.groups:
         del whole["groups"]
-    if table.task == DEFAULT:  # only another is said
+    if table.task == DEFAULT_TASK:  # only another is said
         del whole["task"]
     keys = ("name", "unit", "points", "scale", "sign", "neutral", "own")
     if table.choice.own:
@@ -71,7 +71,7 @@ def tree(table: Table) -> dict[str, Any]:
 
 def json(table: Table) -> str:
     """Write the whole `Table` as JSON."""
-    return to_json(tree(table)).decode()
+    return to_json(table_tree(table)).decode()
 
 
 def csv(table: Table) -> str:
@@ -92,11 +92,11 @@ def csv_text(lines: Iterable[Sequence[object]]) -> str:
     """Write lines of cells, None as an empty one."""
     file = io.StringIO()
     writer = writers.writer(file, lineterminator="\n")
-    writer.writerows(map(inert, line) for line in lines)
+    writer.writerows(map(inert_cell, line) for line in lines)
     return file.getvalue()
 
 
-def inert(cell: Any) -> Any:
+def inert_cell(cell: Any) -> Any:
     """Return a cell that no spreadsheet takes for a formula: such words get a leading '.
 
     A number has its sign, also where it is written as a text (`-1`, of a label).
@@ -119,7 +119,7 @@ def _facts(table: Table) -> Iterator[Fact]:
     yield "", "", "", "gain.alpha", table.gain_alpha
     yield "", "", "", "seeds", len(table.seeds)
     yield from (("", "", "", "caption", text) for text in table.texts("caption"))
-    yield from (("", "", "", "note", text) for text in table.texts(*WARNINGS))
+    yield from (("", "", "", "note", text) for text in table.texts(*WARNING_KINDS))
     rows = {row.label: row for row in table.rows}
     for column in table.columns:
         yield from _column(table, column)

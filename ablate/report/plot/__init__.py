@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ablate.analysis.table import Table
-from ablate.planning.plan import Plan
-from ablate.report.plot.form import Form, Nothing, RunDirs
-from ablate.shared.errors import unknown
+from ablate.analysis import Table
+from ablate.planning import Plan
+from ablate.report.plot.form import FigureForm, Nothing, RunDirs
+from ablate.shared import unknown_value
 
 if TYPE_CHECKING:
     from ablate.report.plot.style import Drawing
@@ -45,7 +45,15 @@ def _is_writable(folder: Path) -> bool:
 
 _find_folder_for_matplotlib()
 
-__all__ = ["FORMATS", "KINDS", "Form", "Nothing", "draw", "figure", "figures"]
+__all__ = [
+    "FIGURE_FORMATS",
+    "FIGURE_KINDS",
+    "FigureForm",
+    "Nothing",
+    "draw_figure",
+    "figure",
+    "draw_figures",
+]
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ class Kind:
     gives_intervals: bool = False
 
 
-KINDS = {
+FIGURE_KINDS = {
     "gain": Kind(
         "the gain of every row in every column, with simultaneous intervals",
         "Dual PatchNorm (arXiv 2302.01327), Fig. 1",
@@ -113,8 +121,8 @@ KINDS = {
         "probes",
     ),
 }
-FORMATS = ("svg", "pdf", "png")
-PAGE = Form()
+FIGURE_FORMATS = ("svg", "pdf", "png")
+PAGE = FigureForm()
 
 
 @dataclass(frozen=True)
@@ -125,8 +133,13 @@ class DrawnFigure:
     caption: str
 
 
-def draw(
-    plan: Plan, table: Table, kind: str, rundir: RunDirs, format: str = "svg", form: Form = PAGE
+def draw_figure(
+    plan: Plan,
+    table: Table,
+    kind: str,
+    rundir: RunDirs,
+    format: str = "svg",
+    form: FigureForm = PAGE,
 ) -> DrawnFigure:
     """Draw one figure. `rundir`: a run's id -> its folder, as `Store.rundir`; `form`: style, size
     and rows.
@@ -134,25 +147,25 @@ def draw(
     Raises UserError for an unknown kind or format and for a size that is too small, Nothing where
     its data is missing.
     """
-    if kind not in KINDS:
-        raise unknown("plot", kind, KINDS)
-    if format not in FORMATS:
-        raise unknown("--format", format, FORMATS)
+    if kind not in FIGURE_KINDS:
+        raise unknown_value("plot", kind, FIGURE_KINDS)
+    if format not in FIGURE_FORMATS:
+        raise unknown_value("--format", format, FIGURE_FORMATS)
     from ablate.report.plot.style import styled
 
     with styled(f"{plan.name} {kind}", form.style):
-        module = importlib.import_module(f"{__name__}.{KINDS[kind].module}")
+        module = importlib.import_module(f"{__name__}.{FIGURE_KINDS[kind].module}")
         sheet: Drawing = getattr(module, kind)(plan, table, rundir, form)
         return DrawnFigure(sheet.content(format), sheet.caption)
 
 
 def figure(plan: Plan, table: Table, kind: str, rundir: RunDirs) -> str:
     """Draw the SVG of one figure; raises as `draw`."""
-    return draw(plan, table, kind, rundir).content.decode()
+    return draw_figure(plan, table, kind, rundir).content.decode()
 
 
-def figures(
-    plan: Plan, table: Table, rundir: RunDirs, kinds: Iterable[str] = tuple(KINDS)
+def draw_figures(
+    plan: Plan, table: Table, rundir: RunDirs, kinds: Iterable[str] = tuple(FIGURE_KINDS)
 ) -> dict[str, str]:
     """Draw the SVG of every kind that has data, by its name."""
     found = {}

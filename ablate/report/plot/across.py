@@ -8,18 +8,16 @@ from typing import Any
 from matplotlib import rcParams
 from matplotlib.transforms import ScaledTranslation
 
-from ablate.analysis.captions import level
-from ablate.analysis.table import Table
-from ablate.planning.plan import Plan
-from ablate.planning.settings import show
-from ablate.report.plot.form import Form, Nothing, RunDirs, ink_of, inks, named
+from ablate.analysis import Table, confidence_level
+from ablate.planning import Plan, value_text
+from ablate.report.plot.form import FigureForm, Nothing, RunDirs, ink_of, inks, named
 from ablate.report.plot.style import Drawing
 
 ACROSS = 3  # rows in a line
 WIDE = 30  # times the least number: from there on an axis counts in powers
 
 
-def across(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw the mean of each cell over the number, with its interval over seeds.
 
     A panel a row, and in it a line for each setting of the columns' other keys; one panel with a
@@ -60,17 +58,19 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
             axes.update_datalim([(x, y) for y in (mean.mean, *ends)])
         values = [mean.mean for mean in found.values()]
         (line,) = axes.plot([*found], values, **style.line() | style.mark() | drawn_by)
-        values_at = ", ".join(f"{metric.text(mean.mean)} at {show(x)}" for x, mean in found.items())
+        values_at = ", ".join(
+            f"{metric.text(mean.mean)} at {value_text(x)}" for x, mean in found.items()
+        )
         text = f"{named(row, others[c] or key)}: {values_at}"
         sheet.tell(line, text, row if alone else others[c])
     numbers = sorted({column.settings[key] for column in plan.columns})
     if numbers[0] > 0 and numbers[-1] >= WIDE * numbers[0]:
         panels[0].set_xscale("log")
-    panels[0].set_xticks(numbers, [show(number) for number in numbers])
+    panels[0].set_xticks(numbers, [value_text(number) for number in numbers])
     panels[0].set_xticks([], minor=True)
     for axes in panels:
         axes.margins(0.1)
-    bars = f"Bars: {level(table.alpha)} intervals of each mean, over training seeds."
+    bars = f"Bars: {confidence_level(table.alpha)} intervals of each mean, over training seeds."
     sheet.foot(bars, *table.texts("warning"))
     return sheet
 
@@ -105,4 +105,4 @@ def _series(settings: Sequence[Mapping[str, Any]], key: str) -> list[list[int]]:
 def _others(plan: Plan, column: int, key: str) -> str:
     """What a column sets but for the key: "optim.lr=0.003"."""
     settings = plan.columns[column].settings
-    return ", ".join(f"{k}={show(value)}" for k, value in settings.items() if k != key)
+    return ", ".join(f"{k}={value_text(value)}" for k, value in settings.items() if k != key)

@@ -5,19 +5,16 @@ from __future__ import annotations
 import itertools
 from statistics import fmean
 
-from ablate.analysis.across import Summary
-from ablate.analysis.captions import level
-from ablate.analysis.table import Table
-from ablate.planning.changes import Changes
-from ablate.planning.plan import Plan
-from ablate.report.plot.form import BLACK, Form, Nothing, RunDirs, ink_of
+from ablate.analysis import Summary, Table, confidence_level
+from ablate.planning import Changes, Plan
+from ablate.report.plot.form import BLACK, FigureForm, Nothing, RunDirs, ink_of
 from ablate.report.plot.style import Drawing
 
 ACROSS = 3  # panels of pairs in a line
 DODGE = 0.16  # of a line: between what is told of a change
 
 
-def changes(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+def changes(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw a forest: a panel for each column, a line for each change, what is told of it in turn,
     with simultaneous intervals."""
     declared, blocks = _blocks(plan, table)
@@ -48,14 +45,14 @@ def changes(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     sheet.name_lines(declared.names)
     contrasts = " or ".join(str(n) for n in sorted({block.contrasts for block in blocks}))
     sheet.foot(
-        f"Bars: {level(table.gain_alpha)} intervals over training seeds, simultaneous over "
-        f"{contrasts} contrasts. {blocks[0].note[0].upper()}{blocks[0].note[1:]}.",
+        f"Bars: {confidence_level(table.gain_alpha)} intervals over training seeds, simultaneous "
+        f"over {contrasts} contrasts. {blocks[0].note[0].upper()}{blocks[0].note[1:]}.",
         *table.texts("warning"),
     )
     return sheet
 
 
-def pairs(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+def pairs(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw a panel for each pair of changes, of the first column that has effects: the mean of the
     cells with and without the one, a line for each state of the other. Parallel lines add up."""
     declared, blocks = _blocks(plan, table)

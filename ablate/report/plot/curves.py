@@ -7,17 +7,16 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from ablate.analysis import stats
-from ablate.analysis.table import Table
-from ablate.planning.plan import Plan
-from ablate.report.plot.form import Form, Nothing, RunDirs, in_order, inks, named
+from ablate.analysis import Table, stats
+from ablate.planning import Plan
+from ablate.report.plot.form import FigureForm, Nothing, RunDirs, in_order, inks, named
 from ablate.report.plot.style import Drawing
 
 ACROSS = 3  # columns in a line
 BANDS = 8  # rows at most: of more, bands hide the lines
 
 
-def curves(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw the mean of the runs that reached an epoch, and a band from the lowest to the highest.
 
     A panel a column and a quantity; no bands where there are many rows.
@@ -80,7 +79,7 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     return sheet
 
 
-def tuning(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+def tuning(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw the expected best validation score of k trials, and a band for 80 % of draws.
 
     A panel a column. The scores are those that all searches of a row were told: of a pruned trial

@@ -14,11 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ablate.analysis.table import Table
-from ablate.planning.cell import PlannedRun, Row
-from ablate.planning.plan import Plan
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.rundir import RunDir
+from ablate.analysis import Table
+from ablate.planning import Plan, PlannedRun, Row
+from ablate.shared import RunDir, UserError, unknown_value
 
 LEAST, MOST = 1.0, 40.0  # inches of a side
 COLUMN, BOTH = 3.3, 6.8  # inches: a column of a two-column paper, and both
@@ -60,7 +58,7 @@ STYLES = {
 
 
 @dataclass(frozen=True)
-class Form:
+class FigureForm:
     """The form of a figure. `size`: inches, None for as much as its content takes; `captioned`:
     are heading and notes written where the style has them? `rows`: labels, None for all; `by`:
     "family", whose rows share a style; `highlight`: the label of a row that stands out."""
@@ -75,9 +73,9 @@ class Form:
     def __post_init__(self) -> None:
         """Raises UserError for an unknown style, and for rows by anything but their family."""
         if self.style not in STYLES:
-            raise unknown("--style", self.style, STYLES)
+            raise unknown_value("--style", self.style, STYLES)
         if self.by not in (None, "family"):
-            raise unknown("--by", self.by, ["family"])
+            raise unknown_value("--by", self.by, ["family"])
 
     @property
     def heading(self) -> bool:
@@ -118,7 +116,7 @@ class Form:
         return self._width(panels), max(2.4, OF_PAGE * page[1])
 
 
-def read_size(text: str) -> Size:
+def read_figure_size(text: str) -> Size:
     """Read "3.3x2.4", width and height in inches; raises UserError."""
     found = re.fullmatch(r"(\d*\.?\d+)x(\d*\.?\d+)", text.strip())
     size = (float(found[1]), float(found[2])) if found else (0.0, 0.0)
@@ -139,7 +137,7 @@ class Nothing(UserError):
     """There is no data to draw yet; the message has the command that makes it."""
 
 
-def probed(plan: Plan, table: Table, rundir: RunDirs, form: Form, probe: str) -> ByCell:
+def probed(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm, probe: str) -> ByCell:
     """Read the measurements of a probe, in the plan's order, without cells that have none.
 
     Raises Nothing where no run has any.
@@ -156,7 +154,7 @@ def probed(plan: Plan, table: Table, rundir: RunDirs, form: Form, probe: str) ->
     raise Nothing(f"{plan.name}: its runs did not measure {probe}; run {plan.again(probe)}")
 
 
-def in_order(plan: Plan, table: Table, form: Form) -> Iterator[PlannedRun]:
+def in_order(plan: Plan, table: Table, form: FigureForm) -> Iterator[PlannedRun]:
     """Yield the runs of the rows shown by row, column and seed, without runs that the table
     withholds."""
     for row in filter(lambda row: form.shows(row.label), plan.rows):

@@ -11,17 +11,16 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.markers import CARETDOWN, CARETLEFT, CARETRIGHT, CARETUP
 
-from ablate.analysis.captions import family, level, sentence
-from ablate.analysis.table import Entry, Table
-from ablate.planning.plan import Plan
-from ablate.report.plot.form import BLACK, Form, Ink, Nothing, RunDirs, inks, named
+from ablate.analysis import Entry, Table, capitalized, confidence_level, family_words
+from ablate.planning import Plan
+from ablate.report.plot.form import BLACK, FigureForm, Ink, Nothing, RunDirs, inks, named
 from ablate.report.plot.style import Drawing
 
 ACROSS = 2  # columns of a forest in a line
 FAR = 5  # times as wide as the middle interval: one that is wider is cut, to leave others to see
 
 
-def gain(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+def gain(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw the form of Dual PatchNorm's Figure 1: one point for each row in each column."""
     styles = {row.label: form.style_of(row) for row in plan.rows}
     entries = _with_gains(plan, table, form)
@@ -50,7 +49,7 @@ def gain(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     return sheet
 
 
-def forest(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+def forest(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw one panel for each column, with the interval and the verdict of each row."""
     entries = _with_gains(plan, table, form)
     rows = [row.label for row in table.rows if row.label in {entry.row for entry in entries}]
@@ -124,7 +123,7 @@ def _mark(
     return point
 
 
-def _with_gains(plan: Plan, table: Table, form: Form) -> list[Entry]:
+def _with_gains(plan: Plan, table: Table, form: FigureForm) -> list[Entry]:
     entries = [entry for entry in table.entries if entry.gain is not None]
     shown = [entry for entry in entries if form.shows(entry.row)]
     if shown:
@@ -182,7 +181,7 @@ def _cut(
 
 
 def _heading(table: Table) -> str:
-    return f"{sentence(table.of().over(table.baseline))}: {table.of().name}"
+    return f"{capitalized(table.of().over(table.baseline))}: {table.of().name}"
 
 
 def _axis(table: Table) -> str:
@@ -200,7 +199,7 @@ def _numbers(table: Table, entry: Entry) -> str:
     return " ".join([text, entry.verdict or ""]).rstrip()
 
 
-def _foot(plan: Plan, table: Table, entries: list[Entry], form: Form) -> list[str]:
+def _foot(plan: Plan, table: Table, entries: list[Entry], form: FigureForm) -> list[str]:
     """Write the caption: how to read the figure, and the notes of the table."""
     drawn = {(entry.row, entry.column) for entry in entries}
     absent = [
@@ -212,8 +211,8 @@ def _foot(plan: Plan, table: Table, entries: list[Entry], form: Form) -> list[st
     ]
     whole = " of the whole sweep, whichever rows are shown" if form.rows else ""
     lines = [
-        f"A gain above 0 is better. Bars: {level(table.gain_alpha)} intervals over training seeds, "
-        f"simultaneous over the {family(plan, table.columns)}{whole}. Dots: single seeds.",
+        f"A gain above 0 is better. Bars: {confidence_level(table.gain_alpha)} intervals over training "
+        f"seeds, simultaneous over the {family_words(plan, table.columns)}{whole}. Dots: single seeds.",
         *table.texts("warning"),
     ]
     ends = limits(table, entries)

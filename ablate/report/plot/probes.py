@@ -8,17 +8,23 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from ablate.analysis.table import Table
-from ablate.planning.plan import Plan
-from ablate.report.plot.form import GREY, Form, Ink, Nothing, RunDirs, inks, named, probed
+from ablate.analysis import Table
+from ablate.planning import Plan
+from ablate.report.plot.form import GREY, FigureForm, Ink, Nothing, RunDirs, inks, named, probed
 from ablate.report.plot.style import Drawing
-from ablate.shared.metrics.probed import FIRST, LAST, depths, profile, summary
+from ablate.shared import (
+    FIRST_SCALE,
+    GRADNORM_STEPS,
+    gradnorm_profile,
+    read_gradnorm,
+    scale_summary,
+)
 
 MAP = "cividis"  # light and dark in order, whatever the eye
 UPRIGHT = 8  # depths at most whose names stand side by side
 
 
-def gradnorm(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+def gradnorm(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw two panels for each column: by depth at the end, and the embedding by step."""
     found = {
         cell: {seed: arrays for seed, arrays in by_seed.items() if len(arrays["steps"])}
@@ -30,7 +36,7 @@ def gradnorm(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     sheet = Drawing(plan, table, form, "gradnorm", heading, (len(columns), 2), size)
     for (row, column), by_seed in found.items():
         left, right = sheet.axes[columns.index(column)]
-        profiles = [profile(arrays) for arrays in by_seed.values()]
+        profiles = [gradnorm_profile(arrays) for arrays in by_seed.values()]
         labels = profiles[0][0]
         depth = range(len(labels))
         mean = _band(left, depth, np.stack([norms for _, norms in profiles]), ink[row])
@@ -39,7 +45,7 @@ def gradnorm(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
         sheet.tell(line, f"{named(row, column)}: {words}, n = {len(by_seed)}", row)
         left.set_xticks(depth, labels, rotation=90 if len(labels) > UPRIGHT else 0)
 
-        first = [(a["steps"], depths(a)[1][:, 0]) for a in by_seed.values()]
+        first = [(a["steps"], read_gradnorm(a)[1][:, 0]) for a in by_seed.values()]
         shared = min((steps for steps, _ in first), key=len)  # one that diverged ends early
         norms = np.stack([norms[: len(shared)] for _, norms in first])
         mean = _band(right, shared, norms, ink[row])
@@ -57,8 +63,8 @@ def gradnorm(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     sheet.axes[-1][1].set_xlabel("step")
     sheet.foot(
         "Norm of the gradient of all parameters at a depth, before clipping; the embedding without "
-        f"its norms. By depth: mean over the last tenth of the steps, at most {LAST:,}. Lines: "
-        "means over seeds; bands: from the lowest to the highest."
+        f"its norms. By depth: mean over the last tenth of the steps, at most {GRADNORM_STEPS:,}. "
+        "Lines: means over seeds; bands: from the lowest to the highest."
     )
     return sheet
 
@@ -81,7 +87,7 @@ def uniform(height: int, width: int) -> float:
     return float(np.linalg.norm(places[:, None] - places[None], axis=-1).mean())
 
 
-def attention(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+def attention(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw one panel for each column: a point for every head of every seed, a line for the mean."""
     found = probed(plan, table, rundir, form, "attention")
     columns = [c.label for c in plan.columns if c.label in {column for _, column in found}]
@@ -126,15 +132,15 @@ def attention(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     return sheet
 
 
-def scales(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+def scales(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw one panel for each cell with a map for each channel, of its first measured seed."""
     found: dict[tuple[str, str], tuple[int, Any]] = {}
     specs = {(cell.row, cell.column): cell.spec for cell in plan.cells}
     for cell, by_seed in probed(plan, table, rundir, form, "scales").items():
         seed, arrays = next(iter(by_seed.items()))
-        if FIRST in arrays:
+        if FIRST_SCALE in arrays:
             side, channels = specs[cell]["model"]["patch"], specs[cell]["data"]["channels"]
-            found[cell] = seed, arrays[FIRST].reshape(side, side, channels)
+            found[cell] = seed, arrays[FIRST_SCALE].reshape(side, side, channels)
     if not found:
         raise Nothing(
             f"{plan.name}: no row has a learned norm before the patch embedding; add a row with "
@@ -147,7 +153,7 @@ def scales(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     sheet = Drawing(plan, table, form, "scales", heading, (len(found), 1), size)
     lines = ["By place in a patch; the initial scale is 1. Means:"]
     for (axes,), (cell, (seed, scale)) in zip(sheet.axes, found.items(), strict=True):
-        means = ", ".join(f"{name} {mean:.3f}" for name, mean in summary(scale).items())
+        means = ", ".join(f"{name} {mean:.3f}" for name, mean in scale_summary(scale).items())
         lines.append(f"{named(*cell)}, seed {seed}: {means}.")
         names = ("red", "green", "blue") if scale.shape[-1] == 3 else ("grey",)
         ends = everything.min(), everything.max()
@@ -159,7 +165,7 @@ def scales(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
     return sheet
 
 
-def tokens(plan: Plan, table: Table, rundir: RunDirs, form: Form) -> Drawing:
+def tokens(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
     """Draw one panel for each cell with a map of places for each layer; mean over seeds."""
     found = {
         cell: (sorted(by_seed), np.mean([arrays["norms"] for arrays in by_seed.values()], 0))

@@ -19,10 +19,10 @@ from matplotlib.font_manager import font_scalings
 from matplotlib.text import Text
 from matplotlib.transforms import ScaledTranslation
 
-from ablate.analysis.table import Table
-from ablate.planning.plan import Plan
-from ablate.report.plot.form import GREY, STYLES, Form, Size
-from ablate.shared.errors import UserError
+from ablate.analysis import Table
+from ablate.planning import Plan
+from ablate.report.plot.form import GREY, STYLES, FigureForm, Size
+from ablate.shared import UserError
 
 LINES, SPACED = 4, 1.2  # of notes that any figure has room for; from line to line, in letters
 SMALL = 0.4  # inches of a panel: below, nothing can be read
@@ -71,7 +71,7 @@ class Drawing:
         self,
         plan: Plan,
         table: Table,
-        form: Form,
+        form: FigureForm,
         kind: str,
         heading: str,
         panels: tuple[int, int],
@@ -100,7 +100,7 @@ class Drawing:
         cls,
         plan: Plan,
         table: Table,
-        form: Form,
+        form: FigureForm,
         kind: str,
         heading: str,
         titles: Sequence[str],

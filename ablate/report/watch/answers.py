@@ -14,9 +14,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ablate.analysis.reading import glance
-from ablate.planning.cell import PlannedRun
-from ablate.planning.plan import Plan
+from ablate.analysis import read_means
+from ablate.planning import Plan, PlannedRun
 from ablate.report.formats.grid import template
 from ablate.report.live import Clock, counts_line, curve, first_metric, metrics_lines, worker_cells
 from ablate.report.page import gains_html
@@ -24,10 +23,7 @@ from ablate.report.plot.form import inks
 from ablate.report.show import tail
 from ablate.report.status import SweepView
 from ablate.report.text import duration
-from ablate.store.find import Followed, driven
-from ablate.store.ledger import Ledger
-from ablate.store.progress import SweepProgress, driver_of
-from ablate.store.store import Store
+from ablate.store import FollowedSweep, Ledger, Store, SweepProgress, driven_plan, driver_of
 
 STATE_EVERY_S = 1.0
 TABLE_SHARE = 0.0025  # of the time, at most, goes into tables
@@ -51,7 +47,7 @@ class SweepAnswers:
 
     def __init__(self, plan: Plan, store: Store) -> None:
         self._store, self._lock = store, threading.Lock()
-        self._followed = Followed(store, plan)
+        self._followed = FollowedSweep(store, plan)
         self._take()
         self._clock = Clock()
         self._state: tuple[float, bytes] = (0.0, b"")
@@ -186,7 +182,7 @@ class SweepAnswers:
     def _tabulated(self) -> str:
         store, plan = self._store, self._plan
         results, lost = store.results(plan.runs())
-        return gains_html(glance(plan, store, results, withheld=lost), SHOWN)
+        return gains_html(read_means(plan, store, results, withheld=lost), SHOWN)
 
 
 class StoreAnswers:
@@ -221,7 +217,7 @@ class StoreAnswers:
                 raise UnknownSweep("nothing is here")
             if name not in self._answers:
                 with Ledger.reading(self._store) as ledger:
-                    plan = driven(self._store, ledger, ledger.sweeps(), name).with_own()
+                    plan = driven_plan(self._store, ledger, ledger.sweeps(), name).with_own()
                 self._answers[name] = SweepAnswers(plan, self._store)
             return self._answers[name]
 

@@ -18,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from ablate.report.formats.grid import HERE
 from ablate.report.watch.answers import StoreAnswers, SweepAnswers, UnknownRun, UnknownSweep
-from ablate.shared.errors import Failure, UserError
+from ablate.shared import Failure, UserError
 
 LOOPBACK = "127.0.0.1"
 HEADERS = {

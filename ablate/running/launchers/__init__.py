@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ablate.planning.launcher import LAUNCHERS
+from ablate.planning import LAUNCHERS
 from ablate.running.gpus import GpuSet
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.rundir import RunDir
-from ablate.store.folder import Liveness
+from ablate.shared import RunDir, UserError, unknown_value
+from ablate.store import Liveness
 
 
 @dataclass(frozen=True)
@@ -119,23 +118,23 @@ class Launcher(Liveness, Protocol):
         """End helper processes. Workers that still run are left alone."""
 
 
-def make(settings: Tree, cache: Path) -> Launcher:
+def make_launcher(settings: Tree, cache: Path) -> Launcher:
     """Make the launcher that `settings` names (the `launcher` group). `cache`: of decoded data.
 
     `settings` may have an `origin`, which workers note in their runs: see ablate.api.training.
     """
     name = settings["name"]
     if name not in LAUNCHERS:
-        raise unknown("launcher", name, LAUNCHERS)
+        raise unknown_value("launcher", name, LAUNCHERS)
     module, _, attribute = LAUNCHERS[name].path.partition(":")
     launcher: Launcher = getattr(importlib.import_module(module), attribute)(settings, cache)
     return launcher
 
 
-def make_here(settings: Tree, cache: Path) -> Launcher:
+def make_local_launcher(settings: Tree, cache: Path) -> Launcher:
     """Make it as `make` does, for commands that train on this host alone. Raises UserError for
     others."""
-    launcher = make(settings, cache)
+    launcher = make_launcher(settings, cache)
     if launcher.remote:
         launcher.free()
         raise UserError(

@@ -23,11 +23,18 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from ablate.running.launchers import Ask, Progress, Tree, silent
-from ablate.shared import decoded
-from ablate.shared.decoded import facts, named, words
-from ablate.shared.errors import Failure, NoRoom, UserError
-from ablate.shared.files import read_json
-from ablate.shared.spec import also_of, datasets_of
+from ablate.shared import (
+    Failure,
+    NoRoom,
+    UserError,
+    also_of,
+    datasets_of,
+    decoded,
+    decoding_facts,
+    decoding_words,
+    first_of_lines,
+    read_json,
+)
 
 NOTHING_ELSE = 'what does more than define belongs under `if __name__ == "__main__":`'
 
@@ -204,7 +211,7 @@ class _Question(NamedTuple):
         return ([line.strip() for line in lines if line.strip()] or ["no word"])[-1]
 
 
-def decode(specs: Iterable[Mapping[str, Any]], store: Path, watching: Any, ask: Ask) -> None:
+def decode_data(specs: Iterable[Mapping[str, Any]], store: Path, watching: Any, ask: Ask) -> None:
     """Check the decoded datasets of plain specs, or decode them: once a drive.
 
     Raises UserError for a bad image, for classes that are not those that are learnt, and as
@@ -232,34 +239,37 @@ def decode(specs: Iterable[Mapping[str, Any]], store: Path, watching: Any, ask: 
 
 def _decode(data: Mapping[str, Any], store: Path, watching: Any, ask: Ask) -> None:
     cache = store / "cache"
-    check(data, store, watching.say)
-    new = not (cache / data["fingerprint"] / decoded.META).exists()
+    check_data(data, store, watching.say)
+    new = not (cache / data["fingerprint"] / decoded.META_FILE).exists()
     if new:
         question = {"data": data, "cache": str(cache)}
         ask("prepare", question, functools.partial(watching.reading, data["name"]))
-    for line in remarks(data, store):
+    for line in data_remarks(data, store):
         if new:
             watching.say(line)
 
 
-def remarks(data: Mapping[str, Any], store: Path) -> list[str]:
+def data_remarks(data: Mapping[str, Any], store: Path) -> list[str]:
     """List remarks on a decoded dataset: images that are left out, or are in two splits.
 
     Raises UserError for images in two splits if `data.overlap` is "error".
     """
-    meta = read_json(store / "cache" / data["fingerprint"] / decoded.META)
-    lines = {key: f"data={data['name']}: {text}" for key, text in words(facts(meta)).items()}
+    meta = read_json(store / "cache" / data["fingerprint"] / decoded.META_FILE)
+    lines = {
+        key: f"data={data['name']}: {text}"
+        for key, text in decoding_words(decoding_facts(meta)).items()
+    }
     if "overlap" in lines and data.get("overlap") == "error":
         raise UserError(
             f"data.overlap: {lines['overlap']}; remove the images, or give data.overlap=say"
         )
     if "left_out" in lines:
         names = [name for split in decoded.SPLITS for name in meta["left_out"].get(split, ())]
-        lines["left_out"] += f": {named(list(dict.fromkeys(names)))}"
+        lines["left_out"] += f": {first_of_lines(list(dict.fromkeys(names)))}"
     return [*lines.values()]
 
 
-def check(data: Mapping[str, Any], store: Path, say: Callable[[str], None]) -> None:
+def check_data(data: Mapping[str, Any], store: Path, say: Callable[[str], None]) -> None:
     """Check a decoded dataset against its hashes. A damaged one is discarded, and runs that are
     half trained on it begin again."""
     fingerprint, cache = data["fingerprint"], store / "cache"

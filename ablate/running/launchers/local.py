@@ -17,10 +17,8 @@ from typing import Any
 from ablate.running.gpus import Gpu, find
 from ablate.running.launchers import Progress, Slot, Tree, silent, worker_options
 from ablate.running.launchers.fork import ForkServer
-from ablate.shared.checks import sizes
-from ablate.shared.errors import UserError
-from ablate.shared.rundir import RunDir
-from ablate.store.folder import HostLock
+from ablate.shared import RunDir, UserError, open_world_sizes
+from ablate.store import HostLock
 
 # Activations are no longer mapped and unmapped at every step: 1.2-1.3x on CPU. Read by malloc when
 # a process starts, so they must be set before the server does; a forked child is too late.
@@ -65,7 +63,7 @@ class Local(Here):
         self.devices = find(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES"))
         per_run = settings.get("gpus_per_run", 1), settings.get("cores_per_run", 1)
         self.slots = slots(self.devices.gpus, settings["runs_per_gpu"], *per_run)
-        self._server = ForkServer(environment(self.slots), self._died, tied)
+        self._server = ForkServer(worker_environment(self.slots), self._died, tied)
         self._children: set[str] = set()
         self._stopping: set[str] = set()  # to stop: once, as HostLock does
         self._lost: set[str] = set()  # whose server died, not told yet
@@ -77,7 +75,7 @@ class Local(Here):
         return self._server.ask(verb, question, progress, self.slots[0].environment)
 
     def unfit(self, slots: Sequence[Slot]) -> dict[str, str]:
-        return unfit(self._server, slots)
+        return unfit_slots(self._server, slots)
 
     def start(self, run: RunDir, slot: Slot, settled: Tree | None = None) -> None:
         request = {
@@ -131,7 +129,7 @@ class Local(Here):
         self._children = set()
 
 
-def environment(slots: Sequence[Slot]) -> dict[str, str]:
+def worker_environment(slots: Sequence[Slot]) -> dict[str, str]:
     """Return the environment variables that a worker's process needs from its start."""
     if slots[0].device == "cpu":
         return CPU
@@ -141,7 +139,7 @@ def environment(slots: Sequence[Slot]) -> dict[str, str]:
     }
 
 
-def unfit(server: ForkServer, slots: Sequence[Slot]) -> dict[str, str]:
+def unfit_slots(server: ForkServer, slots: Sequence[Slot]) -> dict[str, str]:
     """See Launcher. Each GPU is tried once, in however many groups it is."""
     gpus = {slot.name: slot.visible.split(",") for slot in slots if slot.visible is not None}
     tried = {gpu: {"CUDA_VISIBLE_DEVICES": gpu} for visible in gpus.values() for gpu in visible}
@@ -173,7 +171,7 @@ def slots(
     indices = [gpu.index for gpu in gpus] or [str(core) for core in range(cores)]
     groups = [
         range(first, first + size)
-        for size in sizes(per_run, len(indices))
+        for size in open_world_sizes(per_run, len(indices))
         for first in range(0, len(indices) - size + 1, size)
     ]
     return [
@@ -246,5 +244,5 @@ class Inline(Here):
         """Import the worker by name: the process boundary is here. What CUDA reads when it starts
         is set before."""
         if self.slots[0].device != "cpu":
-            os.environ.update({**environment(self.slots), **self.slots[0].environment})
+            os.environ.update({**worker_environment(self.slots), **self.slots[0].environment})
         return importlib.import_module("ablate.training.worker")

@@ -22,14 +22,21 @@ from typing import Any
 
 from ablate.running.launchers import Slot
 from ablate.running.launchers.local import Local
-from ablate.shared import decoded
-from ablate.shared.errors import UserError
-from ablate.shared.files import FULL, Lock, make_folder
-from ablate.shared.notes import Notes
-from ablate.shared.rundir import ATTEMPTS, EXIT_AWAY, EXIT_TAKEN, RunDir
-from ablate.shared.spec import datasets_of
-from ablate.shared.system import noted
-from ablate.store.pilots import BEAT_S, STALE_S, PilotDir, prove, read_object
+from ablate.shared import (
+    ATTEMPTS_FOLDER,
+    DISK_FULL_ERRORS,
+    EXIT_AWAY,
+    EXIT_TAKEN,
+    Lock,
+    Notes,
+    RunDir,
+    UserError,
+    datasets_of,
+    decoded,
+    make_folder,
+    noted_signals,
+)
+from ablate.store import BEAT_S, STALE_S, PilotDir, check_proof, read_beat
 
 IDLE_S = 30.0  # without a run, while none waits, before its devices are handed back
 
@@ -41,8 +48,8 @@ def fly(root: Path, settings: Mapping[str, Any], job: str, host: str, left_s: fl
     for a job of more importance, asks the workers for checkpoints. Raises Failure where this host
     does not see the driver's store.
     """
-    with noted(signal.SIGUSR2, signal.SIGTERM, signal.SIGINT) as heard:
-        prove(root, settings["token"])
+    with noted_signals(signal.SIGUSR2, signal.SIGTERM, signal.SIGINT) as heard:
+        check_proof(root, settings["token"])
         name = f"{host}-{job}-{secrets.token_hex(2)}"
         _Pilot(root, name, {**settings}, job, host, left_s).work(heard)
 
@@ -137,7 +144,7 @@ class _Pilot:
         return bool(self.working) or not (leaving or alone or idle)
 
     def _listen(self) -> None:
-        beat = read_object(self.root / "pilots" / "driver.json")
+        beat = read_beat(self.root / "pilots" / "driver.json")
         if beat and beat != self.driver:
             self.driver, self.heard_at = beat, time.monotonic()
 
@@ -156,7 +163,7 @@ class _Pilot:
             self._stop(attempt, now)
 
     def _start(self, attempt: str, slot: str) -> None:
-        folder = RunDir(self.root / ATTEMPTS / attempt)
+        folder = RunDir(self.root / ATTEMPTS_FOLDER / attempt)
         if self.cache.has(folder):
             self.local.start(folder, self.own[slot])
             self.working[attempt], self.slots[attempt] = folder, slot
@@ -193,7 +200,7 @@ class _Pilot:
         try:
             self.folder.write_beat({**tree, "runs": notes, "ended": self.ended})
         except OSError as error:
-            if error.errno not in FULL:  # else the next one tells
+            if error.errno not in DISK_FULL_ERRORS:  # else the next one tells
                 raise
             self.heard_at = self.beaten_at  # who can't write is silent, and not dead
 
@@ -225,7 +232,7 @@ class NodeCache:
         thread = self._copies.get(fingerprint)
         if thread is not None and thread.is_alive():
             return False
-        lost = not (self.path / fingerprint / decoded.META).exists()
+        lost = not (self.path / fingerprint / decoded.META_FILE).exists()
         if thread is not None and not (lost and fingerprint in self._whole):
             return True
         self._whole.discard(fingerprint)

@@ -20,20 +20,24 @@ from ablate.running.gpus import GpuSet
 from ablate.running.launchers import Progress, Slot, Tree, silent, usable
 from ablate.running.launchers.fork import ForkServer
 from ablate.running.launchers.local import CPU, check_groups
-from ablate.shared.checks import sizes
-from ablate.shared.errors import Failure
-from ablate.shared.files import FULL, make_folder
-from ablate.shared.notes import Notes
-from ablate.shared.rundir import EXIT_AWAY, RunDir
-from ablate.store.folder import HostLock
-from ablate.store.pilots import (
+from ablate.shared import (
+    DISK_FULL_ERRORS,
+    EXIT_AWAY,
+    Failure,
+    Notes,
+    RunDir,
+    make_folder,
+    open_world_sizes,
+)
+from ablate.store import (
     BEAT_S,
     LOOK_S,
     STALE_S,
     DriverBeat,
+    HostLock,
     PilotDir,
     Pilots,
-    token_of,
+    store_token,
     write_proof,
 )
 
@@ -83,7 +87,7 @@ class PilotLauncher:
         self.slots: Sequence[Slot] = ()
         self._settings, self._root, self._engine = settings, cache.parent.absolute(), engine
         self._all = Pilots(self._root / "pilots")
-        self._token = token_of(self._root) or secrets.token_hex(8)
+        self._token = store_token(self._root) or secrets.token_hex(8)
         self._jobs = Jobs(settings["name"], engine(self._token))
         self._server = ForkServer(CPU)  # for questions, which this host answers
         self._pilots: dict[str, _Pilot] = {}
@@ -101,7 +105,7 @@ class PilotLauncher:
     @property
     def worlds(self) -> Sequence[int]:
         own = self._settings
-        return sizes(own["gpus_per_run"], own["gpus"] if self.device == "cuda" else 1)
+        return open_world_sizes(own["gpus_per_run"], own["gpus"] if self.device == "cuda" else 1)
 
     @property
     def most(self) -> int:
@@ -177,7 +181,7 @@ class PilotLauncher:
             pilot.folder.write_orders(tree)
             pilot.late = False
         except OSError as error:
-            if error.errno not in FULL:
+            if error.errno not in DISK_FULL_ERRORS:
                 raise
             pilot.late = True  # the next look tries again
 
@@ -262,7 +266,7 @@ class PilotLauncher:
     def _begin(self) -> None:
         """Take the pilots over from the driver before, who may have begun after this was made."""
         make_folder(self._all.path)
-        token = token_of(self._root)
+        token = store_token(self._root)
         if token not in (None, self._token):
             self._token, self._jobs = token, Jobs(self._settings["name"], self._engine(token))
         write_proof(self._root, self._token)

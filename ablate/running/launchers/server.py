@@ -32,9 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.running.launchers.fork import NOTHING_ELSE
-from ablate.shared.errors import Failure, NoRoom, UserError
-from ablate.shared.rundir import RunDir
-from ablate.shared.system import adopt_orphans
+from ablate.shared import Failure, NoRoom, RunDir, UserError, adopt_orphans
 
 IMPORT_S = 120.0  # for the file of a part and what it imports
 

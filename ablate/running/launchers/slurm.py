@@ -21,8 +21,7 @@ from ablate.running.launchers.slurm_jobs import (
     seconds,
     site_options,
 )
-from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import make_folder
+from ablate.shared import Failure, UserError, make_folder
 
 PILOT = "ablate.running.launchers.slurm"  # this module, whose main program is a pilot
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ablate.shared.errors import Failure, UserError
+from ablate.shared import Failure, UserError
 
 PATIENCE_S = 20.0  # for an answer; a controller that is down gives none
 SITE = ("partition", "account", "qos", "constraint", "time", "mem")  # launcher.KEY: sbatch --KEY

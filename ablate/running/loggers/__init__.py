@@ -23,16 +23,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ablate.planning.logger import LOGGERS, Aside
+from ablate.planning import LOGGERS, LoggerSettings
 from ablate.running.view import View
-from ablate.shared.errors import Failure, UserError
-from ablate.shared.files import make_folder
-from ablate.store.progress import GIVEN_UP, SweepProgress, turn_of_child
+from ablate.shared import Failure, UserError, make_folder
+from ablate.store import GIVEN_UP, SweepProgress, turn_of_child
 
 END_S = 10.0  # for the last pages, until the command goes on without them
 
 
-def check_installed(names: Sequence[str]) -> None:
+def check_loggers_installed(names: Sequence[str]) -> None:
     """Raise UserError for a logger whose package is missing."""
     for name in names:
         if (remedy := LOGGERS[name].source) == "-":
@@ -196,7 +195,9 @@ class Observers:
     """As a `with` block around a drive: once there is a plan it starts the loggers, and in the end
     it lets them go."""
 
-    def __init__(self, aside: Aside, store: Path, sweep: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, aside: LoggerSettings, store: Path, sweep: str, say: Callable[[str], None]
+    ) -> None:
         self._aside, self._store, self._sweep, self._say = aside, store.absolute(), sweep, say
         self._lines: list[str] = []  # of warnings, not shown yet
         self._feeders: Feeders | None = None

@@ -17,11 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ablate.planning.cell import PlannedRun
-from ablate.planning.logger import LOGGERS
+from ablate.planning import LOGGERS, PlannedRun
 from ablate.running.loggers.pages import Logger, page_of, seal_of
-from ablate.shared.files import Lock, make_folder
-from ablate.store.folder import StoreFolder
+from ablate.shared import Lock, make_folder
+from ablate.store import StoreFolder
 
 EVERY_S = 2.0  # between two looks
 OVER_S = 600  # for the rest, once the driver has ended: a service may hang

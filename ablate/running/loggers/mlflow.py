@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.running.loggers.pages import Page
-from ablate.shared.files import make_folder
+from ablate.shared import make_folder
 
 RUN, SEAL = "ablate.run", "ablate.seal"  # tags: the run's id, and of one that has ended its seal
 PART = 100  # values of a request at most

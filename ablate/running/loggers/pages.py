@@ -16,10 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ablate.planning.cell import PlannedRun
-from ablate.planning.settings import file_name
-from ablate.shared.files import is_number, make_folder, read_file, write_whole
-from ablate.shared.rundir import RunDir, parse_lines
+from ablate.planning import PlannedRun, sweep_file_name
+from ablate.shared import RunDir, is_number, make_folder, parse_lines, read_file, write_whole
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ class PageFiles:
         self._folder = folder
 
     def of_sweep(self, sweep: str) -> Path:
-        return self._folder / file_name(sweep)
+        return self._folder / sweep_file_name(sweep)
 
     def done(self, sweep: str) -> dict[str, str]:
         """See `Logger`."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ablate.running.loggers.pages import Page, PageFiles, bring
-from ablate.shared.files import make_folder
+from ablate.shared import make_folder
 
 
 class TensorBoard(PageFiles):

@@ -19,8 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ablate.running.loggers.pages import Page, PageFiles
-from ablate.shared.errors import Failure
-from ablate.shared.files import make_folder
+from ablate.shared import Failure, make_folder
 
 
 class WandB(PageFiles):

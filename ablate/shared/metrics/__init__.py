@@ -14,11 +14,19 @@ from ablate.shared.metrics.fewshot import FEWSHOT
 from ablate.shared.metrics.metric import Metric, TaskChoice, threshold
 from ablate.shared.metrics.segment import SEGMENT
 
-__all__ = ["DEFAULT", "TASKS", "Metric", "TaskChoice", "learn_from", "stepping", "threshold"]
+__all__ = [
+    "DEFAULT_TASK",
+    "TASKS",
+    "Metric",
+    "TaskChoice",
+    "tasks_for_labels",
+    "stepping_task",
+    "threshold",
+]
 
-DEFAULT = "classify"  # the task of every run that says none
+DEFAULT_TASK = "classify"  # the task of every run that says none
 TASKS: dict[str, TaskChoice] = {
-    DEFAULT: CLASSIFY,
+    DEFAULT_TASK: CLASSIFY,
     "fewshot": FEWSHOT,
     "segment": SEGMENT,
     "contrastive": CONTRASTIVE,
@@ -26,6 +34,6 @@ TASKS: dict[str, TaskChoice] = {
 parts.extend(TASKS, "ablate_tasks", TaskChoice)
 
 
-def learn_from(labels: str) -> list[str]:
+def tasks_for_labels(labels: str) -> list[str]:
     """The tasks that learn from data with `data.labels` of this value."""
     return [name for name, task in TASKS.items() if task.labels == labels]

@@ -11,7 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from ablate.shared.metrics.metric import Excerpt, Metric, TaskChoice, share
-from ablate.shared.metrics.probed import PROBED
+from ablate.shared.metrics.probed import PROBE_METRICS
 
 if TYPE_CHECKING:  # numpy, which `ablate --help` does without
     import numpy as np
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # numpy, which `ablate --help` does without
 TOP5_FROM = 10  # classes; with fewer, top-5 says little
 
 
-def score(table: np.ndarray, classes: int) -> dict[str, float]:
+def classification_scores(table: np.ndarray, classes: int) -> dict[str, float]:
     """n, loss (the mean) and, as fractions, top1 and, from 10 classes, top5.
 
     table (N,): fields `rank` of the true class, 0 being best, and `loss`.
@@ -59,10 +59,10 @@ CLASSIFY = TaskChoice(
         ),
         Metric(*("loss", "test loss", "loss", "", "nats", 1.0, 4), math.log, sign=-1),
     ),
-    score=score,
+    score=classification_scores,
     prior="the class prior",
     keeps="class (predicted), rank (of the true class), loss, label (the true class), confidence "
     "(the probability of the predicted class)",
-    probed=PROBED,
+    probed=PROBE_METRICS,
     excerpt=Excerpt(_excerpt, _recount, ("top1",), "class (-1: a tie, so wrong) and label"),
 )

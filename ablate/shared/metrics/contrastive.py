@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # numpy, which `ablate --help` does without
     import numpy as np
 
 
-def score(table: np.ndarray, classes: int) -> dict[str, float]:
+def contrastive_scores(table: np.ndarray, classes: int) -> dict[str, float]:
     """n, zeroshot and twins (fractions) and loss: the mean above its floor.
 
     table (N,): fields `label`, `class` (the predicted one), `loss` and `floor`, the least loss that
@@ -47,7 +47,7 @@ CONTRASTIVE = TaskChoice(
             neutral=True,
         ),
     ),
-    score=score,
+    score=contrastive_scores,
     outputs=lambda classes: 0,
     prior="embeddings that are all alike",
     keeps="label, predicted class, loss, floor of the loss, is its class's name another's",

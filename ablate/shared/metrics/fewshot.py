@@ -12,17 +12,20 @@ if TYPE_CHECKING:  # numpy, which `ablate --help` does without
     import numpy as np
 
 # Training images of a class, and the seeds of their draws (big_vision/configs/common_fewshot.py).
-SHOTS, SEEDS = (1, 5, 10, 25), (0, 1, 2)
+FEWSHOT_SHOTS, FEWSHOT_SEEDS = (1, 5, 10, 25), (0, 1, 2)
 
 
-def score(table: np.ndarray, classes: int) -> dict[str, float]:
+def fewshot_scores(table: np.ndarray, classes: int) -> dict[str, float]:
     """n, and for each number of shots the accuracy, as a fraction: its mean over the draws.
 
     table (N,): fields `label`, and `class` (shots, draws), the predicted classes.
     """
     hits = (table["class"] == table["label"][:, None, None]).sum((0, 2)).tolist()
     number = len(table)
-    scores = {_key(k): hit / (number * len(SEEDS)) for k, hit in zip(SHOTS, hits, strict=True)}
+    scores = {
+        _key(k): hit / (number * len(FEWSHOT_SEEDS))
+        for k, hit in zip(FEWSHOT_SHOTS, hits, strict=True)
+    }
     return {"n": number, **scores}
 
 
@@ -37,7 +40,7 @@ def _metric(shots: int) -> Metric:
 
 def shown(examples: Mapping[str, int], classes: int) -> int:
     """Images that a run is shown, at most: the draws for validation, and again for the test."""
-    drawn = min(examples["train"], max(SHOTS) * len(SEEDS) * classes)
+    drawn = min(examples["train"], max(FEWSHOT_SHOTS) * len(FEWSHOT_SEEDS) * classes)
     return examples["validation"] + examples["test"] + 2 * drawn
 
 
@@ -46,11 +49,11 @@ FEWSHOT = TaskChoice(
     "weight is trained",
     path="ablate.training.task.fewshot:FewShot",
     # The papers' tables are of 25 shots, which also vary the least from draw to draw.
-    metrics=tuple(map(_metric, reversed(SHOTS))),
-    score=score,
+    metrics=tuple(map(_metric, reversed(FEWSHOT_SHOTS))),
+    score=fewshot_scores,
     prior="the class prior",
     keeps="label, class (predicted, by shots and draw)",
     how=f"Few-shot: ridge regression on frozen features of k training images a class; a run's "
-    f"accuracy is its mean over {len(SEEDS)} draws of these images.",
+    f"accuracy is its mean over {len(FEWSHOT_SEEDS)} draws of these images.",
     shown=shown,
 )

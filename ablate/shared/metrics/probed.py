@@ -12,16 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ablate.shared.metrics.fewshot import SHOTS
+from ablate.shared.metrics.fewshot import FEWSHOT_SHOTS
 from ablate.shared.metrics.metric import Metric, share
 
 Arrays = Mapping[str, Any]  # of a probe's file: numpy arrays by name
 Spec = Mapping[str, Any]  # the plain tree of a run
 
 KINDS = "biuf"  # of numpy: numbers
-LAST = 1000  # steps that gradient norms are the mean of; of a short run its last tenth
+GRADNORM_STEPS = 1000  # steps that gradient norms are the mean of; of a short run its last tenth
 EVERY = 8  # records of gradient norms of which a lean bundle keeps one
-FIRST = "stem.before.weight"  # the norm before the patch embedding, in probe-scales.npz
+FIRST_SCALE = "stem.before.weight"  # the norm before the patch embedding, in probe-scales.npz
 
 
 def no_chance(classes: int) -> None:
@@ -31,7 +31,7 @@ def no_chance(classes: int) -> None:
 # --- Gradient norms (Dual PatchNorm, arXiv 2302.01327, Fig. 2 and 4) ----------------------------
 
 
-def depths(arrays: Arrays) -> tuple[list[str], Any]:
+def read_gradnorm(arrays: Arrays) -> tuple[list[str], Any]:
     """Read `probe-gradnorm.npz`: (labels of the depths, norms (records, depths)).
 
     The embedding (kernel and bias), each block with all that is in it, the head.
@@ -56,16 +56,16 @@ def depths(arrays: Arrays) -> tuple[list[str], Any]:
     return list(kept), np.sqrt(np.stack([squares[:, i].sum(1) for i in kept.values()], 1))
 
 
-def profile(arrays: Arrays) -> tuple[list[str], Any]:
+def gradnorm_profile(arrays: Arrays) -> tuple[list[str], Any]:
     """Return labels, and the mean norm at each depth over the records of a run's last steps."""
-    labels, norms = depths(arrays)
+    labels, norms = read_gradnorm(arrays)
     return labels, norms[_at_the_end(arrays["steps"])].mean(0)
 
 
 def _at_the_end(steps: Any) -> Any:
     """Which records are of a run's last steps; of none there are none."""
     done = steps[-1:].sum() + 1
-    return steps >= done - max(1, min(LAST, done // 10))
+    return steps >= done - max(1, min(GRADNORM_STEPS, done // 10))
 
 
 def _excerpt(arrays: Arrays) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _gradnorm(arrays: Arrays, spec: Spec) -> dict[str, float]:
     """A logarithm, since norms differ by factors: a row of large ones has a large spread, too."""
     import numpy as np
 
-    labels, norms = profile(arrays)
+    labels, norms = gradnorm_profile(arrays)
     blocks = [norm for label, norm in zip(labels, norms, strict=True) if label.isdecimal()]
     if labels[0] != "embedding" or not blocks:
         return {}
@@ -92,7 +92,7 @@ def _gradnorm(arrays: Arrays, spec: Spec) -> dict[str, float]:
 # --- Scales of the norm before the patch embedding (Dual PatchNorm, Fig. 3) ---------------------
 
 
-def summary(scale: Any) -> dict[str, float]:
+def scale_summary(scale: Any) -> dict[str, float]:
     """Average a scale (P, P, C) at the four corners, in the centre (4 x 4; half of a side for
     patches smaller than 8), and elsewhere."""
     import numpy as np
@@ -110,10 +110,10 @@ def summary(scale: Any) -> dict[str, float]:
 def _scales(arrays: Arrays, spec: Spec) -> dict[str, float]:
     import numpy as np
 
-    if FIRST not in arrays:
+    if FIRST_SCALE not in arrays:
         return {}
     side, channels = spec["model"]["patch"], spec["data"]["channels"]
-    found = summary(arrays[FIRST].astype(np.float64).reshape(side, side, channels))
+    found = scale_summary(arrays[FIRST_SCALE].astype(np.float64).reshape(side, side, channels))
     if rest := found.get("rest"):
         found |= {f"{part}/rest": found[part] / rest for part in ("corners", "centre")}
     return found
@@ -193,7 +193,7 @@ def _shots(shots: int) -> Metric:
     )
 
 
-PROBED = {
+PROBE_METRICS = {
     of.probe: of
     for of in (
         Probed(
@@ -208,7 +208,7 @@ PROBED = {
                     on="gradients of the last steps of training",
                     how=f"Gradient norms: 0 is on a par, 1 twice as large; before clipping, of the "
                     f"embedding's kernel and bias and of all parameters of a block, each a mean "
-                    f"over the last tenth of the steps, at most {LAST:,}.",
+                    f"over the last tenth of the steps, at most {GRADNORM_STEPS:,}.",
                 ),
             ),
             _gradnorm,
@@ -233,27 +233,27 @@ PROBED = {
                 _distance(number, f"in layer {number}"), layer=int(number)
             ),
         ),
-        Probed("fewshot", tuple(map(_shots, reversed(SHOTS))), _fewshot),
+        Probed("fewshot", tuple(map(_shots, reversed(FEWSHOT_SHOTS))), _fewshot),
     )
 }
 
 
-def numbers(probe: str, arrays: Arrays | None, spec: Spec) -> dict[str, float]:
+def probe_numbers(probe: str, arrays: Arrays | None, spec: Spec) -> dict[str, float]:
     """Every number of a probe's file, raw, by the name of its metric; {} where there is none. Of a
     probe of the user's own these are the arrays without a shape."""
     if not arrays:
         return {}
-    if probe in PROBED:
-        found = PROBED[probe].numbers(arrays, spec)
+    if probe in PROBE_METRICS:
+        found = PROBE_METRICS[probe].numbers(arrays, spec)
     elif ":" in probe:
         found = {
             key: float(a) for key, a in arrays.items() if a.shape == () and a.dtype.kind in KINDS
         }
     else:
         return {}
-    return {f"{called(probe)}:{number}": value for number, value in found.items()}
+    return {f"{probe_name(probe)}:{number}": value for number, value in found.items()}
 
 
-def called(probe: str) -> str:
+def probe_name(probe: str) -> str:
     """How files and numbers call a probe: "Sharpness" of myprobes:Sharpness."""
     return probe.rpartition(":")[2]

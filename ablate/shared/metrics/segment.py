@@ -7,13 +7,13 @@ import math
 from typing import TYPE_CHECKING
 
 from ablate.shared.metrics.metric import TaskChoice, share
-from ablate.shared.metrics.probed import PROBED
+from ablate.shared.metrics.probed import PROBE_METRICS
 
 if TYPE_CHECKING:  # numpy, which `ablate --help` does without
     import numpy as np
 
 
-def score(table: np.ndarray, classes: int) -> dict[str, float]:
+def segmentation_scores(table: np.ndarray, classes: int) -> dict[str, float]:
     """n, the pictures; and as fractions miou and pixels.
 
     table (N,): fields `label`, `said` and `same`, each (classes,), pixels of a picture by class: as
@@ -43,12 +43,12 @@ SEGMENT = TaskChoice(
         share("miou", "mean IoU", "mIoU", guessed),
         share("pixels", "pixel accuracy", "pixel acc."),
     ),
-    score=score,
+    score=segmentation_scores,
     prior="the classes' shares of the pixels",
     keeps="pixels by class: of the mask, predicted, both alike",
     how="Mean IoU: of each class, summed over the pixels of all pictures at their original size; "
     "pixels of no class are left out.",
-    probed={name: PROBED[name] for name in ("gradnorm", "scales")},
+    probed={name: PROBE_METRICS[name] for name in ("gradnorm", "scales")},
     labels="masks",
     host="ablate.training.model.vit:Segmenter",
     unlike_timm="decoder of tokens",

@@ -12,10 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ablate.shared import choices, sections, spec
-from ablate.shared.errors import UserError
-from ablate.shared.metrics import TASKS
-from ablate.shared.parts import Used
+from ablate.shared import TASKS, UsedPart, UserError, choices, sections, spec
 from ablate.training.model.host import Host
 from ablate.training.model.init import initialise, remember
 from ablate.training.model.stem import Patches
@@ -101,6 +98,6 @@ HOSTS = {"vit": vit, "mlp": mlp}
 def _constructor(kind: str, chosen: sections.Chosen) -> partial[Any]:
     """The class behind a choice, its settings filled in; the host gives the rest."""
     if (own := chosen.plugin) is not None:
-        used = Used(kind, chosen.name, chosen.settings, own.version, own.folder)
+        used = UsedPart(kind, chosen.name, chosen.settings, own.version, own.folder)
         return partial(remember, load(used), chosen.settings)
     return partial(named(choices.CHOICES[kind][chosen.name].path), **chosen.settings)

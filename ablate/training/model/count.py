@@ -11,11 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from ablate.shared import spec
-from ablate.shared.errors import UserError
-from ablate.shared.metrics import TASKS
-from ablate.shared.sections import Whole
-from ablate.shared.spec import ShippedRun
+from ablate.shared import TASKS, ShippedRun, UserError, Whole, spec
 from ablate.training.model import build
 from ablate.training.model.norm.mixing import has_statistics
 from ablate.training.model.stem import Patches

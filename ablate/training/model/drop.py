@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ablate.data.draws import Draws, uniform
+from ablate.data import Draws, uniform_of
 from ablate.training.model.norm.shape import unrounded
 
 LEVELS = 1 << 16
@@ -73,7 +73,7 @@ class StepKey:
     def _draw(self) -> None:
         def draw(steps: int) -> Tensor:
             words = self.draws.words(f"mask {site}", self._step, range(self.batch), 1, steps)
-            return (uniform(words[:, 0]) >= rate).to(self._dtype).div_(1 - rate)
+            return (uniform_of(words[:, 0]) >= rate).to(self._dtype).div_(1 - rate)
 
         for site, rate in self._rates.items():
             drawn = self.draws.ahead((site, rate, self._dtype), self._step, self.batch, draw)

@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ablate.shared import sections, spec
-from ablate.shared.errors import UserError
-from ablate.shared.metrics import TASKS
+from ablate.shared import TASKS, UserError, sections, spec
 from ablate.training.model.sublayers import ACTS, Gated, activation
 
 # Ours -> timm's, of each block.

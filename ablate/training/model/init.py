@@ -21,8 +21,8 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import init
 
-from ablate.data.draws import key
-from ablate.shared.errors import UserError
+from ablate.data import draw_key
+from ablate.shared import UserError
 from ablate.training.model.host import Host
 from ablate.training.model.traits import Traits, traits
 
@@ -55,7 +55,7 @@ class Constructed:
             return None
         path = max(inside, key=len)
         if path not in self._fresh:
-            self._fresh[path] = state(self.paths[path], key(self._seed, "init", path))
+            self._fresh[path] = state(self.paths[path], draw_key(self._seed, "init", path))
         value = self._fresh[path].get(name.removeprefix(f"{path}."))
         return None if value is None or bool(value.isnan().any()) else value
 
@@ -238,11 +238,11 @@ def initialise(model: Host, seed: int) -> None:
         owner = model.get_submodule(path)
         values = torch.empty(parameter.shape, device="cpu", dtype=torch.float32)
         said = traits(owner, Traits)
-        if not by_part(values, owner, own_name, model.init, key(seed, "init", name)):
+        if not by_part(values, owner, own_name, model.init, draw_key(seed, "init", name)):
             if (value := constructed.value(name)) is not None:
                 values.copy_(value)
             else:
-                values = as_torch(owner, own_name, key(seed, "init", path))
+                values = as_torch(owner, own_name, draw_key(seed, "init", path))
         if said.roles.get(own_name) == "head.bias":
             values += model.head_bias
         parts = torch.atleast_1d(values).chunk(len(said.gains))
@@ -271,7 +271,7 @@ def overruled(model: Host, seed: int) -> list[str]:
             continue
         lines[cls, own_name] = None
         value, values = constructed.value(name), torch.empty(parameter.shape, device="cpu")
-        by = by_part(values, owner, own_name, model.init, key(seed, "init", name))
+        by = by_part(values, owner, own_name, model.init, draw_key(seed, "init", name))
         if by:
             if value is not None and not torch.equal(values, value.float()):
                 lines[cls, own_name] = (

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.shared.errors import UserError
+from ablate.shared import UserError
 from ablate.training.model.dense import Dense
 from ablate.training.model.norm import (
     Affine,

@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.shared import sections
-from ablate.shared.parts import ACT
+from ablate.shared import ACTIVATION, sections
 from ablate.training.model.dense import Dense
 from ablate.training.model.drop import Drop
 from ablate.training.model.host import Host
@@ -188,7 +187,7 @@ def activations(model: sections.Model) -> MakeActivation:
     """Makes the activation of each MLP. One by import path is a class or a function of a tensor,
     (..., M) -> (..., M); with `gated = True` it is of the gate. Raises UserError where it can't be
     imported or made."""
-    if (used := ACT.one(model)) is None:
+    if (used := ACTIVATION.one(model)) is None:
         return partial(activation, model.act, model.gelu)
     part, settings = load(used), settings_of(used)
     frame = Gated if getattr(part, "gated", False) else Activation

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.shared.files import make_folder, write_whole
+from ablate.shared import make_folder, write_whole
 from ablate.training import sealed_file
 from ablate.training.model.norm import LayerNorm
 from ablate.training.model.norm.shape import unrounded

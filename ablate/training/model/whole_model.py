@@ -19,11 +19,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ablate.data.draws import key
-from ablate.shared.errors import UserError, nearest, unknown
-from ablate.shared.parts import TIMM, Used
-from ablate.shared.sections import Data, Whole
-from ablate.shared.system import installing
+from ablate.data import draw_key
+from ablate.shared import (
+    TIMM,
+    Data,
+    UsedPart,
+    UserError,
+    Whole,
+    did_you_mean,
+    install_command,
+    unknown_value,
+)
 from ablate.training.model.host import Host
 from ablate.training.plugin import load
 
@@ -42,11 +48,11 @@ def build_whole(model: Whole, images: Images, outputs: int, seed: int) -> nn.Mod
     """The model on the CPU, with the weights that its constructor gives it under this seed: models
     that are constructed alike have the same. Raises UserError where it can't be made."""
     with torch.random.fork_rng([]):
-        torch.manual_seed(key(seed, "init"))
+        torch.manual_seed(draw_key(seed, "init"))
         if model.folder is None:
             net = _of_timm(model, images, outputs)
         else:
-            cls = load(Used("model", model.name, model.settings, model.version, model.folder))
+            cls = load(UsedPart("model", model.name, model.settings, model.version, model.folder))
             net = cls(images, outputs, **model.settings)
     if not isinstance(net, nn.Module):
         raise UserError(f"model: {model.name}: is no torch.nn.Module")
@@ -75,7 +81,9 @@ def _untied(net: nn.Module, name: str) -> None:
 def _of_timm(model: Whole, images: Images, outputs: int) -> nn.Module:
     timm, name = _timm(), model.name.removeprefix(TIMM)
     if not timm.is_model(name):
-        raise UserError(f"model: timm has no model {name!r}{nearest(name, timm.list_models())}")
+        raise UserError(
+            f"model: timm has no model {name!r}{did_you_mean(name, timm.list_models())}"
+        )
     given = {"num_classes": outputs, "in_chans": images.channels}
     if timm.get_pretrained_cfg(name).fixed_input_size:  # the others take any
         given["img_size"] = images.size
@@ -87,7 +95,9 @@ def _of_timm(model: Whole, images: Images, outputs: int) -> nn.Module:
             raise _said(model, error) from error
         takes = signature(_class_of(timm, refused[1])).parameters
         own = [key for key in takes if key not in given]
-        raise unknown(f"model.{refused[2]}", refused[2], own, f"a setting of {name}:") from error
+        raise unknown_value(
+            f"model.{refused[2]}", refused[2], own, f"a setting of {name}:"
+        ) from error
     except Exception as error:
         raise _said(model, error) from error
     return net
@@ -139,7 +149,9 @@ def _timm() -> Any:
     try:
         return importlib.import_module("timm")
     except ImportError as error:
-        raise UserError(f"model: timm can't be imported ({error}); {installing('timm')}") from error
+        raise UserError(
+            f"model: timm can't be imported ({error}); {install_command('timm')}"
+        ) from error
 
 
 # --- What the training asks of it ---------------------------------------------------------------
@@ -151,7 +163,7 @@ def seeded(*place: int | str) -> Iterator[None]:
     GPU, are keyed by it, and are afterwards as they were before."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices):
-        torch.manual_seed(key(*place))
+        torch.manual_seed(draw_key(*place))
         yield
 
 

@@ -20,14 +20,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ablate.shared.errors import UserError
-from ablate.shared.files import read_file
-from ablate.shared.own import OwnRun, hashed
-from ablate.shared.program import FOLDER, SEED, Program, filled, of_tree, resume_words
-from ablate.shared.rundir import RunDir
-from ablate.shared.source import imported
-from ablate.shared.system import signal_words
-from ablate.shared.trainer import data_hashes
+from ablate.shared import (
+    FOLDER_PLACE,
+    SEED_PLACE,
+    OwnRun,
+    Program,
+    RunDir,
+    UserError,
+    code_file_hash,
+    data_hashes,
+    fill_command,
+    imported_modules,
+    program_of,
+    read_file,
+    resume_words,
+    signal_words,
+)
 from ablate.training.attempt import WARNING, Attempt, TrainingStopped
 from ablate.training.own.curves import ProgramCurves
 from ablate.training.own.handle import Handle
@@ -60,20 +68,20 @@ class Command:
         for a process that can't be ended. A program that is killed takes its worker along: the run
         goes on in another attempt.
         """
-        program = of_tree({"trainer": self.run.trainer, "code": self.run.code})
+        program = program_of({"trainer": self.run.trainer, "code": self.run.code})
         self.processes.end()
         folder = self._folder()
         check_code(self.run, Path(self.options["cache"]))
         place = {
-            SEED: self.run.seed,
-            FOLDER: str(folder),
+            SEED_PLACE: self.run.seed,
+            FOLDER_PLACE: str(folder),
             "gpus": 0 if self.handle.device == "cpu" else len(self.handle.devices),
             "threads": self.handle.threads,
         }
         settings = {key: self.run.trainer[key] for key in self.run.keys}
         resumed = resume_words(program, settings, place)
         command, overrides = self.run.trainer["name"], self.run.code.get("overrides")
-        words = [*filled(command, settings, place, overrides), *resumed]
+        words = [*fill_command(command, settings, place, overrides), *resumed]
         goes_on = self.attempt.before and (resumed or any(folder.iterdir()))
         before = self.attempt.before[-1] if goes_on else {}
         self.attempt.note(
@@ -102,7 +110,7 @@ class Command:
         if (files := files_now(self.run)) != self.run.code["files"]:
             self.rundir.say("warning: its code was edited while it ran, and may have been loaded")
             content = json.dumps(files, sort_keys=True).encode()
-            self.attempt.note(plugins={"trainer": hashed(content)})
+            self.attempt.note(plugins={"trainer": code_file_hash(content)})
         source, result = read_result(program, folder, output, self.run)
         self.handle.give(source, result, read_predictions(program, folder))
 
@@ -232,7 +240,7 @@ def files_now(run: OwnRun) -> dict[str, str]:
     hashes = {}
     for name in run.code["files"]:
         try:
-            hashes[name] = hashed(read_file(Path(run.code["folder"]) / name))
+            hashes[name] = code_file_hash(read_file(Path(run.code["folder"]) / name))
         except OSError:
             hashes[name] = ""
     return hashes
@@ -272,7 +280,7 @@ def interpreter(word: str, run: OwnRun) -> dict[str, Any]:
         return {"path": path}
     files = [folder / name for name in run.code["files"] if name.endswith(".py")]
     try:
-        words = [path, "-c", VERSIONS, *sorted(imported(files))]
+        words = [path, "-c", VERSIONS, *sorted(imported_modules(files))]
         answer = subprocess.run(words, cwd="/", capture_output=True, timeout=60, check=True)
         return {"path": path, **json.loads(answer.stdout)}
     except (OSError, subprocess.SubprocessError, ValueError):

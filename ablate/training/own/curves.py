@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablate.shared.errors import UserError
-from ablate.shared.files import NotRegular, open_file
-from ablate.shared.program import Program
+from ablate.shared import NotRegular, Program, UserError, open_file
 from ablate.training.own.handle import Handle
 
 PART = 1 << 16  # bytes that are read and logged before the program is looked at again

@@ -23,10 +23,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ablate.shared.errors import UserError, unknown
-from ablate.shared.files import is_number, write_whole
-from ablate.shared.own import OwnRun, out_of_range, validated
-from ablate.shared.rundir import Metrics, RunDir, sealed_part
+from ablate.shared import (
+    Metrics,
+    OwnRun,
+    RunDir,
+    UserError,
+    is_number,
+    last_validation,
+    out_of_range,
+    sealed_part,
+    unknown_value,
+    write_whole,
+)
 from ablate.training import sealed_file
 
 if TYPE_CHECKING:
@@ -365,7 +373,7 @@ class Handle:
             raise UserError(f"{place}: was called before; a run has one result")
         for name in test:
             if name not in (*self._declared, "n"):
-                raise unknown(f"{place}: {name}", name, self._declared, "a declared metric,")
+                raise unknown_value(f"{place}: {name}", name, self._declared, "a declared metric,")
         if lacking := [key for key in self._declared if key not in test]:
             raise UserError(f"{place}: lacks {', '.join(lacking)}, which its yaml declares")
         numbers = {k: self._number_of(k, v, place, self._step) for k, v in test.items()}
@@ -440,7 +448,7 @@ class Handle:
         return self._metrics
 
     def _validation(self) -> dict[str, Any]:
-        return {"validation": validated(self._declared, self._written().lines())}
+        return {"validation": last_validation(self._declared, self._written().lines())}
 
     def _beat(self) -> None:
         now = time.monotonic()

@@ -11,11 +11,15 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ablate.shared.errors import UserError, cut
-from ablate.shared.files import NotRegular, open_file
-from ablate.shared.own import OwnRun
-from ablate.shared.program import Program
-from ablate.shared.system import signal_words
+from ablate.shared import (
+    NotRegular,
+    OwnRun,
+    Program,
+    UserError,
+    open_file,
+    short_error,
+    signal_words,
+)
 from ablate.training.own.curves import to_number
 
 TAIL = 64 << 20  # bytes of the output that are searched for a result
@@ -57,7 +61,7 @@ def cause(lines: Sequence[str]) -> str:
         if _ERROR.match(line) or (traced and _AFTER_TRACEBACK.match(line)):
             named += [line] * (not line.startswith(_TRACEBACK))
     last = (named or said or [*lines] or ["it printed nothing"])[-1]
-    return cut(last.strip())
+    return short_error(last.strip())
 
 
 def read_result(
@@ -68,12 +72,14 @@ def read_result(
     keys = [metric["key"] for metric in run.metrics]
     place, values = _values(program, folder, output)
     if lacking := [key for key in keys if key not in values]:
-        has = cut(", ".join(map(str, values)) or "nothing")
+        has = short_error(", ".join(map(str, values)) or "nothing")
         raise UserError(f"{place}: lacks {lacking[0]}, which the yaml declares; it has {has}")
     numbers = {key: to_number(values[key]) for key in (*keys, "n") if key in values}
     for key, number in numbers.items():
         if number is None:
-            raise UserError(f"{place}: {key}: expected a number, got {cut(repr(values[key]))}")
+            raise UserError(
+                f"{place}: {key}: expected a number, got {short_error(repr(values[key]))}"
+            )
     return place, {key: number for key, number in numbers.items() if number is not None}
 
 
@@ -98,9 +104,9 @@ def _values(program: Program, folder: Path, output: str) -> tuple[str, Mapping[s
     except OSError as error:
         raise UserError(f"{place}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{place}: is no JSON ({cut(str(error))})") from error
+        raise UserError(f"{place}: is no JSON ({short_error(str(error))})") from error
     if not isinstance(values, dict):
-        raise UserError(f"{place}: expected an object of metrics, got {cut(repr(values))}")
+        raise UserError(f"{place}: expected an object of metrics, got {short_error(repr(values))}")
     return place, values
 
 
@@ -118,5 +124,5 @@ def read_predictions(program: Program, folder: Path) -> np.ndarray | None:
     except NotRegular:
         raise UserError(f"{place}: is no regular file; have the program write one") from None
     except (OSError, ValueError, EOFError, TypeError) as error:
-        raise UserError(f"{place}: {cut(str(error))}") from error
+        raise UserError(f"{place}: {short_error(str(error))}") from error
     return array

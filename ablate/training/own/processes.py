@@ -14,9 +14,7 @@ import signal
 import time
 from pathlib import Path
 
-from ablate.shared.files import identity
-from ablate.shared.rundir import RunDir
-from ablate.shared.system import adopt_orphans
+from ablate.shared import RunDir, adopt_orphans, file_identity
 
 TAG = "ABLATE_RUN"  # in the environment of all of them
 DEATH_S = 30.0  # for what was killed to be gone
@@ -35,7 +33,7 @@ def tag_of(rundir: RunDir) -> str:
     """Return the tag of a run: the same for all its attempts, and by whichever path its store is
     reached (a link, a second mount)."""
     runs = rundir.runs
-    device, inode = identity(runs) or (0, 0)
+    device, inode = file_identity(runs) or (0, 0)
     return f"{device}-{inode}-{rundir.id}"
 
 

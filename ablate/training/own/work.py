@@ -23,13 +23,21 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from ablate.shared.errors import UserError, cut
-from ablate.shared.own import OwnRun, hashed, is_command, is_own, name_of, said_by
-from ablate.shared.rundir import RunDir
-from ablate.shared.source import own_frame
-from ablate.shared.spec import to_tree
-from ablate.shared.system import adopt_orphans
-from ablate.shared.trainer import build_own
+from ablate.shared import (
+    OwnRun,
+    RunDir,
+    UserError,
+    adopt_orphans,
+    build_own,
+    code_file_hash,
+    is_command,
+    is_own,
+    own_frame,
+    own_result_of,
+    short_error,
+    to_tree,
+    trainer_name,
+)
 from ablate.training import faults
 from ablate.training.attempt import Attempt, Stop, TrainingStopped, code_digest, hold, listed
 from ablate.training.own.command import Command
@@ -73,7 +81,7 @@ class Code(importlib.abc.MetaPathFinder):
 
     def check(self, file: str, content: bytes) -> None:
         """Raises UserError for a file that was edited since the run was planned."""
-        place, found = self.place_of(file), hashed(content)
+        place, found = self.place_of(file), code_file_hash(content)
         assert place is not None
         if place not in self.files:
             self.unforeseen[place] = found
@@ -88,7 +96,7 @@ class Code(importlib.abc.MetaPathFinder):
         """Of all files that are the run's code: those that were planned, and what was loaded
         beside them."""
         whole = {**self.files, **self.unforeseen}
-        return hashed(json.dumps(whole, sort_keys=True).encode())
+        return code_file_hash(json.dumps(whole, sort_keys=True).encode())
 
     @contextmanager
     def importing(self, name: str) -> Iterator[Callable[..., Any]]:
@@ -167,7 +175,7 @@ def told(error: BaseException, path: str) -> str:
     folder = Path(tree.get("code", {}).get("folder", "/"))
     errors = [error, *([error.__cause__] if error.__cause__ else [])]
     frames = [frame for one in errors if (frame := own_frame(one, [str(folder)])) is not None]
-    line = cut(str(error)) if isinstance(error, UserError) else faults.line(error)
+    line = short_error(str(error)) if isinstance(error, UserError) else faults.line(error)
     if not frames:
         return line
     return f"{Path(frames[-1].filename).relative_to(folder)}:{frames[-1].lineno}: {line}"
@@ -218,7 +226,7 @@ def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: 
         if stopping():
             raise TrainingStopped
         keys = ", ".join(f"{key}=..." for key in keys_of(run))
-        raise UserError(f"{name_of(tree)} returned without a result: call run.result({keys})")
+        raise UserError(f"{trainer_name(tree)} returned without a result: call run.result({keys})")
     if code.unforeseen:
         rundir.say(
             f"warning: {', '.join(code.unforeseen)} was imported, which no import statement that "
@@ -226,7 +234,7 @@ def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: 
         )
         attempt.note(plugins={"trainer": code.digest})
     if result["status"] == "finished":
-        result |= said_by(tree, handle.lines())
+        result |= own_result_of(tree, handle.lines())
     attempt.finish(result | _where(run, handle, attempt))
 
 

@@ -15,12 +15,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from ablate.data.splits import AnySplit
-from ablate.shared.choices import PROBES
-from ablate.shared.errors import UserError
-from ablate.shared.files import write_whole
-from ablate.shared.rundir import RunDir
-from ablate.shared.spec import Run
+from ablate.data import AnySplit
+from ablate.shared import PROBES, Run, RunDir, UserError, write_whole
 from ablate.training.plugin import by_path, load, named
 from ablate.training.probes.probe import Probe
 

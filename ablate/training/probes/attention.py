@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ablate.shared.errors import UserError
-from ablate.shared.spec import Run, shipped
+from ablate.shared import Run, UserError, shipped
 from ablate.training.model import Host
 from ablate.training.model.sublayers import Attention
 from ablate.training.probes.probe import Probe, grid_of

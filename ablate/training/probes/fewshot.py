@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ablate.shared.metrics.fewshot import SEEDS, SHOTS
-from ablate.shared.spec import Run
+from ablate.shared import FEWSHOT_SEEDS, FEWSHOT_SHOTS, Run
 from ablate.training.model import Host
 from ablate.training.probes.probe import Evaluate, Probe
 from ablate.training.task.fewshot import FewShot
@@ -26,8 +25,8 @@ class FewShotProbe(Probe):
         _, table = evaluate(self._task)
         self._found = {
             "accuracy": (table["class"] == table["label"][:, None, None]).mean(0),
-            "shots": np.array(SHOTS),
-            "seeds": np.array(SEEDS),
+            "shots": np.array(FEWSHOT_SHOTS),
+            "seeds": np.array(FEWSHOT_SEEDS),
             "images": np.array(len(table)),
         }
 

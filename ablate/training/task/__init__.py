@@ -10,11 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from torch import Tensor, dtype
 
-from ablate.data.batches import Batches
-from ablate.data.splits import AnySplit
-from ablate.shared.metrics import TASKS
-from ablate.shared.sections import Data
-from ablate.shared.spec import Run
+from ablate.data import AnySplit, Batches
+from ablate.shared import TASKS, Data, Run
 from ablate.training.model.whole_model import features
 from ablate.training.plugin import named
 from ablate.training.ranks import ALONE, Ranks

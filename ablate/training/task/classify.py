@@ -14,13 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ablate.data.batches import Batches
-from ablate.data.splits import AnySplit
-from ablate.shared.errors import UserError
-from ablate.shared.metrics.classify import score
-from ablate.shared.parts import LOSS
-from ablate.shared.sections import Train
-from ablate.shared.spec import Run
+from ablate.data import AnySplit, Batches
+from ablate.shared import LOSS, Run, Train, UserError, classification_scores
 from ablate.training.plugin import blame, make_part
 from ablate.training.ranks import ALONE, Ranks
 from ablate.training.task import Predictor, Task
@@ -178,7 +173,7 @@ def evaluate(
         rows["confidence"] = said.amax(1).cpu().numpy()
         parts.append(rows)
     table = np.concatenate(ranks.gathered(parts))
-    return score(table, max(ranks.gathered([classes]))), table
+    return classification_scores(table, max(ranks.gathered([classes]))), table
 
 
 # --- A loss by import path, `train.loss=module:name` ----------------------------------------------

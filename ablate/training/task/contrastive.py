@@ -20,13 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.data.batches import Batches
-from ablate.data.splits import AnySplit
-from ablate.shared.errors import UserError
-from ablate.shared.metrics.contrastive import score
-from ablate.shared.sections import Text
-from ablate.shared.spec import Run
-from ablate.shared.system import installing
+from ablate.data import AnySplit, Batches
+from ablate.shared import Run, Text, UserError, contrastive_scores, install_command
 from ablate.training.model.towers import Towers, normalised, similarities
 from ablate.training.task import Predictor, Task
 
@@ -138,7 +133,7 @@ class Contrastive(Task):
             part["twin"] = twin[host]
             parts.append(part)
         predictions = np.concatenate(predict.ranks.gathered(parts))
-        return score(predictions, len(classes)), predictions
+        return contrastive_scores(predictions, len(classes)), predictions
 
     def notes(self, train: AnySplit) -> dict[str, str]:
         """{"tokens_sha256"}, of all texts of the set: they hang on the version of `tokenizers`,
@@ -312,7 +307,7 @@ def byte_pairs(vocab: int, counts: Mapping[str, int]) -> Callable[[str], list[in
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     except ImportError as error:
         raise UserError(
-            f"text.tokens: bpe needs the package tokenizers; {installing('text')}"
+            f"text.tokens: bpe needs the package tokenizers; {install_command('text')}"
         ) from error
     least = OTHERS + len(pre_tokenizers.ByteLevel.alphabet())
     if vocab < least:

@@ -13,9 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.data.draws import key
-from ablate.shared.metrics.fewshot import SEEDS, SHOTS, score
-from ablate.shared.spec import Run
+from ablate.data import draw_key
+from ablate.shared import FEWSHOT_SEEDS, FEWSHOT_SHOTS, Run, fewshot_scores
 from ablate.training.task import Predictor, Task
 
 EPS = 1e-5  # added to a feature's deviation
@@ -38,7 +37,9 @@ class FewShot(Task):
         in the smallest integers that hold them."""
         labels = predict.train.labels.cpu().numpy()
         rows = pool(len(labels), self._classes)
-        shots = [[rows[draw(labels[rows], k, seed)] for seed in SEEDS] for k in SHOTS]
+        shots = [
+            [rows[draw(labels[rows], k, seed)] for seed in FEWSHOT_SEEDS] for k in FEWSHOT_SHOTS
+        ]
         used = np.unique(np.concatenate([drawn for draws in shots for drawn in draws]))
         known = _features(predict, used)
         parts = predict.ranks.gathered(
@@ -49,7 +50,8 @@ class FewShot(Task):
 
         kind = np.min_scalar_type(self._classes - 1)
         table = np.empty(
-            len(features), [("label", kind), ("class", kind, (len(SHOTS), len(SEEDS)))]
+            len(features),
+            [("label", kind), ("class", kind, (len(FEWSHOT_SHOTS), len(FEWSHOT_SEEDS)))],
         )
         table["label"] = torch.cat(answers).numpy()
         for n, draws in enumerate(shots):
@@ -58,7 +60,7 @@ class FewShot(Task):
                 target = torch.from_numpy(labels[drawn]).to(known.device)
                 found = classify(some, target, features, self._classes)
                 table["class"][:, n, draw_number] = found.cpu().numpy()
-        return score(table, self._classes), table
+        return fewshot_scores(table, self._classes), table
 
 
 def _features(predict: Predictor, rows: np.ndarray) -> Tensor:
@@ -79,7 +81,7 @@ def pool(rows: int, classes: int) -> np.ndarray:
     most = max(POOL, POOL_A_CLASS * classes)
     if rows <= most:
         return np.arange(rows)
-    return np.random.default_rng(key("fewshot", "pool")).permutation(rows)[:most]
+    return np.random.default_rng(draw_key("fewshot", "pool")).permutation(rows)[:most]
 
 
 def draw(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:

@@ -13,11 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ablate.data.batches import Batches
-from ablate.data.splits import AnySplit
-from ablate.shared.metrics.segment import score
-from ablate.shared.sections import NO_CLASS
-from ablate.shared.spec import Run
+from ablate.data import AnySplit, Batches
+from ablate.shared import NO_CLASS, Run, segmentation_scores
 from ablate.training.task import Predictor, Task
 
 ROWS = 64  # of an image whose classes are told at once
@@ -125,7 +122,7 @@ class Segment(Task):
         table = np.empty(len(parts), kind)
         for place, name in enumerate(("label", "said", "same")):
             table[name] = np.stack([part[place] for part in parts])
-        return score(table, self._classes), table
+        return segmentation_scores(table, self._classes), table
 
     def _counts(self, logits: Tensor, mask: Tensor) -> Tensor:
         """int64 (3, K): pixels of each class as the mask (H, W) has them, as the largest logit says

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from ablate.shared.errors import UserError
+from ablate.shared import UserError
 from ablate.training.model.dense import Dense
 from ablate.training.model.norm.shape import Norm, Shape, precise, rms, unrounded
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ablate.shared.errors import UserError
+from ablate.shared import UserError
 from ablate.training.model.norm.shape import Norm, Shape, precise
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator, Tensor, nn
 
-from ablate.shared.errors import UserError
+from ablate.shared import UserError
 
 
 @dataclass(frozen=True)
