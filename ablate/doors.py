@@ -21,18 +21,20 @@ def lazy(package: str, file: str) -> Callable[[str], Any]:
     """Return the `__getattr__` (PEP 562) of a door.
 
     `package`, `file`: the door's `__name__` and `__file__`. The imports of its block under
-    `TYPE_CHECKING` are read as text; a name is looked up in its module each time, so that a test
+    `TYPE_CHECKING` are read as text. A name is looked up in its module each time, so that a test
     may replace it there.
     """
     modules = {
-        name.strip(): module
+        name.partition(" as ")[0].strip(): module
         for module, wrapped, line in IMPORT.findall(Path(file).read_text(encoding="utf-8"))
         for name in (wrapped or line).split(",")
     }
 
     def look_up(name: str) -> Any:
-        if name in modules:
-            return getattr(importlib.import_module(modules[name]), name)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if modules[name] == package:  # a module that the door shows
+            return importlib.import_module(f"{package}.{name}")
+        return getattr(importlib.import_module(modules[name]), name)
 
     return look_up

@@ -52,7 +52,7 @@ import json, sys, time
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from ablate.planning.compose import resolve
+from ablate.planning.compose import resolve_run
 from ablate.shared.build import build_run
 from ablate.training.calibrate import random_split
 from ablate.training.training import Training
@@ -60,7 +60,7 @@ from ablate.training.training import Training
 cpu, turn_s, made = torch.device("cpu"), float(sys.argv[1]), {}
 
 def prepare(name, only_input, words):
-    run = build_run(resolve(words, Path("runs"))[0])
+    run = build_run(resolve_run(words, Path("runs"))[0])
     training = Training(run, random_split(run.data, 8192, cpu), cpu)
     training.micro_batch = training.micro_batch or run.train.batch
     def once():

@@ -79,10 +79,11 @@ def said_by(code: str, *words: str, **options) -> str:
 # --- Starting up --------------------------------------------------------------------------------
 
 HEAVY = {"torch", "hydra", "omegaconf", "pandas", "scipy", "numpy", "datasets", "sklearn"}
-PLAN = "expand.plan(['quickstart'], store=pathlib.Path('store'))"
+PLAN = "expand.plan_from_words(['quickstart'], store=pathlib.Path('store'))"
 LATE = {  # in this order; what is not loaded by then
     "import ablate": {*HEAVY, "rich", "jinja2", "ablate.report"},
     "import ablate.cli": {*HEAVY, "rich"},
+    "from ablate import analysis, audit, planning, report, running, store": {*HEAVY, "rich"},
     "from ablate.planning import compose, expand": {*HEAVY, "yaml"},
     "import ablate.analysis.tabulate, ablate.report.formats, ablate.store.looks": {*HEAVY, "rich"},
     f"import pathlib; {PLAN}": {"torch", "pandas", "numpy"},

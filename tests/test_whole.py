@@ -30,7 +30,7 @@ from ablate.training.model import build
 from ablate.training.model.count import describe
 from ablate.training.model.export import timm_arguments
 from ablate.training.model.whole_model import features
-from ablate.training.numerics import kernel, repays
+from ablate.training.numerics import kernel
 from ablate.training.optim import decay_names
 from ablate.training.starting_weights import begin, check_start
 from ablate.training.training import Training
@@ -366,10 +366,8 @@ def test_a_plan_says_how_many_weights_begin_as_the_baselines(folder, tmp_path):
     assert shared_weights(vits, {(c.row, c.column): {} for c in vits.cells}) == []
 
 
-def test_auto_never_compiles_it_and_any_kernel_of_attention_that_fits_is_right(folder):
+def test_any_kernel_of_attention_that_fits_is_right(folder):
     cpu = torch.device("cpu")
-    assert not repays(own("Net", "model.rate=0.0"), 10**9, 10**9, cpu)
-    assert repays(run(), 10**9, 10**9, cpu)
     kernels = [kernel(own("Net", f"train.precision={p}"), cpu) for p in ("bf16", "fp32", "fp64")]
     assert kernels == ["flash or math", "efficient or math", "math"]
 

@@ -143,5 +143,5 @@ if TYPE_CHECKING:
     )
     from ablate.analysis.tabulate import make_table
     from ablate.analysis.trained_on import trained_elsewhere, trained_on_words
-
-__getattr__ = lazy(__name__, __file__)
+else:
+    __getattr__ = lazy(__name__, __file__)

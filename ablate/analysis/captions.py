@@ -53,11 +53,13 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
     over, intervals = ("seeds", "training seeds") if blocks else ("runs", "the runs of the sheet")
     how = (
         f" [{confidence_level(gain_alpha(analysis))}, simultaneous over the "
-        f"{family_words(plan, columns)}{plan.design.family}; {(spreads or methods[usual]).format(examples=plan.task.examples)}]"
+        f"{family_words(plan, columns)}{plan.design.family}; "
+        f"{(spreads or methods[usual]).format(examples=plan.task.examples)}]"
     )
     lines = [
         f"{name}: mean over {over} [{confidence_level(analysis.alpha)} Student t]; "
-        f"{of.over(plan.baseline)} in {of.points}{less}{how * judged}. Intervals are over {intervals}; {tested}."
+        f"{of.over(plan.baseline)} in {of.points}{less}{how * judged}. "
+        f"Intervals are over {intervals}; {tested}."
     ]
     if judged and any(c.spreads and c.judged_by != "paired" for c in columns):
         lines.append(

@@ -9,6 +9,12 @@ for the caller's mistakes and `Failure` for what broke; `import ablate` loads no
 from ablate.doors import lazy
 
 __all__ = [
+    # Nouns
+    "Design",  # the rows, columns and seeds of a sweep, as values
+    "Run",  # a run, as the plans, the ledger and its folder describe it
+    "Store",  # a folder of runs, or an exported bundle
+    "Sweep",  # a sweep to train, read, export
+    "Table",  # a table of gains with intervals and verdicts
     # Steps of a sweep
     "Start",  # a sweep that is about to be driven
     "SweepCost",  # what a sweep will cost, before it starts
@@ -26,6 +32,7 @@ __all__ = [
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from ablate.api.nouns import Design, Run, Store, Sweep, Table
     from ablate.api.training import (
         Start,
         SweepCost,
@@ -40,5 +47,5 @@ if TYPE_CHECKING:
         recorded_states,
         renamed_lines,
     )
-
-__getattr__ = lazy(__name__, __file__)
+else:
+    __getattr__ = lazy(__name__, __file__)

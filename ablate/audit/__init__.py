@@ -56,5 +56,5 @@ if TYPE_CHECKING:
     from ablate.audit.rerun import SAME_BITS, RerunStopped, retrain
     from ablate.audit.sheet import read_frame, read_sheet
     from ablate.audit.verify import verify_plan
-
-__getattr__ = lazy(__name__, __file__)
+else:
+    __getattr__ = lazy(__name__, __file__)

@@ -60,5 +60,5 @@ if TYPE_CHECKING:
     from ablate.data.picture import BrokenImage
     from ablate.data.source import fraction_rows
     from ablate.data.splits import AnySplit, Cached, Split, open_cached
-
-__getattr__ = lazy(__name__, __file__)
+else:
+    __getattr__ = lazy(__name__, __file__)

@@ -175,5 +175,5 @@ if TYPE_CHECKING:
     from ablate.planning.templates import write_template
     from ablate.planning.tuning import DEFAULT_TRIALS, LR_FACTORS, TUNER_KEYS
     from ablate.planning.words import read_line, same_sweep, split_analysis_words, split_options
-
-__getattr__ = lazy(__name__, __file__)
+else:
+    __getattr__ = lazy(__name__, __file__)

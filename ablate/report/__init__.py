@@ -122,5 +122,5 @@ if TYPE_CHECKING:
     )
     from ablate.report.watch.answers import StoreAnswers, SweepAnswers
     from ablate.report.watch.server import WatchServer
-
-__getattr__ = lazy(__name__, __file__)
+else:
+    __getattr__ = lazy(__name__, __file__)

@@ -33,6 +33,8 @@ __all__ = [
     "worker_options",  # the options of a worker
     "worker_environment",  # the environment variables of a worker
     "unfit_slots",  # the slots whose devices can't run a small kernel
+    "Here",  # workers of this machine, as a launcher has them
+    "GpuSet",  # the GPUs that a launcher may use
     "gpus",  # what nvidia-smi says of GPUs
     # Before the first run
     "drop_unfit_slots",  # drop the slots whose devices don't work
@@ -70,6 +72,7 @@ if TYPE_CHECKING:
     from ablate.running.driver import Drive, Outcome
     from ablate.running.driver_lock import driver_session, hold_driver_lock, stop_driver
     from ablate.running.estimate import UNKNOWN_COST, Costs, estimate_costs, estimate_sizes
+    from ablate.running.gpus import GpuSet
     from ablate.running.launchers import (
         Ask,
         Launcher,
@@ -79,7 +82,7 @@ if TYPE_CHECKING:
         worker_options,
     )
     from ablate.running.launchers.fork import ForkServer, check_data, data_remarks, decode_data
-    from ablate.running.launchers.local import unfit_slots, worker_environment
+    from ablate.running.launchers.local import Here, unfit_slots, worker_environment
     from ablate.running.loggers import Observers, check_loggers_installed
     from ablate.running.orders import check_order, give_order
     from ablate.running.preflight import (
@@ -94,5 +97,5 @@ if TYPE_CHECKING:
     )
     from ablate.running.rehearse import Rehearsals, rehearse_rows
     from ablate.running.sharing import Worlds, group_of, narrow_worlds
-
-__getattr__ = lazy(__name__, __file__)
+else:
+    __getattr__ = lazy(__name__, __file__)

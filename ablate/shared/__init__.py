@@ -508,5 +508,5 @@ if TYPE_CHECKING:
         signal_words,
     )
     from ablate.shared.trainer import build_own, data_hashes
-
-__getattr__ = lazy(__name__, __file__)
+else:
+    __getattr__ = lazy(__name__, __file__)

@@ -123,8 +123,8 @@ def check_program(program: Program, keys: Collection[str], metrics: Collection[s
     files = [program.result.get("file"), program.predictions, program.curves]
     if FOLDER_PLACE not in used and any(each is not None for each in files):
         raise UserError(
-            f"{TRAINER}.command: has no {{{FOLDER_PLACE}}}, where its files are looked for: add it, "
-            f"or read the output by result: {{lines: ...}}"
+            f"{TRAINER}.command: has no {{{FOLDER_PLACE}}}, where its files are looked for: "
+            f"add it, or read the output by result: {{lines: ...}}"
         )
     if (lines := program.result.get("lines")) is not None:
         try:

@@ -194,5 +194,5 @@ if TYPE_CHECKING:
     )
     from ablate.store.repair import repair_ledger
     from ablate.store.store import RETRY_REMEDY, Store, retry_remedy
-
-__getattr__ = lazy(__name__, __file__)
+else:
+    __getattr__ = lazy(__name__, __file__)

@@ -211,8 +211,9 @@ def _foot(plan: Plan, table: Table, entries: list[Entry], form: FigureForm) -> l
     ]
     whole = " of the whole sweep, whichever rows are shown" if form.rows else ""
     lines = [
-        f"A gain above 0 is better. Bars: {confidence_level(table.gain_alpha)} intervals over training "
-        f"seeds, simultaneous over the {family_words(plan, table.columns)}{whole}. Dots: single seeds.",
+        f"A gain above 0 is better. Bars: {confidence_level(table.gain_alpha)} intervals over "
+        f"training seeds, simultaneous over the {family_words(plan, table.columns)}{whole}. "
+        f"Dots: single seeds.",
         *table.texts("warning"),
     ]
     ends = limits(table, entries)
