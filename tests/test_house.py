@@ -20,8 +20,8 @@ PACKAGE = REPOSITORY / "ablate"
 LONGEST_FILE, LONGEST_FUNCTION = 600, 100
 MOST_NOUNS = 25
 TABLES = {"shared/choices.py"}  # of data
-# What a reader pays for, as tests/house.py measures it. A bound is what stands today, rounded up; it
-# only falls.
+# What a reader pays for, as tests/house.py measures it. A bound is what stands today, rounded up;
+# it only falls.
 BOUNDS = {
     "names across rooms": 712,
     "names that say nothing, %": 11.2,
