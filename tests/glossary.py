@@ -21,7 +21,7 @@ OWNERS = {
     "Run": "ablate/shared/spec.py Run",
     "Param": "ablate/shared/schema.py Param",
     "Metric": "ablate/shared/metrics/metric.py Metric",
-    "Fingerprint": "ablate/shared/fingerprint.py fingerprint",
+    "Fingerprint": "ablate/shared/fingerprint.py data_fingerprint",
     "RunDir": "ablate/shared/rundir.py RunDir",
     "Store": "ablate/store/store.py Store",
     "Ledger": "ablate/store/ledger.py Ledger",

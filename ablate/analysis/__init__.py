@@ -1,4 +1,4 @@
-"""From results to a table of gains, intervals and verdicts.
+"""Tables of gains, intervals and verdicts, made from the results of runs.
 
 `read_verdicts` is the only way to a verdict: it records the look in the store's ledger before it
 returns the table, and gives means alone where the look can't be recorded. `read_means` makes a

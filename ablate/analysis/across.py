@@ -36,8 +36,9 @@ def p_values(gain: stats.RowGain | None, fisher: stats.Exact | None = None) -> P
 
 @dataclass(frozen=True)
 class SummaryLine:
-    """One line of a block: a row or an effect. `column`: its column or its group of columns, "" for
-    all columns; `part`: what is told of a change, "" of a row."""
+    """A line of a block, for a row or for an effect. `column`: its column or its group of columns,
+    "" for all columns; `part`: the part of a change that the line gives, such as "alone", "" for a
+    row."""
 
     label: str
     column: str
@@ -51,7 +52,8 @@ class SummaryLine:
 
     @property
     def told(self) -> str:
-        """The label; of what is told of a change over a cell "dpn alone"."""
+        """The label, followed by the part of the change if it is not a main effect: "dpn alone" is
+        the gain over a cell without changes."""
         return effect_label(self.label, self.part)
 
     def mean_alone(self) -> SummaryLine:
@@ -61,8 +63,9 @@ class SummaryLine:
 
 @dataclass(frozen=True)
 class Summary:
-    """One block. `kind`: of rows average, group (averages over groups of columns) or contrast; of
-    effects change, pair, shapley or placement, see `ablate.analysis.effects`."""
+    """A block of lines below the columns. `kind`: of rows, average, group (averages over groups of
+    columns) or contrast; of effects, change, pair, shapley or placement, see
+    `ablate.analysis.effects`."""
 
     kind: str
     name: str
@@ -73,11 +76,11 @@ class Summary:
 
     @property
     def of_rows(self) -> bool:
-        """Are its lines rows of the table?"""
+        """True if the lines are rows of the table, False if they are effects."""
         return self.kind in ("average", "group", "contrast")
 
     def without_intervals(self) -> Summary:
-        """The block of a table of which runs are missing: means, and no more."""
+        """Return the block with means alone, for a table that lacks runs."""
         return dataclasses.replace(self, lines=tuple(line.mean_alone() for line in self.lines))
 
 
@@ -104,8 +107,8 @@ class Arrays:
         past: PastLooks | None,
         looks_judge: bool = False,
     ) -> Arrays:
-        """`right`: of each column, which images the runs of its rows get right, where it is known
-        of all; `past`: the looks before."""
+        """Collect the scores of cells as arrays. `right`: of each column, which images the runs of
+        its rows get right, None unless it is known of all columns; `past`: the looks before."""
         import numpy as np
 
         sign = plan.metric.sign
@@ -129,7 +132,8 @@ class Arrays:
         return tuple(column.heading for column, unstable in found if unstable)
 
     def images(self, columns: Iterable[int]) -> list[stats.Bools] | None:
-        """Which images are right in these columns; None where it is not known of all columns."""
+        """Return which images the runs get right, an array (R, replicates, N) for each of these
+        columns; None unless it is known of all columns."""
         return None if self.right is None else [self.right[c] for c in columns]
 
     def row(self, label: str) -> int:
@@ -176,7 +180,8 @@ def joined_note(*parts: str) -> str:
 
 
 def noisy(ratios: Iterable[float | None]) -> str:
-    """Say that baselines are out of line, by their `ratio`; "" where none is."""
+    """Say that the baselines' spread is far above that of the rows, by their `ratio`; "" where none
+    is."""
     found = [*ratios]
     if not found:
         return ""
@@ -296,7 +301,8 @@ def _with_mean(average: stats.AverageGain) -> stats.Estimate:
 def _averages(
     arrays: Arrays, which: Sequence[int], method: stats.Method, group: str
 ) -> tuple[tuple[SummaryLine, ...], tuple[str, ...]]:
-    """A line for each row, of its average over `which` columns; and the notes on them."""
+    """Return a line for each row, with its average over `which` columns, and the notes on these
+    lines."""
     plan, columns = arrays.plan, list(which)
     void = [plan.columns[c].heading for c in columns if arrays.unstable[c, arrays.baseline]]
     if len(columns) - len(void) < FEWEST:

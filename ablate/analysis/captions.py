@@ -36,7 +36,7 @@ def family_words(plan: Plan, columns: Sequence[TableColumn]) -> str:
 
 
 def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[str]:
-    """Explain the numbers of a table. `judged`: have gains intervals?"""
+    """Explain the numbers of a table. `judged`: whether gains have intervals."""
     analysis, of = plan.analysis, plan.metric
     sizes = sorted({size for column in columns for size in column.test_sizes})
     number = " or ".join(map(str, sizes))
@@ -78,8 +78,8 @@ def caption(plan: Plan, columns: Sequence[TableColumn], judged: bool) -> list[st
 
 
 def _population(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[str]:
-    """Explain the gains for new seeds and images, if they are asked for; name the columns that
-    have none."""
+    """Explain the gains for new seeds and images, if the table has them; name the columns that have
+    none."""
     asked = any(entry.population for column in columns for entry in column.entries)
     lacking = {column.heading: column.lacking for column in columns if column.lacking}
     if not asked:
@@ -176,7 +176,8 @@ def warnings(
     columns: Sequence[TableColumn],
     judged: bool,
 ) -> list[Note]:
-    """List what a reader must know before believing any number. `judged`: have gains intervals?"""
+    """List the facts that a reader must know before believing any number. `judged`: whether gains
+    have intervals."""
     missing = Counter[str]()
     for score in cells:
         missing[score.cell.row] += len(score.missing)
@@ -277,8 +278,8 @@ STRICT = "--strict: verdicts withheld."
 def look_notes(
     plan: Plan, past: PastLooks | None, methods: Mapping[str, stats.Method], strict: bool
 ) -> tuple[list[str], bool]:
-    """The notes on a table, and whether `strict` withholds its verdicts. `methods`: of the columns
-    that have gains, where looks are known."""
+    """Return the notes on a table, and whether `strict` withholds its verdicts. `methods`: of the
+    columns that have gains, where looks are known."""
     found, grave = list[str](), list(_left_out(plan))
     if past is not None:
         counts = {column: past.counts(column) for column in methods}
@@ -295,7 +296,7 @@ def look_notes(
 def _by_column(
     plan: Plan, columns: Mapping[str, stats.Method], note: Callable[[str], str]
 ) -> Iterator[str]:
-    """The note on every column, one for those of which it says the same."""
+    """Yield the note on every column; columns with the same note share one."""
     alike: dict[str, list[str]] = {}
     for column in columns:
         alike.setdefault(note(column), []).append(plan.heading(column))
@@ -336,7 +337,7 @@ def _read_at(
 
 
 def _same(method: stats.Method) -> stats.Method:
-    """The method, of a column that has all variants that were read."""
+    """Return the method for a column that has all variants that were read."""
     return dataclasses.replace(method, comparisons=max(method.contrasts, method.comparisons))
 
 
@@ -348,7 +349,8 @@ def _what_was_read(n: int) -> str:
 
 
 def _where(counts: SeedCounts) -> str:
-    """ "Verdicts on these runs were also read at n = 3 (sweep corr)"."""
+    """Write where else runs were read: "Verdicts on these runs were also read at n = 3 (sweep
+    corr)"."""
     verdicts, means = (
         ", ".join(
             f"{n} (sweep{'s'[: len(of) > 1]} {first_few(of)})" for n, of in sorted(some.items())
@@ -403,9 +405,9 @@ def _beside(plan: Plan, past: PastLooks, column: str) -> str:
 
 
 def spread_notes(plan: Plan, columns: Sequence[TableColumn]) -> Iterator[Note]:
-    """Yield what qualifies the spread of each column: a noisy baseline, which widens all intervals,
-    and why images don't tell the spread, where they might. A reason that all columns share is said
-    once, without their names."""
+    """Yield the qualifications of each column's spread: a noisy baseline, which widens all
+    intervals, and why images don't determine the spread, where they might. A reason that all
+    columns share comes once, without their names."""
     lacking = {column.label: _lacking_images(plan, column) for column in columns}
     shared = len({*lacking.values()}) == 1
     for column in columns:
@@ -423,7 +425,8 @@ def _spread_note(column: TableColumn, clause: str, named: bool) -> Note:
 
 
 def _lacking_images(plan: Plan, column: TableColumn) -> str:
-    """Say why images don't tell the spread of a column, where they might; else ""."""
+    """Say why images don't determine the spread of a column, where they might; return "" if they do
+    or could not."""
     if plan.spread != "images" or not column.lacking or len(column.entries) < 3:
         return ""
     return f"the spread is not from {plan.task.examples}, since {column.lacking}"

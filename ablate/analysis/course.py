@@ -41,10 +41,11 @@ Cells = Mapping[tuple[str, str], Scores]  # (row, column) -> its scores
 
 @dataclass(frozen=True)
 class RowCourse:
-    """What the last look at a row, at `seeds` of them, found and decided. `word`: its verdict, with
-    UNLIKELY where that is all that stopped it, or GOES_ON, or STOPPED. `unlikely`: the margin,
-    where a gain of it was unlikely, and the row got no more seeds for that. `alone`: no other row
-    was left at that look, so no spread of several rows by images, and the row has its paired t."""
+    """The decision and the gain of the last look at a row or a change, which was at `seeds` seeds.
+    `word`: its verdict, with UNLIKELY appended where futility alone stopped it, or GOES_ON, or
+    STOPPED. `unlikely`: the margin, where the row got no more seeds because a gain of the margin
+    was unlikely. `alone`: no other row was left at that look, so no spread of several rows by
+    images could be estimated, and the row has its paired t."""
 
     seeds: int
     word: str
@@ -53,8 +54,8 @@ class RowCourse:
     alone: bool = False
 
     def note(self, told: bool) -> str:
-        """Of a table: at which look it was decided. Without `told` verdicts are withheld, and so is
-        that it was."""
+        """Return the note of a table that says at which look the row was decided. Without `told`
+        verdicts are withheld, so the note doesn't say whether the look decided."""
         if self.word == GOES_ON:
             return f"Undecided at the look at {self.seeds} seeds: more seeds are given out."
         own = "; the row is judged by its own spread" if self.gain.own else ""
@@ -67,7 +68,7 @@ class RowCourse:
 
     @property
     def stop(self) -> str:
-        """Say why the row got no more seeds, of one that stopped for futility."""
+        """The reason why a row that stopped for futility got no more seeds."""
         return (
             f"at {self.seeds} seeds: a gain of {self.unlikely:g} was unlikely "
             f"(one-sided {100 * stats.FUTILITY:g} %)"
@@ -80,12 +81,10 @@ class RowCourse:
 
 @dataclass(frozen=True)
 class ColumnCourse:
-    """The looks at a column so far. `next`: the seeds of the look to come, None where it has ended.
-
-    `judged`: by what the last look judged rows, their gains left out. `told`: of each look, its
-    seeds and the words on the rows that it was at. `lacking`: why images told no spread, so that
-    rows were judged in pairs.
-    """
+    """The looks at a column so far. `next`: the seeds of the look to come, None where the column
+    has ended. `judged`: the spreads by which the last look judged rows, without their gains.
+    `told`: for each look, its seeds and the words on the rows that it judged. `lacking`: why images
+    determined no spread, so that rows were judged in pairs."""
 
     label: str
     rows: Mapping[str, RowCourse]
@@ -102,8 +101,8 @@ class ColumnCourse:
         return [what for what, c in {**self.rows, **told}.items() if c.word == GOES_ON]
 
     def asks(self, plan: Plan) -> list[str]:
-        """The rows that get the seeds of the next look: those that go on, and the baseline; of
-        changes, which each cell tells of, all."""
+        """Return the rows that get the seeds of the next look: those that go on, and the baseline.
+        For changes, these are all rows, for each cell contributes to every change."""
         if plan.changes is not None:
             return [cell.row for cell in plan.cells if cell.column == self.label]
         return [plan.baseline, *self.active]
@@ -111,9 +110,9 @@ class ColumnCourse:
 
 @dataclass(frozen=True)
 class _Evidence:
-    """What the looks at a column are taken from: results (R, n_max), positive if better, NaN where
-    missing; which runs diverged, collapsed, or never reached the metric's threshold; the images
-    that runs get right, read when they are asked for."""
+    """The data of the looks at a column: results `y` (R, n_max), positive if better, NaN where
+    missing; `unstable` (R, n_max), the runs that diverged, collapsed, or never reached the metric's
+    threshold; `right`, which reads the images that runs get right when it is called."""
 
     plan: Plan
     label: str
@@ -125,7 +124,8 @@ class _Evidence:
 
     @property
     def ended(self) -> stats.Bools:
-        """The runs that nothing more is to come of."""
+        """The runs (R, n_max) that have a result or are unstable: nothing more will come of
+        them."""
         import numpy as np
 
         return ~np.isnan(self.y) | self.unstable
@@ -138,7 +138,7 @@ def follow(
     predictions: Predictions | None,
     past: PastLooks | None = None,
 ) -> dict[str, ColumnCourse]:
-    """The course of every column, by its label, as far as results go; none without looks.
+    """Follow every column as far as results go; return its course by its label, {} without looks.
     `predictions`: reads what runs predicted; `past`: the looks before."""
     found = {}
     for column, block in blocks_of(plan, cells) if plan.design.at else ():
@@ -167,7 +167,8 @@ def courses_of(
     predictions: Predictions,
     past: PastLooks | None = None,
 ) -> dict[str, ColumnCourse]:
-    """The course of every column of a plan whose results these are; none of one without looks."""
+    """Return the course of every column of a plan with these results, by label; {} for a plan
+    without looks."""
     cells = all_scores(plan, results, (), curves, probes) if plan.design.at else {}
     return follow(plan, cells, results, predictions, past)
 
@@ -218,8 +219,8 @@ def _follow_rows(of: _Evidence) -> ColumnCourse:
 
 
 def _follow_changes(of: _Evidence, changes: Changes) -> ColumnCourse:
-    """Follow the changes of a column. Every cell tells of every change, so all cells have the seeds
-    of a look, until each change is told, or a gain of the margin is unlikely."""
+    """Follow the changes of a column. Every cell contributes to every change, so all cells have the
+    seeds of a look, until each change is decided, or a gain of the margin is unlikely."""
     import numpy as np
 
     plan = of.plan
@@ -279,7 +280,8 @@ def _course(
 
 
 def _images(of: _Evidence) -> tuple[stats.ImagesAt | None, str]:
-    """What images tell of the rows of a column at a look; None, and why, where they don't."""
+    """Return a function that gives a look the image flips of its rows, and ""; or None and the
+    reason, where the images that runs get right are not known."""
     import numpy as np
 
     right, lacking = of.right()
@@ -293,7 +295,7 @@ def _images(of: _Evidence) -> tuple[stats.ImagesAt | None, str]:
 
 
 def _arrays(plan: Plan, block: Sequence[Scores]) -> tuple[stats.Floats, stats.Bools]:
-    """`y` and `unstable` of `_Evidence`."""
+    """Return `y` and `unstable` of `_Evidence`."""
     import numpy as np
 
     shape = (len(block), plan.design.at[-1])
@@ -307,8 +309,8 @@ def _arrays(plan: Plan, block: Sequence[Scores]) -> tuple[stats.Floats, stats.Bo
 
 
 def _gains(y: stats.Floats, fit: stats.LookFit) -> list[stats.RowGain]:
-    """Of every row, by the interval that holds over all looks; without one where it was not
-    judged."""
+    """Return the gain of every row, with the interval that holds at all looks at once; without an
+    interval where the look did not judge the row."""
     import numpy as np
 
     found = []
@@ -329,7 +331,8 @@ def _gains(y: stats.Floats, fit: stats.LookFit) -> list[stats.RowGain]:
 def look_events(
     plan: Plan, courses: Mapping[str, ColumnCourse], past: PastLooks, results: Results
 ) -> Iterator[InterimLook]:
-    """Every look so far, the one at the fewest seeds first, as the ledger is to have it."""
+    """Yield every look so far, in the form that the ledger records, the one at the fewest seeds
+    first."""
     told = [(n, c.label, words) for c in courses.values() for n, words in c.told]
     for n, label, words in sorted(told, key=lambda one: one[0]):
         yield looks.until_look(plan, label, n, words, past.contrasts(label), results)
@@ -345,8 +348,8 @@ def recorded_decisions(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[str]
 
 
 def latest_decisions(plan: Plan, seen: Iterable[InterimLook]) -> Standing:
-    """What the newest look at each row said. Only looks that gave out seeds count, and no looks
-    under another analysis."""
+    """Return the decision of the newest look at each row: (seeds, word) by row and column label.
+    Only looks that gave out seeds count; looks under another analysis don't."""
     found: dict[str, dict[str, tuple[int, str]]] = {}
     for look in _of_plan(plan, seen):
         for label, column in look.columns.items():
@@ -356,7 +359,7 @@ def latest_decisions(plan: Plan, seen: Iterable[InterimLook]) -> Standing:
 
 
 def _of_plan(plan: Plan, seen: Iterable[InterimLook]) -> Iterator[InterimLook]:
-    """The looks under the plan's own analysis that gave out seeds."""
+    """Yield the looks under the plan's own analysis that gave out seeds."""
     deciding = [look for look in seen if any(one.decided for one in look.columns.values())]
     now = looks.look(plan) if deciding else None
     return (look for look in deciding if now and look.is_of(now))
@@ -372,7 +375,7 @@ def lines(plan: Plan, course: ColumnCourse) -> list[str]:
 
 
 def _line(seeds: int, column: str, rows: Mapping[str, str]) -> str:
-    """ "look at 5 seeds: helps: dpn; goes on: post, pre+post"."""
+    """Write the line of a look, such as "look at 5 seeds: helps: dpn; goes on: post, pre+post"."""
     by_word: dict[str, list[str]] = {}
     for row, word in rows.items():
         by_word.setdefault(word, []).append(row)
@@ -384,8 +387,8 @@ def _line(seeds: int, column: str, rows: Mapping[str, str]) -> str:
 def notes(
     plan: Plan, courses: Collection[ColumnCourse], below: bool, past: PastLooks | None = None
 ) -> Iterator[str]:
-    """Say of a table what its looks have left open, and of which seeds the blocks `below` its
-    columns are. `past`: the looks that were recorded."""
+    """Say of a table which decisions its looks have left open, and from which seeds the blocks
+    `below` its columns are. `past`: the looks that were recorded."""
     noun = "row" if plan.changes is None else "change"
     for course in courses:
         at = f"{heading}: " if (heading := plan.heading(course.label)) else ""
@@ -412,7 +415,7 @@ def notes(
 
 
 def _until_the_end(plan: Plan, course: ColumnCourse) -> str:
-    """The greatest number of runs that are left after the last look."""
+    """Return the greatest number of runs that are left after the last look."""
     if course.next is None:
         return ""
     runs = len(course.asks(plan)) * (plan.design.at[-1] - course.told[-1][0])

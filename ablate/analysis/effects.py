@@ -87,7 +87,7 @@ def _codes(
 
 
 def _with_codes(block: Summary, codes: Mapping[str, str]) -> Summary:
-    """The block, each line with the code of its change, or of those of its pair."""
+    """Return the block, with the code of its change on each line, or the codes of its pair."""
     lines = []
     for line in block.lines:
         names = [name for name in codes if name in re.split(" x | or ", line.label)]
@@ -101,7 +101,8 @@ def _with_codes(block: Summary, codes: Mapping[str, str]) -> Summary:
 
 
 class JudgedChanges(NamedTuple):
-    """What each change does, by its name and the part of it; and notes on how it was judged."""
+    """The gains of changes, by (name of the change, part of it), and notes on how they were
+    judged."""
 
     gains: dict[tuple[str, str], stats.RowGain]
     notes: list[str]
@@ -149,7 +150,7 @@ def judge_changes(
 
 
 def cell_rows(plan: Plan, changes: Changes) -> dict[str, int]:
-    """The row of each cell, by its label; equal cells have one row."""
+    """Return the index of the row of each cell, by the cell's label; equal cells have one row."""
     places = {label: r for r, row in enumerate(plan.rows) for label in (row.label, *row.aliases)}
     return {label: places[label] for label in changes.rows}
 
@@ -157,7 +158,7 @@ def cell_rows(plan: Plan, changes: Changes) -> dict[str, int]:
 def _merged(
     index: Mapping[str, int], weights: Sequence[stats.Floats]
 ) -> tuple[list[int], stats.Floats]:
-    """The rows of cells, each once, and the weights of these."""
+    """Return the rows of cells, each once, and the weights of these."""
     import numpy as np
 
     rows = list(dict.fromkeys(index.values()))
@@ -175,7 +176,8 @@ MEANINGS = {
 def _changes_block(
     arrays: Arrays, changes: Changes, c: int, course: ColumnCourse | None
 ) -> Summary:
-    """What each change does in column c."""
+    """Return the block of the changes' effects in the column of index c; with a `course`, the
+    effects are those that its looks judged."""
     index, column = cell_rows(arrays.plan, changes), arrays.plan.columns[c].label
     method = arrays.method(changes.contrasts, len(arrays.plan.columns))
     if course is not None:
@@ -261,7 +263,7 @@ def _effects(
     **how: Any,
 ) -> Summary | None:
     """Compute a block of the contrasts with these weights of cells, which lie in these rows; None
-    where no seeds tell them. `told`: which of them have verdicts; `how`: see `Arrays.line`."""
+    where no seeds determine them. `told`: which of them have verdicts; `how`: see `Arrays.line`."""
     plan, right = arrays.plan, arrays.images([column])
     method = arrays.method(len(weights), family)
     found = stats.design_effects(
@@ -358,7 +360,7 @@ def placement_effects(arrays: Arrays) -> tuple[Summary, ...]:
 
 
 def _placement_weights() -> dict[str, stats.Floats]:
-    """The effects of nine placements as weights of the cells, by name."""
+    """Return the effects of nine placements as weights of the cells, by name."""
     import numpy as np
 
     levels = np.array([*itertools.product(range(3), repeat=2)])

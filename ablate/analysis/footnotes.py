@@ -135,8 +135,8 @@ def _of_gain(row: JudgedRow) -> list[str]:
 
 
 def _few_beside_more(row: JudgedRow) -> bool:
-    """Has the row so few runs, and fewer than the baseline, that the rows' spread is hardly ever
-    used for it? Then its own spread need not be far from theirs."""
+    """Return whether the row has so few runs, and fewer than the baseline, that the rows' spread is
+    hardly ever used for it. Then its own spread need not be far from theirs."""
     ours, theirs = (len(s.results) if s else 0 for s in (row.found, row.base))
     return not row.plan.design.blocks and ours < min(stats.FEW_SEEDS, theirs)
 
@@ -209,7 +209,8 @@ def winner_doubts(choices: Sequence[TuningWinner]) -> list[str]:
 
 
 def _often(keys: Counter[str], choices: Sequence[TuningWinner]) -> str:
-    """ "optim.lr in 2 of 3 searches"; of a single search the keys alone."""
+    """Write in how many searches each key is counted: "optim.lr in 2 of 3 searches"; for a single
+    search, the keys alone."""
     of = f" of {len(choices)} searches"
     return ", ".join(f"{key} in {n}{of}" if len(choices) > 1 else key for key, n in keys.items())
 
@@ -319,12 +320,13 @@ def _circumstances(cell: Cell, result: Mapping[str, Any]) -> Iterator[tuple[str,
 
 
 def seed_names(seeds: Sequence[int]) -> str:
-    """ "seed 1", "seeds 0, 2"."""
+    """Name seeds: "seed 1", "seeds 0, 2"."""
     return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def _named(spec: Mapping[str, Any], kind: str) -> str:
-    """What a run has of the user's own: a section with a name, `SECTION.KEY`, or its probes."""
+    """Return the names of the user's own classes or probes in a run's spec. `kind`: a section,
+    whose name is meant, `SECTION.KEY`, or "probe" for all own probes."""
     if kind == "probe":
         return ", ".join(spec["own_probes"]["versions"])
     section, _, key = kind.partition(".")

@@ -26,9 +26,12 @@ TOLD = ("helps", "hurts", "higher", "lower")
 
 
 def table_headline(table: Table) -> str:
-    """ "On cifar10, against plain, over 5 seeds: post helps (+1.20 points [+0.70, +1.70])." Several
-    columns are counted, with the number of false verdicts to expect. "" for an incomplete table and
-    for a table without verdicts."""
+    """Write the verdicts of a table in one sentence: "On cifar10, against plain, over 5 seeds: post
+    helps (+1.20 points [+0.70, +1.70]).".
+
+    Several columns are counted, with the number of false verdicts to expect. "" for an incomplete
+    table and for a table without verdicts.
+    """
     contrasts, found = table.contrasts, _by_verdict(table)
     if not found:
         return ""
@@ -44,8 +47,8 @@ def table_headline(table: Table) -> str:
 
 
 def _by_verdict(table: Table) -> list[tuple[str, list[Entry]]]:
-    """The entries of each verdict, in the order of PREDICATES; [] for a table that has none, or is
-    incomplete."""
+    """Return the entries of each verdict, in the order of PREDICATES; [] for a table that has none,
+    or is incomplete."""
     contrasts = table.contrasts
     if not table.complete or not any(entry.verdict for entry in contrasts):
         return []
@@ -107,8 +110,8 @@ def _counted(
 
 
 def wins(table: Table, entries: Sequence[Entry]) -> str:
-    """ "helps in 5 of 7 (hurts in 1)", of a row's entries in some columns. Of a table without
-    verdicts "above in 5 of 7": so many of its means are above the baseline's. "" for none."""
+    """Count the verdicts on a row's entries in some columns: "helps in 5 of 7 (hurts in 1)". In a
+    table without verdicts, count the means above the baseline's: "above in 5 of 7". "" for none."""
     if any(entry.verdict for entry in table.entries):
         beside = {column.label for column in table.columns if column.beside}
         entries = [entry for entry in entries if entry.column not in beside]

@@ -72,10 +72,11 @@ def judged_by(plan: Plan, method: stats.Method, rows: int, lacking: str) -> str:
 
 @dataclass(frozen=True)
 class JudgedRow:
-    """A row of a column: what its verdict, its entry and its footnotes are made from. `base`: the
-    scores of the baseline; `gain`: None for the baseline; `against`: Fisher's test of its diverged
-    and collapsed runs; `course`: what looks decided, in a sweep that has them; `judge`: are there
-    verdicts? `by_images`: is its column judged by images?"""
+    """A row of a column, with the facts from which its verdict, its entry and its footnotes are
+    made. `base`: the scores of the baseline; `gain`: None for the baseline; `against`: Fisher's
+    test of the row's diverged and collapsed runs; `course`: the decisions of looks, in a sweep that
+    has them; `judge`: whether there are verdicts; `by_images`: whether the column is judged by
+    images."""
 
     plan: Plan
     found: Scores
@@ -92,7 +93,7 @@ class JudgedRow:
 
     @property
     def given(self) -> bool:
-        """May it have a verdict?"""
+        """True if the row may have a verdict."""
         return self.judge and not is_partial(self.plan, self.found)
 
     @property
@@ -107,7 +108,7 @@ class JudgedRow:
 
     @property
     def _did_nothing(self) -> bool:
-        """Are the predictions of every seed those of the baseline, bit for bit?"""
+        """True if the predictions of every seed are those of the baseline, bit for bit."""
         mine, theirs = (
             [result.get("predictions_sha256") for result in scores.results] if scores else []
             for scores in (self.found, self.base)
@@ -116,7 +117,8 @@ class JudgedRow:
 
 
 def is_partial(plan: Plan, found: Scores) -> bool:
-    """Do its values leave out runs that diverged or never reached a threshold? Then no verdict."""
+    """Return whether the values leave out runs that diverged or never reached a threshold; if so,
+    there is no verdict."""
     return bool(found.main.never) or (bool(found.diverged) and plan.analysis.diverged == "omit")
 
 
@@ -128,7 +130,8 @@ def verdict_of(
     words: tuple[str, str] | None = None,
 ) -> str | None:
     """Return the verdict on a gain; None without an interval or with fewer than FEWEST_SEEDS seeds.
-    `neutral`: has the metric no better direction? `words`: in place of "helps" and "hurts"."""
+    `neutral`: whether the metric has no better direction; `words`: in place of "helps" and "hurts",
+    if given."""
     if not given or gain.low is None or gain.high is None or gain.n < stats.FEWEST_SEEDS:
         return None
     # Equal gains in all seeds have no spread: accuracies are counts, so that this is rounding.
@@ -151,7 +154,7 @@ def hide_empty(gain: stats.Estimate, metric: Metric) -> stats.Estimate:
 
 
 def is_wide(gain: stats.Estimate, metric: Metric) -> bool:
-    """Is its interval as wide as the whole scale of the metric?"""
+    """Return whether the interval is as wide as the whole scale of the metric."""
     if metric.most is None or gain.low is None or gain.high is None:
         return False
     return gain.low <= 0 <= gain.high and gain.high - gain.low > metric.most

@@ -38,8 +38,8 @@ Measured = dict[str, dict[str, float]]  # run -> value by the set of `eval.also`
 def with_own_metrics(
     plan: Plan, results: Results, store: Store, also: Iterable[str] = ()
 ) -> Results:
-    """The results, with the plan's metric and those of `also` that are the user's own beside the
-    metrics of their test sets.
+    """Return the results with the plan's metric and those of `also`, where they are the user's own,
+    added to the metrics of their test sets.
 
     Raises UserError, one line with the file and the line, where a function can't be loaded, raises,
     or gives no finite number; Failure where predictions are not what their run left.
@@ -58,13 +58,14 @@ def with_own_metrics(
 
 
 def own_metrics(plan: Plan) -> list[str]:
-    """The plan's metrics that a function of the user's own makes; others are numbers of probes."""
+    """Return the plan's metrics that a function of the user computes; its other own metrics are
+    numbers of probes."""
     return [name for name, said in plan.own.items() if "probe" not in said]
 
 
 def measure_own(plan: Plan, results: Results, store: Store, name: str) -> Measured:
-    """The values of one of the plan's own metrics, of every finished run that is no trial, by its
-    function. Raises as `with_own`."""
+    """Compute one of the plan's own metrics by its function, for every finished run that is no
+    trial. Raises as `with_own_metrics`."""
     function = _load(name, plan.own[name])
 
     def by_set(run: PlannedRun, result: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
@@ -87,7 +88,8 @@ def measure_own(plan: Plan, results: Results, store: Store, name: str) -> Measur
 
 
 def _more(result: Mapping[str, Any], values: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
-    """A result, and on its test set and those of `eval.also` the values by metric and set."""
+    """Return a result with `values`, by metric and set, added to its test set and to the sets of
+    `eval.also`."""
 
     def on(told: Mapping[str, Any], which: str) -> dict[str, Any]:
         own = {name: of[which] for name, of in values.items() if which in of}
@@ -102,7 +104,9 @@ def _more(result: Mapping[str, Any], values: Mapping[str, Mapping[str, float]]) 
 def _called(
     function: Callable[..., Any], table: Any, classes: int, place: str, said: Mapping[str, Any]
 ) -> float:
-    """The value of a function of a table of predictions, and perhaps of the classes."""
+    """Return the value of the user's function for a table of predictions, and for the number of
+    classes if the function takes it. Raises UserError where the function raises, or where the value
+    is no finite number or out of the metric's range."""
     fields = table.dtype.names or ()
     kept = f"predictions.npy has {', '.join(fields)}"
     with _blamed(place, said, f"; {kept}"):
@@ -123,12 +127,12 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def _named(function: Callable[..., Any], classes: int) -> dict[str, int]:
-    """What a function is given by name: `classes`, where it has such a parameter."""
+    """Return the arguments that a function gets by name: `classes`, if it has such a parameter."""
     return {"classes": classes} if "classes" in _signature(function).parameters else {}
 
 
 def _check_signature(name: str, function: Callable[..., Any]) -> None:
-    """Raises UserError for a function that doesn't take what it will be given."""
+    """Raise UserError for a function that doesn't accept the arguments that it will be given."""
     signature, last = _signature(function), name.rpartition(":")[2]
     try:
         signature.bind(None, **_named(function, 0))
@@ -141,7 +145,8 @@ def _check_signature(name: str, function: Callable[..., Any]) -> None:
 
 @contextlib.contextmanager
 def _blamed(place: str, said: Mapping[str, Any], more: str = "") -> Iterator[None]:
-    """What the user's code raises is told with its file and line; what it prints is never in a
+    """Raise what the user's code raises in this context as a UserError that names `place` and the
+    file and line of the code. What the code prints goes to standard error, so never into a
     table."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -172,8 +177,8 @@ def _load(name: str, said: Mapping[str, Any]) -> Callable[..., Any]:
 
 @functools.cache
 def _imported(module: str, file: Path | None, version: str) -> Any:
-    """A module, from its file under a name of its own: what is installed keeps its name. What it
-    imports of its folder is looked for last."""
+    """Import a module from its file under a name of its own, so that an installed module keeps its
+    name. Its imports are searched for in its folder last."""
     if file is None:
         return importlib.import_module(module)
     folder = file.parents[len(module.split(".")) - (file.name != "__init__.py")]

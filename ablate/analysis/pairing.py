@@ -1,8 +1,8 @@
 """Says where pairs of runs would judge gains better than one spread of all rows.
 
-Without images a column is judged by one spread of all rows, which leaves out that runs of a seed
-are alike. Where they are, intervals are too wide at any number of seeds, and a row's own pairs tell
-more once there are enough of them.
+Without images a column is judged by one spread of all rows, which ignores that runs of a seed are
+alike. Where they are, intervals are too wide at any number of seeds, and a row's own pairs are more
+precise once there are enough of them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def advice(plan: Plan, cells: Mapping[tuple[str, str], Scores]) -> Iterator[str]
 
 
 def worth_pairing(plan: Plan, correlation: float) -> bool:
-    """Would pairs tell more than one spread of all rows?"""
+    """Return whether pairs would be more precise than one spread of all rows."""
     return plan.spread == "one way" and plan.n >= PAIRED_FROM and correlation > CORRELATED
 
 
 def pairing_remedy(plan: Plan) -> str:
-    """The command that judges the plan by pairs, and when it is better."""
+    """Return the command that judges the plan by pairs, and when it is better."""
     command = shlex.join(["ablate", "table", plan.name, "analysis.spread=paired"])
     return (
         f"`{command}` judges each gain by its own pairs, which tells more from {PAIRED_FROM} seeds "
@@ -44,8 +44,8 @@ def pairing_remedy(plan: Plan) -> str:
 
 
 def correlation(plan: Plan, block: Sequence[Scores]) -> float | None:
-    """The mean correlation, over seeds, of the rows of a column that have all of them; None where
-    fewer than three rows or seeds have."""
+    """Compute the mean correlation, over seeds, of the rows of a column that have all of them; None
+    where fewer than three rows or seeds have."""
     import numpy as np
 
     from ablate.analysis import stats

@@ -1,7 +1,7 @@
-"""Reads the published tables, and puts their figures beside a sweep.
+"""Reads the published tables, and compares their figures with those of a sweep.
 
-Every number is in `paper_tables.csv` as it was printed. By the paper's text a 95 % interval stands
-behind +-; it fits a standard error of values rounded to 0.1.
+Every number is in `paper_tables.csv` as it was printed. By the paper's text a 95 % interval follows
++-; it fits a standard error of values rounded to 0.1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GAINS = {"delta_top1_vs_dpn": "dpn", "gain_top1_vs_pre_ln": "base"}  # over whic
 
 @dataclass(frozen=True)
 class Printed:
-    """One number of a table, with what stands around it."""
+    """A number of a published table, with the other fields of its line in the file."""
 
     source: str
     table: str
@@ -65,11 +65,12 @@ class PaperTable:
 
     @property
     def by_data(self) -> bool:
-        """Do its columns differ in their data?"""
+        """True if the columns differ in their data."""
         return len({dataset for _, dataset, _ in self.columns.values()}) > 1
 
     def gain(self, row: str, column: str, baseline: str) -> float | None:
-        """Over `baseline`, as printed or from the printed values."""
+        """Return the published gain over `baseline`, as printed or from the printed values; None
+        for the baseline itself, and where it was not published."""
         if row == baseline:
             return None
         cell = self.cells.get((row, column))
@@ -83,7 +84,8 @@ class PaperTable:
     def figure(
         self, row: str, column: str, gain: float | None, text: str, differs: str = ""
     ) -> Beside:
-        """What is published there, as `text` has it. `gain`: over our baseline."""
+        """Return the published figure of a cell, printed as `text`. `gain`: the published gain over
+        our baseline; `differs`: see `Beside`."""
         printed = self.cells.get((row, column))
         return Beside(
             table=f"{self.source} {self.name}",
@@ -99,7 +101,7 @@ class PaperTable:
 
 @functools.cache
 def tables() -> dict[str, PaperTable]:
-    """Every published table that has values or gains of variants, by its name."""
+    """Read every published table that has values or gains of variants, by its name."""
     found: dict[str, list[Printed]] = {}
     with open(FILE, newline="", encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -137,7 +139,8 @@ def _table(name: str, numbers: Sequence[Printed]) -> PaperTable:
 
 
 def _varying(regimes: Iterable[str]) -> list[tuple[str, list[str]]]:
-    """(word, other words there) at every place of regimes of as many words; else [], and of one."""
+    """Compare regimes word by word: return, for every place, the first word and the other words
+    there. [] for regimes of different numbers of words."""
     words = [regime.split() for regime in dict.fromkeys(regimes)]
     if len({len(each) for each in words}) != 1:
         return []
@@ -145,7 +148,8 @@ def _varying(regimes: Iterable[str]) -> list[tuple[str, list[str]]]:
 
 
 def _place(column: tuple[str, str, str], columns: Iterable[tuple[str, str, str]]) -> WidePlace:
-    """The heading is what differs: the dataset, and the words of the regime."""
+    """Return the place of a column in a wide table. Its heading names what differs between the
+    columns: the dataset, and the words of the regime."""
     arch, dataset, regime = column
     datasets, regimes = ({each[i] for each in columns} for i in (1, 2))
     parts = [dataset.rpartition("/")[2]] if len(datasets) > 1 else []
@@ -157,14 +161,15 @@ def _place(column: tuple[str, str, str], columns: Iterable[tuple[str, str, str]]
 
 
 def find(name: str) -> PaperTable:
-    """Raises UserError for one that is not in the file."""
+    """Return the published table of this name. Raises UserError for a name that is not in the
+    file."""
     if name not in tables():
         raise unknown_value("paper: table", name, tables())
     return tables()[name]
 
 
 def list_papers() -> Iterator[tuple[str, str, str]]:
-    """(name, what it is, where it is from) of every table."""
+    """Yield the name of every published table, what it holds, and its source."""
     for name, table in tables().items():
         what = f"{table.metric} of {', '.join(table.rows[:8])}: {first_few([*table.columns], 5)}"
         yield name, what, table.source
@@ -178,7 +183,8 @@ WIDE = 5  # published gains: an interval that is wider has nearly any gain in it
 
 @dataclass(frozen=True)
 class Beside:
-    """What was published for a cell of ours. `differs`: why it isn't comparable, "" where it is."""
+    """The published figure for a cell of ours. `differs`: why the two aren't comparable, "" where
+    they are."""
 
     table: str
     row: str
@@ -191,8 +197,8 @@ class Beside:
 
     @property
     def said(self) -> str:
-        """As printed; before it the published column, where it isn't that of our data. What stands
-        in brackets behind its name the notes have."""
+        """The figure as printed; where it isn't comparable with ours, its published column comes
+        first, without the text in brackets in that column's label, which the notes have."""
         told = self.differs and self.printed
         return f"{self.column.partition(' (')[0]}: {self.printed}" if told else self.printed
 
@@ -240,14 +246,14 @@ def published_figures(plan: Plan, store: Path) -> dict[tuple[str, str], Beside]:
 
 
 def _shown(cell: Cell) -> Iterator[Cell]:
-    """The cell, and it in the column of each set of `eval.also`."""
+    """Yield the cell, then the same runs in the column of each set of `eval.also`."""
     yield cell
     for other in also_of(cell.spec):
         yield on_set(cell, other["name"])
 
 
 class _Columns:
-    """Finds the published column of ours."""
+    """Finds the published column for each column of a plan."""
 
     def __init__(self, plan: Plan, table: PaperTable) -> None:
         self.table = table
@@ -256,8 +262,13 @@ class _Columns:
         self.named |= plan.paper.get("columns", {})
 
     def of(self, trained: Cell, cell: Cell) -> str | None:
-        """As named, by its label or its wide heading; else of our architecture on the same data,
-        with our heading. `trained`: the cell of the same runs on their own test set."""
+        """Return the label of the published column for a cell of ours, None if there is none.
+        `trained`: the cell of the same runs on their own test set.
+
+        A column that our plan names counts first, by our column's label or its wide heading; else a
+        published column of our architecture on the same data, under our heading where there are
+        several.
+        """
         heading = self.places[trained.column].heading
         arch = str(cell.spec["model"].get("arch"))
         also = cell.column.removeprefix(trained.column)  # " on dark" of a set of `eval.also`
@@ -278,8 +289,9 @@ class _Columns:
         return arch if arch in columns and DATA.get(columns[arch][1]) == ours else None
 
     def _called(self, named: str, arch: str, own: str, by_label: bool) -> str:
-        """The column with this label; or heading, or dataset: of our architecture, else the first.
-        `by_label`: ours is named by its label, so that a label is one first."""
+        """Return the published column with this label; or the one with this heading or dataset: the
+        one of our architecture, else the first. `by_label`: our column is named by its label, so
+        that `named` is first taken as a label."""
         table = self.table
         found = [
             label
@@ -306,13 +318,14 @@ def as_printed(table: PaperTable, printed: Printed | None, gain: float | None) -
 
 
 def recipe_notes(plan: Plan, paper: Mapping[Any, Beside]) -> list[str]:
-    """A line of what the recipes of the compared cells infer, and one of what they don't follow."""
+    """Return a line on what the recipes of the compared cells infer, and one on what they don't
+    follow."""
     told = recipe_caveats(cell for cell in plan.cells if (cell.row, cell.column) in paper)
     return [f"{key.capitalize()} in our recipe: {lines}." for key, lines in told.items()]
 
 
 def paper_notes(columns: Sequence[TableColumn], paper: Mapping[Any, Beside]) -> list[str]:
-    """Explain the published figures beside ours, why some are not subtracted, and the ranks."""
+    """Explain the published figures next to ours, why some are not subtracted, and the ranks."""
     if not paper:
         return []
     table = next(iter(paper.values())).table

@@ -73,7 +73,7 @@ def read_means(plan: Plan, store: Store, results: Results, **options: Any) -> Ta
 def _prepared(
     plan: Plan, store: Store, results: Results, options: Mapping[str, Any]
 ) -> tuple[Results, dict[str, Any]]:
-    """The results with the user's own metrics, and the options with all readers of files."""
+    """Return the results with the user's own metrics, and the options with all readers of files."""
     results = with_own_metrics(plan, results, store, options.get("also", ()))
     readers = {"curves": store.metrics, "probes": store.probe, "predictions": store.predictions}
     return results, {**readers, **options}
@@ -82,7 +82,8 @@ def _prepared(
 def _events(
     plan: Plan, table: Table, results: Results, readers: Mapping[str, Any], past: PastLooks
 ) -> Iterator[Look]:
-    """What it is to read this table: looks, and a peek."""
+    """Yield the events that record the reading of this table: its looks, and a peek if it is
+    incomplete or no look."""
     curves, probes, predictions = (readers[x] for x in ("curves", "probes", "predictions"))
     courses = courses_of(plan, results, curves, probes, predictions, past)
     yield from (look.event() for look in look_events(plan, courses, past, results))
@@ -93,7 +94,7 @@ def _events(
 
 
 def _peek(plan: Plan, results: Results) -> Iterator[Look]:
-    """What it is to see means of the plan, unless no variant has a result."""
+    """Yield the peek that records a reading of the plan's means, unless no variant has a result."""
     peek = looks.peek(plan, results)
     if any(row.runs for column in peek.columns.values() for row in column.variants):
         yield peek.event()

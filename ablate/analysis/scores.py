@@ -73,8 +73,8 @@ def cell_scores(
     curves: Curves | None,
     probes: Probes | None = None,
 ) -> Scores:
-    """Collect the scores of a cell. `also`: metrics beside the plan's. Raises UserError for one of
-    these metrics that was not measured; of a probe's beside the plan's a cell may have none."""
+    """Collect the scores of a cell. `also`: metrics in addition to the plan's. Raises UserError for
+    a metric that was not measured, except for a probe's metric of `also`, which a cell may lack."""
     finished: dict[int, Mapping[str, Any]] = {}
     diverged: dict[int, int | None] = {}
     missing, found = [], []
@@ -159,7 +159,7 @@ def all_scores(
 
 
 def by_seed(values: Mapping[int, float]) -> str:
-    """ "1e+200 in seed 1, nan in seed 2"."""
+    """Write values by seed: "1e+200 in seed 1, nan in seed 2"."""
     return ", ".join(f"{value:.3g} in seed {seed}" for seed, value in values.items())
 
 
@@ -187,7 +187,7 @@ def _none(metric: Metric, cell: Cell, known: Mapping[int, Mapping[str, Any]]) ->
 
 
 def _probed(cell: Cell, seed: int, asked: Iterable[str], probes: Probes | None) -> dict[str, float]:
-    """The numbers of these probes in the files of a run."""
+    """Return the numbers of these probes in the files of a run, by key."""
     if probes is None:
         return {}
     run, spec = cell.ids[seed], cell.at(seed).spec
@@ -199,7 +199,10 @@ def _probed(cell: Cell, seed: int, asked: Iterable[str], probes: Probes | None) 
 
 
 def _of_curve(metric: Metric, first: Metric, run: str, curves: Curves | None) -> float | None:
-    """Of the validation curve of a task's `first` metric; None where it never gets there."""
+    """Return a metric of the validation curve of a run, the curve of the task's `first` metric: the
+    first epoch that reaches the threshold of `metric`, None where the curve never gets there;
+    without a threshold, the area under the curve. Raises UserError for an area of fewer than two
+    validations."""
     import numpy as np
 
     lines, key = curves(run) if curves else (), f"val_{first.key}"
@@ -218,7 +221,7 @@ def _of_curve(metric: Metric, first: Metric, run: str, curves: Curves | None) ->
 
 
 def short_number(value: float | None, unit: str = "") -> str:
-    """`22.1 M`: three figures."""
+    """Write a number with three figures: `22.1 M`; "-" for None."""
     if value is None:
         return "-"
     for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -230,15 +233,15 @@ def short_number(value: float | None, unit: str = "") -> str:
 def blocks_of(
     plan: Plan, cells: Mapping[tuple[str, str], Scores]
 ) -> Iterator[tuple[Column, list[Scores]]]:
-    """Each column, with the scores of its rows."""
+    """Yield each column with the scores of its rows, in the plan's order."""
     for column in plan.columns:
         keys = [(row.label, column.label) for row in plan.rows]
         yield column, [cells[key] for key in keys if key in cells]
 
 
 def sets_of(plan: Plan, column: str) -> list[str]:
-    """The names of the sets that the table has columns of beside this one, the same for all of its
-    rows; none of a metric of no test set."""
+    """Return the names of the further sets on which the table shows the runs of this column, the
+    same for all rows; [] for a metric that is not of a test set."""
     if plan.metric not in plan.task.metrics and not plan.metric.own:
         return []
     cells = (cell for cell in plan.cells if cell.column == column)
@@ -246,13 +249,13 @@ def sets_of(plan: Plan, column: str) -> list[str]:
 
 
 def column_of(cell: Cell, name: str) -> str:
-    """The label of the column that a set has: "S/16 on dark"."""
+    """Return the label of a cell's column for another set: "S/16 on dark", for example."""
     return f"{cell.column} on {name}".strip()
 
 
 def on_set(cell: Cell, name: str) -> Cell:
-    """The cell of the same runs in the column of a set. Its data is that set, in the classes that
-    are learnt; of a task that reads texts, in its own."""
+    """Return the cell of the same runs in the column of another set. The data of this cell is that
+    set, in the classes that are learnt; for a task that reads texts, in the set's own classes."""
     data = next(other for other in also_of(cell.spec) if other["name"] == name)
     classes = TASKS[task_of(cell.spec)].among(cell.spec["data"]["classes"], data["classes"])
     spec = {**cell.spec, "data": {**data, "classes": classes}}
@@ -260,12 +263,15 @@ def on_set(cell: Cell, name: str) -> Cell:
 
 
 def results_on(results: Results, name: str) -> Results:
-    """The results with what their runs have of a set where their own test set stands."""
+    """Return the results with their numbers on the set `name` in place of those on their own test
+    set."""
     return {run: result and _on(result, name) for run, result in results.items()}
 
 
 def _on(result: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    """One that did not finish was tested on nothing."""
+    """Return a result with its numbers on the set `name` in place of those on its own test set,
+    None if it has none. A result of a run that did not finish is returned as it is: it was tested
+    on nothing."""
     if result["status"] != "finished":
         return result
     told = (result.get("also") or {}).get(name)
@@ -281,8 +287,9 @@ SHARE = 0.01  # points between the share of right examples and the metric, which
 
 
 class Correct(NamedTuple):
-    """`right` (R, S, N): does row r with seed s get image i right? False where a run did not
-    finish; None where none did, or where predictions lack, and `lacking` says which."""
+    """The images that runs get right. `right` (R, S, N): whether row r with seed s gets image i
+    right, False where a run did not finish; None where none did, or where predictions are missing,
+    and then `lacking` says which."""
 
     right: stats.Bools | None
     lacking: str = ""
@@ -291,7 +298,12 @@ class Correct(NamedTuple):
 def right_images(
     plan: Plan, block: Sequence[Scores], results: Results, on: str, predictions: Predictions | None
 ) -> Correct:
-    """Of the runs of a column; `on`: a set of `eval.also`, "" for their own test set."""
+    """Read which images the runs of a column get right, by the scores of its rows. `on`: a set of
+    `eval.also`, "" for their own test set.
+
+    They are unknown, with the reason, where a finished run has no predictions, or has predictions
+    of other images or ones that don't say right or wrong.
+    """
     import numpy as np
 
     if predictions is None:
@@ -319,8 +331,11 @@ def right_images(
 
 
 def _marks(metric: Metric, table: Any, value: float) -> stats.Bools | None:
-    """Which images are right by a run's predictions; of a program these say it by themselves, and
-    their share is the metric's value in %, else None."""
+    """Return which images (N,) a run's predictions get right, None where they don't say so.
+
+    The predictions of a program of the user's may be one value of 0 or 1 per image, which says so
+    itself: then its share in % must be the metric's `value`.
+    """
     if table.dtype.names and "rank" not in table.dtype.names:  # of a lean bundle
         return table["class"] == table["label"] if metric.right_within == 1 else None
     if table.dtype.names:
@@ -332,12 +347,13 @@ def _marks(metric: Metric, table: Any, value: float) -> stats.Bools | None:
 
 
 def is_share(percent: float, right: float) -> bool:
-    """Is a metric in % the share of right examples? It may be rounded to two decimals."""
+    """Return whether a metric in % is the share of right examples; it may be rounded to two
+    decimals."""
     return abs(100 * right - percent) < SHARE
 
 
 class Rights:
-    """Which images runs get right, where anything asks for it; predictions are read once."""
+    """The images that the runs of each column get right, if `asked`; predictions are read once."""
 
     def __init__(
         self, plan: Plan, results: Results, predictions: Predictions | None, asked: bool
@@ -347,7 +363,8 @@ class Rights:
         self._columns: dict[tuple[str, str], Correct] = {}
 
     def of(self, block: Sequence[Scores], on: str) -> Correct:
-        """Of the runs of a column; `on`: a set of `eval.also`, "" for their own test set."""
+        """Return `right_images` of a column, read once; `Correct(None)` if not `asked`. `on`: a set
+        of `eval.also`, "" for their own test set."""
         if not self._asked or not block:
             return Correct(None)
         place = block[0].cell.column, on
@@ -359,7 +376,8 @@ class Rights:
     def of_rows(
         self, cells: Mapping[tuple[str, str], Scores], seeds: Sequence[int]
     ) -> list[stats.Bools] | None:
-        """Of each column, of all rows (R, seeds, N); None where one is not known."""
+        """Return which images the runs of all rows get right, an array (R, seeds, N) for each
+        column; None where the plan doesn't judge by images, or one of the columns is not known."""
         import numpy as np
 
         if not self._asked or self._plan.spread != "images":

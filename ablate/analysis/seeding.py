@@ -22,15 +22,16 @@ from ablate.store import Look, PastLooks, Store, looks
 
 
 def nobody(_: Any) -> None:
-    """Whom nothing is told."""
+    """Ignore the values: a callback for callers that want no records and no lines."""
 
 
 class Seeding:
-    """Grows a plan that has looks. What it asks for hangs on the results alone, so that a driver
-    that was killed asks for the same, whatever it had written before.
+    """Grows a plan that has looks.
 
-    A look goes to `record` before its seeds are asked for, and as a line to `say`. A column's look
-    is taken once all of its runs so far have ended.
+    The runs that it requests depend on the results alone, so that a driver that was killed requests
+    the same, whatever it had written before. A look goes to `record` before its seeds are
+    requested, and as a line to `say`. A column's look is taken once all of its runs so far have
+    ended.
     """
 
     def __init__(
@@ -41,7 +42,8 @@ class Seeding:
         say: Callable[[str], None] = nobody,
         search: Search | None = None,
     ) -> None:
-        """`plan`: as expanded, with the seeds of the first look; `search`: of its settings."""
+        """Prepare to grow a plan. `plan`: as expanded, with the seeds of the first look; `search`:
+        of its settings."""
         self._plan, self._store, self._record, self._say = plan, store, record, say
         self._search = search
         self._known: dict[str, Mapping[str, Any]] = {}
@@ -52,8 +54,8 @@ class Seeding:
         self._await({})
 
     def grow(self, results: ResultReader, metrics: MetricsReader) -> Plan | None:
-        """The plan with all seeds that can be asked for by now; None where nothing is new since the
-        last time."""
+        """Return the plan with all seeds that can be requested by now; None where nothing is new
+        since the last time."""
         before = self._plan
         self._choose(results, metrics)
         while self._ended(results):
@@ -83,12 +85,12 @@ class Seeding:
         return None if self._search is None else self._search.prune(run, metrics)
 
     def _choose(self, results: ResultReader, metrics: MetricsReader) -> None:
-        """Let the searches ask for trials, and for the runs whose settings they have chosen."""
+        """Let the searches request trials, and the runs whose settings they have chosen."""
         if self._search is not None:
             self._plan = self._search.grow(results, metrics) or self._plan
 
     def _seeds(self) -> dict[tuple[str, str], tuple[int, ...]]:
-        """Of each cell, by row and column: all that it was given."""
+        """Return the seeds that each cell has been given so far, by (row, column)."""
         return {(cell.row, cell.column): self._plan.planned(cell) for cell in self._plan.cells}
 
     def _await(self, before: Mapping[tuple[str, str], tuple[int, ...]]) -> None:
@@ -99,7 +101,7 @@ class Seeding:
                 self._waiting.setdefault(column, []).extend(more)
 
     def _ended(self, results: ResultReader) -> bool:
-        """Has a column got the last of its results?"""
+        """Return whether a column has got the last of its results."""
         ids = {(cell.row, cell.column): cell.ids for cell in self._plan.cells}
         ended = []
         for column, waiting in self._waiting.items():
@@ -137,12 +139,13 @@ def make_grower(
     record: Callable[[Look], None] = nobody,
     say: Callable[[str], None] = nobody,
 ) -> Grower | None:
-    """Return what adds runs to the plan as results come, if anything does."""
+    """Return the grower that adds runs to the plan as results come, None where nothing does."""
     return Seeding(plan, store, record, say, search) if plan.design.grows else search
 
 
 def _asks(plan: Plan, courses: dict[str, ColumnCourse]) -> dict[tuple[str, str], int]:
-    """(row, column) -> seeds, of the rows that go on and of their baselines."""
+    """Return how many seeds the rows that go on, and their baselines, need next, by (row,
+    column)."""
     return {
         (row, course.label): course.next
         for course in courses.values()

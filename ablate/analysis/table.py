@@ -29,7 +29,7 @@ EVERYWHERE: Place = (None, None)
 
 
 class Note(NamedTuple):
-    """A sentence on what stands at a place of a table."""
+    """A sentence on a place of a table: a row, a column, an entry or everything."""
 
     kind: NoteKind
     text: str
@@ -62,7 +62,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Against:
-    """An entry beside its published figure. Differences are ours minus theirs, if comparable."""
+    """An entry's published figure. Differences are ours minus the published ones, if comparable."""
 
     published: Beside
     agreement: str | None  # of the gains' directions; None where it can't be said
@@ -75,7 +75,7 @@ class Against:
 
 @dataclass(frozen=True)
 class Entry:
-    """One row in one column."""
+    """The numbers of a row in a column: values by seed, mean, gain, interval, verdict."""
 
     row: str
     column: str
@@ -119,7 +119,7 @@ class TableRow:
 
 @dataclass(frozen=True)
 class TableColumn:
-    """One value of `across`, and the spread by which its gains are judged."""
+    """A column of the table, for a value of `across`, with the spread that judges its gains."""
 
     label: str
     heading: str  # the label; of a bare number with its key
@@ -195,7 +195,7 @@ class Table:
 
     @functools.cached_property
     def shown(self) -> dict[Place, list[Note]]:
-        """The notes on what the table has, by place."""
+        """The notes on the rows, columns and entries that the table has, by place."""
         places: list[Place] = [EVERYWHERE, *((row.label, None) for row in self.rows)]
         places += [(None, column.label) for column in self.columns]
         places += [(entry.row, entry.column) for entry in self.entries]
@@ -213,16 +213,17 @@ class Table:
         return {text: i for i, text in enumerate((t for t in every if t in used), 1)}
 
     def texts(self, *kinds: NoteKind) -> tuple[str, ...]:
-        """The sentences of these kinds, which are not marked, in order."""
+        """Return the sentences of these kinds, which have no marks, in order."""
         notes = (note for note in self.notes if note.kind in kinds and note.place in self.shown)
         return tuple(dict.fromkeys(note.text for note in notes))
 
     def on(self, row: str | None, column: str | None, *kinds: NoteKind) -> list[str]:
-        """The footnotes on a row, a column or an entry. `kinds`: of them, all if none is given."""
+        """Return the footnotes on a row, a column or an entry. `kinds`: only of these kinds, all if
+        none is given."""
         return [n.text for n in self.shown[row, column] if n.kind in (kinds or FOOTNOTES)]
 
     def marks(self, row: str | None, column: str | None, *kinds: NoteKind) -> tuple[int, ...]:
-        """Their numbers."""
+        """Return the numbers of these footnotes."""
         return tuple(self.footnotes[text] for text in self.on(row, column, *kinds))
 
     def without(self, kind: NoteKind) -> Table:
@@ -245,7 +246,8 @@ class Table:
 
     @property
     def contrasts(self) -> list[Entry]:
-        """Those that verdicts are for: of every row but the baseline, or of every change."""
+        """The entries that verdicts are for: those of every row but the baseline, or one for the
+        effect of every change."""
         if changes := [block for block in self.blocks if block.kind == "change"]:
             return [
                 Entry(line.told, block.name, 0, gain=line.gain, verdict=line.verdict)
@@ -263,8 +265,8 @@ class Table:
 
     @property
     def is_look(self) -> bool:
-        """Does a gain have an interval or a verdict? Then it is a look, which the ledger records.
-        An interval that is hidden, since it is wide, was looked at."""
+        """True if a gain has an interval or a verdict. Then the table is a look, which the ledger
+        records, even where an interval is hidden because it is wide."""
         gains = [(entry.gain, entry.p_values.raw) for entry in self.entries]
         gains += [(line.gain, line.p_values.raw) for block in self.blocks for line in block.lines]
         told = any(gain and (gain.low is not None or p is not None) for gain, p in gains)

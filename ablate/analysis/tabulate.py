@@ -81,13 +81,16 @@ def make_table(
     predictions: Predictions | None = None,
     population: bool = False,
 ) -> Table:
-    """Make the table of `plan`. Verdicts are for `analysis.reading` alone, which records the look
-    and passes `words`. `past`: looks before. `means`: no intervals of gains. `strict` withholds the
-    verdicts of a table that has changed since a look at its runs, or was read at more seeds;
-    Failure where runs of a column are of other machines or code. `also`: metrics beside the plan's.
-    `curves`, `probes`, `predictions` read these files. `sizes`: of cells whose results lack them.
-    `cost` adds times and memory. `paper`: from `analysis.paper.beside`. `withheld`: runs without a
-    result here. `population` adds gains for new seeds and images."""
+    """Make the table of `plan`.
+
+    Verdicts are for `analysis.reading` alone, which records the look and passes `words`. `past`:
+    looks before. `means`: no intervals of gains. `strict` withholds the verdicts of a table that
+    has changed since a look at its runs, or was read at more seeds; it raises Failure where runs of
+    a column are of other machines or code. `also`: metrics in addition to the plan's. `curves`,
+    `probes` and `predictions` read these files. `sizes`: of cells whose results lack them. `cost`
+    adds times and memory. `paper`: from `analysis.paper.published_figures`. `withheld`: runs whose
+    results are not used, and why. `population` adds gains for new seeds and images.
+    """
     cells = all_scores(plan, results, also, curves, probes)
     courses = {} if means else follow(plan, cells, results, predictions, past)
     waits = any(found.missing for found in cells.values())
@@ -165,7 +168,7 @@ def make_table(
 
 
 def _looks_before(plan: Plan, past: PastLooks | None, strict: bool) -> tuple[list[str], bool]:
-    """The notes on the looks before, and whether `strict` withholds verdicts by them."""
+    """Return the notes on the looks before, and whether `strict` withholds verdicts by them."""
     at = past.now.columns if past is not None else ()
     return look_notes(plan, past, {column: method_of(plan, column, past) for column in at}, strict)
 
@@ -176,7 +179,7 @@ def _explanations(
     columns: Sequence[TableColumn],
     judged: bool,
 ) -> Iterator[str]:
-    """Yield what explains the numbers. `judged`: have the gains of rows intervals?"""
+    """Yield the explanations of the numbers. `judged`: whether the gains of rows have intervals."""
     yield from captions.caption(plan, columns, judged)
     yield from by_column(plan, cells)
     yield from rounded(plan, cells)
@@ -186,10 +189,11 @@ def _explanations(
 
 @dataclass(frozen=True)
 class Making:
-    """What all columns are made from beside their scores: sizes of cells whose results lack them,
-    whether times and memory are asked for, published figures by (row, column), which images are
-    right, whether gains for new images, too, are asked for, whether gains have intervals and
-    p-values, and the looks before. `notes`: the footnotes so far."""
+    """The inputs that all columns share, apart from their scores. `sizes`: of cells whose results
+    lack them; `cost`: whether to show times and memory; `paper`: published figures by (row,
+    column); `right`: which images runs get right; `population`: whether to give gains for new
+    images, too; `told`: whether gains have intervals and p-values; `past`: the looks before;
+    `notes`: the footnotes so far."""
 
     plan: Plan
     sizes: Sizes
@@ -203,7 +207,8 @@ class Making:
 
 
 def _placed(plan: Plan, columns: Sequence[TableColumn]) -> list[TableColumn]:
-    """The columns with their places in a wide table: one on another set is beside its own."""
+    """Return the columns with their places in a wide table: a column on another set follows its
+    own."""
     places = wide_places(plan.columns)
     shown = {h: (group.name, name) for group in plan.groups for h, name in group.headings.items()}
     found, own = [], WidePlace("", "")
@@ -223,8 +228,8 @@ def _column(
     course: ColumnCourse | None = None,
     on: str = "",
 ) -> TableColumn:
-    """`judge`: are there verdicts? `course`: of a sweep with looks; `on`: the set of `eval.also`
-    that the scores are of."""
+    """Make a column. `judge`: whether its gains have verdicts; `course`: of a sweep with looks;
+    `on`: the set of `eval.also` that the scores are of."""
     plan, label = made.plan, block[0].cell.column if on else of.label
     made.notes.extend(column_notes(block, label))
     right = made.right.of(block, on)
@@ -301,8 +306,8 @@ def _population(
     gains: stats.ColumnGains,
     right: stats.Bools | None,
 ) -> list[stats.Estimate | None]:
-    """Compute each row's gain for new seeds and images, where it is asked for, over the seeds where
-    it and the baseline finished, two or more; None where one of its runs or of the baseline's
+    """Compute each row's gain for new seeds and images, if the table gives it, over the two or more
+    seeds where it and the baseline finished; None where one of its runs or of the baseline's
     diverged or collapsed."""
     plan = made.plan
     labels = [found.cell.row for found in block]
@@ -323,7 +328,7 @@ def _population(
 
 
 def _ranks(plan: Plan, entries: Sequence[Entry]) -> stats.RankAgreement | None:
-    """Do our gains rank the rows of a column as the published ones do?"""
+    """Compute how well our gains rank the rows of a column as the published ones do."""
     pairs = []
     for entry in entries:
         theirs = entry.against.published.gain if entry.against else None

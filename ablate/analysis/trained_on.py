@@ -26,7 +26,8 @@ SHOWN = 4  # cells that a line names
 
 
 def trained_elsewhere(specs: Iterable[Mapping[str, Any]]) -> str:
-    """ "Trained elsewhere, not verified" of runs of these trees; "" of others."""
+    """Return "Trained elsewhere, not verified" if some of these configurations are of imported
+    runs, and "" otherwise."""
     return f"{ELSEWHERE[0].upper()}{ELSEWHERE[1:]}" if any(map(is_imported, specs)) else ""
 
 
@@ -170,5 +171,5 @@ def _span(numbers: Iterable[float]) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """ "a, b and c"."""
+    """Join words: "a, b and c"."""
     return f"{', '.join(words[:-1])} and {words[-1]}" if len(words) > 1 else "".join(words)

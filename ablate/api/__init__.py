@@ -1,9 +1,10 @@
-"""What Python code calls: five nouns, which `import ablate` shows, and the steps of a sweep.
+"""The interface for Python code: five nouns, which `import ablate` shows, and the steps of a sweep.
 
 The command line is a client of this room: it reads words, calls these, and prints. Values come in
 and values go out. A `Start` belongs to one process and one thread; it takes the driver's lock of
-its store when it starts, and releases it at the end, also after an exception. Raises `UserError`
-for the caller's mistakes and `Failure` for what broke; `import ablate` loads nothing else.
+its store when it starts, and releases it at the end, also after an exception. Functions raise
+`UserError` for the caller's mistakes and `Failure` for what broke; `import ablate` loads nothing
+else.
 """
 
 from ablate.doors import lazy

@@ -123,7 +123,7 @@ class Sweep:
 
     @property
     def design(self) -> Design:
-        """Which seeds the cells have, and when gains are judged."""
+        """The design of the sweep: the seeds of its cells, and when gains are judged."""
         return self.plan.design
 
     def train(self, retry: Sequence[str] = (), *, replace: bool = False) -> Sweep:
@@ -211,7 +211,7 @@ def _accept(forecast: training.SweepCost) -> None:
 
 
 def _words(keys: Mapping[str, Any], section: str = "") -> Iterator[str]:
-    """The words of these keys: "train.epochs=3", "stem=none,dpn" of a tuple."""
+    """Return the words that set these keys: "train.epochs=3", "stem=none,dpn" for a tuple."""
     for key, value in keys.items():
         if isinstance(value, Mapping):
             yield from _words(value, f"{section}{key}.")
@@ -222,7 +222,7 @@ def _words(keys: Mapping[str, Any], section: str = "") -> Iterator[str]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:
-    """A run as the plans, the ledger and its folder tell of it."""
+    """A run, as the plans, the ledger and its folder describe it."""
 
     id: str
     label: str  # ROW@COLUMN#SEED, as the commands take it
@@ -258,7 +258,7 @@ class Table:
         return self.render("html")
 
     def render(self, format: str = "md", **options: Any) -> str:
-        """Set it as `md`, `latex`, `html`, `csv` or `json`. `options`: see `formats.render`."""
+        """Set it as `md`, `latex`, `html`, `csv` or `json`. `options`: see `report.render_table`."""
         return str(render_table(self.data, format, **options))
 
     @property
@@ -287,6 +287,6 @@ class Table:
 
 
 def _interval(name: str, of: Any) -> dict[str, float | None]:
-    """A mean with its interval, by three names."""
+    """Return a mean and its interval under three names."""
     parts = {name: "mean", f"{name}_low": "low", f"{name}_high": "high"}
     return {key: getattr(of, part, None) for key, part in parts.items()}

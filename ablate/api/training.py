@@ -53,7 +53,8 @@ class Declare(Protocol):
 
 @dataclass(frozen=True)
 class SweepCost:
-    """What is known of a sweep before it starts. `cost`: a line, "" of a sweep that is not long."""
+    """The warnings and the cost of a sweep, before it starts. `cost`: a line, "" for a sweep that
+    is not long."""
 
     warnings: tuple[str, ...]
     cost: str
@@ -78,7 +79,8 @@ class Start:
         return plan, settings
 
     def now(self) -> Plan:
-        """The plan by what is recorded now: the sweep may have waited for another driver of it."""
+        """Return the plan by the records of now: the sweep may have waited for another driver of
+        it."""
         is_new = recorded(self._store, self.plan.name) != self._recorded
         return self._declared()[0] if is_new else self.plan
 
@@ -151,9 +153,9 @@ BESIDE_NAME = ("seeds", "analysis", "launcher")
 def recalled_words(
     words: Sequence[str], options: Mapping[str, Any], store: Store
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return words and options, as `planning.expand.plan` takes them. Where the first word is the
-    name of a sweep that was driven, and of no sweep file, they are those of that sweep, under what
-    is given here.
+    """Return words and options, as `planning.plan_from_words` takes them. Where the first word is
+    the name of a sweep that was driven, and of no sweep file, they are those of that sweep, under
+    what is given here.
 
     Raises UserError for words and options that alter the runs of such a sweep, for an imported
     sweep, and for one whose file is not found; Failure where its plan was edited.
@@ -198,8 +200,8 @@ def _renamed(plan: Plan) -> list[str]:
 
 
 def imported_plan(store: Store, words: Sequence[str]) -> tuple[Plan, dict[str, Any]] | None:
-    """Return the plan of the imported sweep that one word names, and a launcher's settings, for who
-    asks what its runs tell."""
+    """Return the plan of the imported sweep that one word names, and a launcher's settings, for
+    commands that read its runs."""
     from ablate.planning import Composer
 
     plan = _driven(words[0], store) if len(words) == 1 else None
@@ -217,8 +219,8 @@ def _driven(name: str, store: Store) -> Plan | None:
 
 
 def make_recall(store: Store) -> Recall:
-    """Return what tells by which plan the store drove a sweep last, None where its words made
-    another sweep, or where that plan is not the one that was recorded."""
+    """Return a function that gives the plan by which the store drove a sweep last, None where its
+    words made another sweep, or where that plan is not the one that was recorded."""
 
     def recall(name: str, words: Sequence[str]) -> Plan | None:
         if not (store.ledger.exists() or store.plans()):
@@ -303,14 +305,15 @@ def check_retry(statuses: Sequence[str]) -> None:
 
 
 def find_grower(plan: Plan, store: Store) -> Grower | None:
-    """Return what would make the plan grow, if anything; nothing of it is told or recorded."""
+    """Return the grower that would add runs to the plan, None if nothing does; it reports and
+    records nothing."""
     from ablate.analysis import make_grower
 
     return make_grower(plan, store, Search(plan) if plan.tune else None)
 
 
 def grow_plan(plan: Plan, store: Store, by: Grower | None) -> Plan:
-    """Return the plan with the runs that are asked for by now."""
+    """Return the plan with the runs that its grower requests by now."""
     if by is None:
         return plan
     seals = store.seals()
@@ -416,11 +419,13 @@ _SECRET = re.compile(r"\+*notify=")  # a word that may hold a token
 
 
 def origin(diffs: Path) -> dict[str, Any]:
-    """What every run of this drive notes of it, as JSON: command, folder, host, git.
+    """Return what every run of this drive records of its origin, as JSON: command, folder, host,
+    git.
 
-    `git` is None outside a repository, or without git; else the commit, whether files that it
-    tracks differ from it (`dirty`), and if so `diff`, the name of the file in the store that says
-    how. Files that git doesn't track are no part of that: plug-ins have digests of their own.
+    `command` has no words that may hold a token. `git` is None outside a repository, or without
+    git; else the commit, whether files that it tracks differ from it (`dirty`), and if so `diff`,
+    the name of the file in the store that says how. Files that git doesn't track are no part of
+    that: plug-ins have digests of their own.
     """
     return {
         "command": [Path(sys.argv[0]).name, *(w for w in sys.argv[1:] if not _SECRET.match(w))],

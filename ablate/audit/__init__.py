@@ -1,9 +1,9 @@
-"""Is it true? Checks, re-training, and what leaves or enters a store whole.
+"""Audits: checks, re-training, and what leaves or enters a store whole.
 
 Whatever is written here is checked first and appears by one rename, so a kill leaves a store that
-opens and the same command goes on. Functions that write into a store take the driver's lock
+opens, and the same command goes on. Functions that write into a store take the driver's lock
 themselves and raise `Failure` where another process holds it. Checks yield findings and change
-nothing. `UserError` names the file, the value and the remedy.
+nothing. A `UserError` names the file, the value and the remedy.
 """
 
 from ablate.doors import lazy

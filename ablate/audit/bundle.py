@@ -1,5 +1,7 @@
-"""Reads a bundle of `ablate export`: a sweep as a folder from which a reviewer recomputes every
-table, without the store of its training."""
+"""Reads a bundle of `ablate export`: the folder of a sweep.
+
+A reviewer can recompute every table from it, without the store in which the sweep was trained.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ ANONYMOUS = "anonymous"  # says such an env.json
 
 
 class _BundledRun(RunDir):
-    """The files of a run in a bundle: predictions lie in one folder."""
+    """The files of a run in a bundle, where the predictions of all runs lie in one folder."""
 
     def __init__(self, path: Path, predictions: Path) -> None:
         super().__init__(path)
@@ -65,7 +67,7 @@ class _BundledRun(RunDir):
 
     @functools.cached_property
     def _whole(self) -> Mapping[str, str]:
-        """The hashes that files had, by name, which lean: thinned, or left out."""
+        """The hashes, by name, of files that a lean bundle thinned or left out."""
         content = read_json(self.path / WHOLE)
         return content if isinstance(content, dict) else {}
 
@@ -91,7 +93,7 @@ class _BundledRun(RunDir):
 
 
 class Bundle(Store):
-    """A bundle as a store of one sweep, whose ledger is a file of events."""
+    """A bundle as a store of one sweep, with a file of events instead of a ledger."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -105,7 +107,8 @@ class Bundle(Store):
 
     @functools.cached_property
     def _raw(self) -> Path:
-        """Where the files of runs lie; of a lean bundle in a folder that goes with this object."""
+        """The folder of the runs' files; for a lean bundle a temporary one, removed with this
+        object."""
         if not self.packed.exists():
             return self.root
         folder = Path(tempfile.mkdtemp(prefix="ablate-"))
@@ -132,8 +135,10 @@ class Bundle(Store):
         return self.format > 0
 
     def check_format(self) -> None:
-        """Raises Failure for a bundle that another version wrote, as far as can be told, and for a
-        file that is too large for one, before any is read."""
+        """Raise Failure for a bundle of another version, or with a file too large for a bundle.
+
+        The sizes are checked before any file is read.
+        """
         for name in self.names():
             if (size := os.lstat(self.root / name).st_size) > MOST_BYTES:
                 raise Failure(
@@ -143,8 +148,11 @@ class Bundle(Store):
             raise other_format_error(self.root, self.format, "export the sweep again")
 
     def read(self) -> tuple[Plan, dict[str, History]]:
-        """Read the plan, and the events of every run. Raises UserError for a folder that is no
-        bundle, Failure where one of its own files was changed, or its format is another."""
+        """Read the plan, and the events of every run.
+
+        Raises UserError for a folder that is no bundle, and Failure where one of its own files was
+        changed or its format is another.
+        """
         if not self.is_one:
             raise UserError(f"{self.root}: is no bundle; `ablate export DIR` writes one")
         self.check_format()
@@ -157,7 +165,8 @@ class Bundle(Store):
         return self.read_unsealed()
 
     def read_manifest(self) -> dict[str, str]:
-        """Read the hash of every file by its place. Raises Failure for a missing manifest."""
+        """Read the hash of every file, by its place. Raises Failure for a missing or changed
+        manifest."""
         match read_json(self.manifest):
             case {"files": dict(files), "seal": seal} if seal == _seal(files):
                 return files
@@ -176,7 +185,7 @@ class Bundle(Store):
         return sorted(path.as_posix() for path in found if path.as_posix() != self.manifest.name)
 
     def read_unsealed(self) -> tuple[Plan, dict[str, History]]:
-        """`read`, without the manifest."""
+        """Read the plan and the events as `read` does, without comparing them with the manifest."""
         plan = self.read_plan("")
         if plan is None:
             raise Failure(f"{self.plan_path('')}: is missing or not whole")
@@ -201,7 +210,10 @@ class Bundle(Store):
             ) from error
 
     def own_values(self, name: str) -> dict[str, dict[str, float]] | None:
-        """Raises Failure where the file was changed."""
+        """Return the stored values of a metric of the user's own, by run and set; else None.
+
+        Raises Failure where the file is not whole.
+        """
         try:
             values = json.loads(read_file(self.own)).get(name) if self.own.exists() else None
             if fits_type(values, Mapping[str, Mapping[str, float]] | None):
@@ -223,7 +235,8 @@ class Bundle(Store):
         return self.looks_view()
 
     def add_look(self, look: Look) -> None:
-        """Raises Unrecorded: a bundle, which has the look of its export, is never written."""
+        """Raise Unrecorded: a bundle has the look of its export, and nothing is ever added to
+        it."""
         environment = read_json(self.environment)
         raise Unrecorded(environment.get("withheld") or "the bundle has other verdicts")
 
@@ -237,7 +250,7 @@ class Bundle(Store):
 
 
 def placeless_own(plan: Plan) -> Plan:
-    """The plan, its metrics of the user's own without a place that code could be loaded from."""
+    """Return the plan without the folders from which the user's own metrics could be loaded."""
     return replace(plan, own={name: {**said, "folder": ""} for name, said in plan.own.items()})
 
 

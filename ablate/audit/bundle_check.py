@@ -103,8 +103,10 @@ def check_bundle(bundle: Bundle) -> Verified:
 
 
 def _own(plan: Plan, bundle: Bundle, results: Results, found: Verified) -> None:
-    """Compute metrics of the author's own again, where the code that made them lies in the folder
-    that we are in: what comes with a bundle is not run by itself."""
+    """Recompute metrics of the author's own, where the current folder has the code that made them.
+
+    Code that comes with a bundle is never run by itself.
+    """
     for name in own_metrics(plan):
         said = plan.own[name]
         here = Path.cwd()
@@ -121,7 +123,7 @@ def _own(plan: Plan, bundle: Bundle, results: Results, found: Verified) -> None:
 
 
 def _unlike(bundle: Bundle) -> Iterator[tuple[str, str]]:
-    """Yield (file, fault) by the manifest."""
+    """Yield (file, fault) for each file that differs from the manifest."""
     try:
         listed = bundle.read_manifest()
     except Failure:
@@ -138,7 +140,7 @@ def _unlike(bundle: Bundle) -> Iterator[tuple[str, str]]:
 
 
 def _made_names(bundle: Bundle) -> set[str]:
-    """List the places of derived files, whether they exist or not."""
+    """Return the places of all files that can be derived, whether they exist or not."""
     tables = {f"table.{ending}" for ending in FORMAT_ENDINGS}
     figures = {name for name in bundle.names() if name.startswith("figures/")}
     return tables | figures | {"runs.csv", "curves.parquet", "report.html", "README.txt"}
@@ -155,9 +157,12 @@ Leaf = tuple[str, object]  # the name of a number or a text, "gain.low", and its
 
 
 def _same(path: Path, made: bytes, logarithms: bool = False) -> bool:
-    """Compare a file with what the raw files give. Its bytes are the same, but for the last digits
-    of numbers that are `ROUNDED` (all of them, where the table is one of `logarithms`) and of
-    coordinates in a figure. A parquet file has the same values."""
+    """Return whether a file is what the raw files give.
+
+    Its bytes must be the same, except for the last digits of numbers that are `ROUNDED` (of all
+    numbers if the table is one of `logarithms`) and of coordinates in a figure. A parquet file must
+    have the same values.
+    """
     if not path.is_file():
         return False
     said = path.read_bytes()
@@ -192,8 +197,10 @@ def _of_text(text: str) -> Iterator[Leaf]:
 
 
 def _of_csv(text: str) -> Iterator[Leaf]:
-    """Yield the cells of a table: named by its quantity where lines are of one each, else by their
-    column."""
+    """Yield (name, cell) for each cell of a table.
+
+    The name is the column's, or the line's quantity in a table with one quantity per line.
+    """
     for line in csv.DictReader(io.StringIO(text)):
         quantity = line.get("quantity")
         for column, cell in line.items():
@@ -217,8 +224,11 @@ def _of_json(text: str) -> Iterator[Leaf]:
 
 
 def _of_drawing(text: str) -> Iterator[Leaf]:
-    """Yield the numbers of a figure, which are ends of intervals and places of letters, and what
-    stands between them; ids by the order in which they come."""
+    """Yield the text of a figure between its numbers, then the numbers.
+
+    The numbers are ends of intervals and positions of letters. Generated ids are replaced by their
+    order of appearance.
+    """
     ids = {name: f"#{at}" for at, name in enumerate(dict.fromkeys(DRAWN_ID.findall(text)))}
     text = DRAWN_ID.sub(lambda found: ids[found[0]], text)
     yield from (("text", part) for part in NUMBER.split(text))

@@ -1,7 +1,7 @@
 """Writes the bundle of a sweep, for `export`.
 
-The raw files are copied, and every other file is made from these copies. The bundle is built beside
-its place and gets its name when it is whole. An anonymous bundle has only fields that are known to
+The raw files are copied, and every other file is made from these copies. The bundle is built under
+a temporary name and renamed when it is whole. An anonymous bundle has only fields that are known to
 name nobody.
 
 `--weights` writes the weights of one finished run instead.
@@ -101,10 +101,11 @@ def export_bundle(
 ) -> None:
     """Write the bundle of a sweep. Its verdicts are a look, which the store records.
 
-    `anonymous`: without host, user, folders, logs; `diffs`: with what was not committed; `lean`:
-    thinned, once it was recomputed whole. An earlier bundle is replaced. Raises UserError where
-    `folder` holds anything else, and Failure where a run's files are not those that it left, where
-    a file of an anonymous bundle would name a folder or a host, or the disk is full.
+    `anonymous`: without host, user, folders, logs. `diffs`: with the changes that were not
+    committed. `lean`: thinned, after everything was recomputed from the whole files. An earlier
+    bundle is replaced. Raises UserError where `folder` holds anything else, and Failure where a
+    run's files are not those that it left, where a file of an anonymous bundle would name a folder
+    or a host, or where the disk is full.
     """
     check_folder(folder)
     folder = Path(os.path.realpath(folder))
@@ -155,7 +156,7 @@ def _leftovers(folder: Path) -> list[Path]:
 
 
 def _fill(bundle: Bundle, store: Store) -> None:
-    """Make every other file from the copies."""
+    """Make every derived file of the bundle from the copied raw files."""
     plan, told = bundle.read_unsealed()
     results = bundle.recompute(plan, told)
     for name, content in derived_files(
@@ -167,7 +168,7 @@ def _fill(bundle: Bundle, store: Store) -> None:
 
 
 def computing_versions() -> dict[str, Any]:
-    """Return the versions that make a bundle now, as environment.json has them."""
+    """Return the versions that would make a bundle now, in the form of environment.json."""
     versions = {name: importlib.metadata.version(name) for name in COMPUTES}
     made_with = {"python": platform.python_version(), **versions}
     return {"bundle": FORMAT, "ablate": __version__, "made_with": made_with}
@@ -181,7 +182,10 @@ def derived_files(
     store: Store,
     makers: Mapping[str, Any],
 ) -> dict[str, bytes]:
-    """Make every derived file, by its place. The look is recorded in `store`."""
+    """Make the content of every derived file, by its place in the bundle.
+
+    The look at the verdicts is recorded in `store`.
+    """
     runs = measured_records(plan, bundle, load_records(plan, bundle, told))
     reading = read_verdicts(plan, store, results, curves=bundle.metrics, probes=bundle.probe)
     table = reading.table
@@ -243,7 +247,7 @@ def _copy(
     anonymous: bool,
     diffs: bool,
 ) -> None:
-    """Copy the raw files."""
+    """Copy the raw files of a sweep into the bundle."""
     _copy_own(bundle, plan, store)
     plan = placeless_own(plan)
     bundle.write_plan(_placeless(plan) if anonymous else plan)
@@ -272,8 +276,10 @@ def _copy(
 
 
 def _copy_own(bundle: Bundle, plan: Plan, store: Store) -> None:
-    """Write the values of the plan's metrics of the user's own, and copy the files of its folder
-    that made them. The values are of the predictions that the runs left."""
+    """Write the values of the user's own metrics, and copy the files of code that computed them.
+
+    The values are computed from the predictions that the runs left.
+    """
     if not own_metrics(plan):
         return
     results = store.results(plan.runs()).results
@@ -332,7 +338,8 @@ def _placeless(plan: Plan) -> Plan:
 
 
 def _unplaced(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree of a run, and those of the runs that it starts from, without where things lie."""
+    """Return the tree of a run, and of the runs that it starts from, without the places of
+    files."""
     found: dict[str, Any] = {}
     for section, value in tree.items():
         if section == "parent":
@@ -366,7 +373,7 @@ def _forget_places(folder: RunDir) -> None:
 
 
 def _check_nobody(bundle: Bundle, plan: Plan, store: Store) -> None:
-    """Raises Failure where a file names a folder or a host: in a title, say, or a row's label."""
+    """Raise Failure where a file names a folder or a host, say in a title or a row's label."""
     names = {str(Path.home()), os.getcwd(), str(store.root.resolve()), platform.node()}
     for run in plan.runs():
         for section, key in PLACES:
@@ -393,11 +400,11 @@ WEIGHT_NAMES: tuple[Names, ...] = get_args(Names)
 
 
 def export_weights(store: Store, run: str, file: Path, names: Names, ask: Ask) -> None:
-    """Write the weights of a run to `file`, in safetensors, its tensors under our names or timm's.
+    """Write the weights of a run to `file` as safetensors, with our tensor names or timm's.
 
-    With timm's its metadata say with which arguments VisionTransformer is the run's model. Raises
-    UserError for a run that has none, or whose model timm has not; Failure for weights that are not
-    what the run left.
+    With timm's names, the metadata say with which arguments timm's VisionTransformer is the run's
+    model. Raises UserError for a run that has no weights, or whose model timm lacks, and Failure
+    for weights that are not what the run left.
     """
     folder = store.rundir(run)
     result = folder.read_result() or {}

@@ -1,8 +1,9 @@
-"""`ablate import`: makes a sweep of results that were trained elsewhere.
+"""`ablate import`: makes a sweep from results that were trained elsewhere.
 
-Everything is checked before anything is written. Each run gets a folder, written beside its place
-and renamed when it is whole; then the ledger says so, in one transaction; then the plan is written
-as a driver writes it. A kill at any moment leaves a store that opens, and the same command goes on.
+Everything is checked before anything is written. Each run gets a folder, which is written under
+another name and renamed when it is whole. Then the ledger records all runs, in one transaction, and
+then the plan is written as a driver writes it. A kill at any moment leaves a store that opens, and
+the same command goes on.
 """
 
 from __future__ import annotations
@@ -61,8 +62,11 @@ Values = Mapping[str, float]  # by metric; {} of a run that diverged
 
 @dataclass(frozen=True)
 class Imports:
-    """What an import brought: numbers of the sweep's rows and columns and of runs; `notes`: lines
-    on what the sheet hides."""
+    """The outcome of an import: how many rows, columns and runs, and what the sheet hides.
+
+    `brought`: the runs that were imported. `there`: the runs that the store had already.
+    `diverged`: the diverged among both. `notes`: lines on what the sheet hides.
+    """
 
     sweep: str
     rows: int
@@ -73,7 +77,7 @@ class Imports:
     notes: tuple[str, ...]
 
     def lines(self) -> Iterator[str]:
-        """What is printed of it."""
+        """Yield the lines to print: a summary, then the notes."""
         grid = f"{plural(self.rows, 'row')}, {plural(self.columns, 'column')}"
         there = f", {self.there:,} here already" if self.there else ""
         ill = f", {self.diverged:,} of these diverged" if self.diverged else ""
@@ -83,8 +87,11 @@ class Imports:
 
 @dataclass(frozen=True)
 class SheetDeclaration:
-    """What a user says of a sheet beside its columns. `metrics`: "acc:more:%", or
-    "acc=COLUMN:more:%" where the column has another name; the first is the table's."""
+    """The user's declarations about a sheet: what its columns mean, and the sweep's name.
+
+    `metrics`: "acc:more:%", or "acc=COLUMN:more:%" where the column has another name than the
+    metric. The first metric is the table's.
+    """
 
     name: str
     row: str
@@ -98,7 +105,7 @@ class SheetDeclaration:
 
     @property
     def keys(self) -> SheetKeys:
-        """Raises UserError for a metric that can't be read."""
+        """The names of the columns to read. Raises UserError for a metric that can't be parsed."""
         metrics = {key: column for key, column, _ in map(_metric, self.metrics)}
         if not metrics:
             raise UserError("--metric: missing; give KEY:more or KEY:less, such as acc:more:%")
@@ -106,7 +113,10 @@ class SheetDeclaration:
 
 
 def _metric(text: str) -> tuple[str, str, dict[str, Any]]:
-    """(its name, its column, direction and unit) of "acc=test/acc:more:%"."""
+    """Parse "acc=test/acc:more:%" into (name, column, {"direction": ..., "unit": ...}).
+
+    Raises UserError where it can't be parsed, or where the name can't be a metric's.
+    """
     named, _, rest = text.partition(":")
     key, _, column = named.partition("=")
     direction, _, unit = rest.partition(":")
@@ -127,10 +137,10 @@ def _metric(text: str) -> tuple[str, str, dict[str, Any]]:
 def declare_plan(
     sheet: Sheet, runs: Sequence[SheetRun], said: SheetDeclaration, old: Plan | None
 ) -> Plan:
-    """The plan of a sheet's runs, and of those that `old` has of earlier ones.
+    """Return the plan of a sheet's runs and of the runs of earlier sheets, which `old` has.
 
-    Raises UserError for a baseline that is no row, or lacks a column, and for metrics or seeds
-    that are not those of `old`.
+    Raises UserError for a baseline that is no row, or that lacks a column, and for metrics or seeds
+    that differ from those of `old`.
     """
     metrics = _metrics(sheet, runs, said)
     blocks = said.seed is not None
@@ -203,7 +213,11 @@ def _cell(
 def _metrics(
     sheet: Sheet, runs: Sequence[SheetRun], said: SheetDeclaration
 ) -> list[dict[str, Any]]:
-    """What the metrics are."""
+    """Return the declaration of each metric: name, direction, unit, and its scale or its decimals.
+
+    Raises UserError for values in % of which some are shares and some are percents, and where a
+    metric after the first is called accuracy.
+    """
     found = []
     for key, _, of in map(_metric, said.metrics):
         if of["unit"] == "%":
@@ -220,9 +234,11 @@ FAR = 10.0  # a value so many times below the usual percents is a share, and no 
 
 
 def _percent_scale(sheet: Sheet, runs: Sequence[SheetRun], key: str, column: str) -> float:
-    """What makes percents of the values of a metric in %: 100 where all of them are shares, from -1
-    to 1, else 1. Raises UserError for a sheet that mixes both: the mean of a share and of percents
-    is a number of nothing."""
+    """Return the factor that makes percents of a metric's values: 100.0 or 1.0.
+
+    It is 100.0 for shares: all values lie from -1 to 1. Raises UserError for a sheet that mixes
+    shares and percents, since their mean would mean nothing.
+    """
     sizes = {run.place: abs(run.values[key]) for run in runs if not run.diverged}
     percents = {place: size for place, size in sizes.items() if size > 1}
     if not percents:
@@ -244,8 +260,10 @@ def _percent_scale(sheet: Sheet, runs: Sequence[SheetRun], key: str, column: str
 
 
 def _unlike_their_share(runs: Sequence[SheetRun], said: SheetDeclaration) -> list[str]:
-    """A line on runs whose first metric is not the share of right examples, so that their
-    predictions can't tell the spread."""
+    """Return a line on runs whose first metric is not the share of right examples, [] for none.
+
+    The predictions of these runs can't tell the spread.
+    """
     key, _, of = _metric(said.metrics[0])
     if of["unit"] != "%":
         return []
@@ -273,8 +291,10 @@ MEANS = ("key", "direction", "unit", "scale")  # of a metric: what a second impo
 def _check_same(
     old: Plan, design: Imported, metrics: Sequence[Mapping[str, Any]], said: SheetDeclaration
 ) -> None:
-    """Raises UserError where the old plan has other metrics, or seeds or columns and the new sheet
-    none, or the other way round."""
+    """Raise UserError where the sheet and the old plan were declared differently.
+
+    They must have the same metrics, and either both or neither must have seeds, and columns.
+    """
     both = old.cells[0].spec["metrics"], metrics
     was, now = ([[one[part] for part in MEANS] for one in some] for some in both)
     had = {"metric": was, "seed": design.blocks, "column": bool(design.sources[0].read.column)}
@@ -291,8 +311,10 @@ def _check_same(
 
 
 def import_under_lock(store: Store, sheet: Sheet, said: SheetDeclaration) -> Imports:
-    """Import a sheet as `import_sheet` does, under the driver's lock. Raises Failure where another
-    process has it."""
+    """Import a sheet as `import_sheet` does, and take the driver's lock for that.
+
+    Raises Failure where another process holds the lock.
+    """
     check_sweep_name(said.name)
     if Bundle(store.root).is_one:
         raise UserError(f"{store.root}: is a bundle, which nothing is added to; name a store")
@@ -304,8 +326,8 @@ def import_under_lock(store: Store, sheet: Sheet, said: SheetDeclaration) -> Imp
 def import_sheet(store: Store, ledger: Ledger, sheet: Sheet, said: SheetDeclaration) -> Imports:
     """Bring the runs of a sheet into a store, under the driver's lock.
 
-    Raises UserError, before anything is written, for a mistake in the sheet or in what is said of
-    it, for numbers that an earlier import had otherwise, and for the name of a sweep that was
+    Raises UserError, before anything is written, for a mistake in the sheet or in its declaration,
+    for numbers that differ from those of an earlier import, and for the name of a sweep that was
     trained here.
     """
     runs = runs_of(sheet, said.keys)
@@ -347,7 +369,8 @@ def import_sheet(store: Store, ledger: Ledger, sheet: Sheet, said: SheetDeclarat
 
 
 def _read_back(store: Store, run: PlannedRun, of: SheetRun) -> Mapping[str, Any]:
-    """The result of a run, as its folder has it. Raises Failure where that is not the sheet's."""
+    """Read the result of a run from its folder. Raises Failure where it differs from the
+    sheet's."""
     folder = store.rundir(run.id)
     result, why = folder.sealed_result(sha256_of(folder.result), curves=True, predictions=True)
     if result is None or why or result.get("test", {}) != _numbers(of):
@@ -356,8 +379,11 @@ def _read_back(store: Store, run: PlannedRun, of: SheetRun) -> Mapping[str, Any]
 
 
 def _old_plan(store: Store, ledger: Ledger, name: str) -> Plan | None:
-    """The plan of an earlier import of this name; None where its file can't be read, which the
-    import then writes anew: the ledger has the numbers."""
+    """Return the plan of an earlier import with this name, None where there is none.
+
+    Also None where the plan's file can't be read: the ledger has the numbers, and the import writes
+    the plan again. Raises UserError or Failure for a sweep that was trained here.
+    """
     try:
         old = ledger.sealed_plan(store, name)
     except Failure:
@@ -375,7 +401,7 @@ def _numbers(run: SheetRun) -> Values:
 
 
 def _recorded(ledger: Ledger, runs: Mapping[str, SheetRun]) -> dict[str, Values]:
-    """The numbers of these runs that an earlier import recorded, by run."""
+    """Map each of these runs that was imported before to the numbers that were recorded then."""
     found = {}
     for run in ledger.states(runs):
         state, last = fold_history(ledger.events(run))
@@ -387,7 +413,7 @@ def _recorded(ledger: Ledger, runs: Mapping[str, SheetRun]) -> dict[str, Values]
 def _check_numbers(
     sheet: Sheet, plan: Plan, runs: Mapping[str, SheetRun], before: Mapping[str, Values]
 ) -> None:
-    """Raises UserError where a number is another one than an earlier import had."""
+    """Raise UserError where a number differs from that of an earlier import."""
     changed = [
         f"{sheet.name}: {run.place}: {run.label}: {key} was {_shown(before[id].get(key))}, and is "
         f"{_shown(_numbers(run).get(key))}"
@@ -413,13 +439,14 @@ def _shown(value: float | None) -> str:
 def _is_whole(
     store: Store, run: str, seals: Mapping[str, str], before: Mapping[str, Values]
 ) -> bool:
-    """Is the run here, with all files as they were recorded?"""
+    """Return whether the run was imported before and all of its files are as they were recorded."""
     result, why = store.rundir(run).sealed_result(seals.get(run), curves=True, predictions=True)
     return run in before and result is not None and not why
 
 
 def _write_run(made: RunDir, run: PlannedRun, of: SheetRun, sheet: Sheet) -> None:
-    """Write the files of a run."""
+    """Write the files of a run into the folder `made`: spec, environment, metrics, predictions,
+    result."""
     spec, numbers = run.spec(), _numbers(of)
     lines = [] if of.diverged else [{"step": 0, **{f"test_{k}": v for k, v in numbers.items()}}]
     contents = {
@@ -444,7 +471,7 @@ def _write_run(made: RunDir, run: PlannedRun, of: SheetRun, sheet: Sheet) -> Non
 
 
 def _origin(of: SheetRun, sheet: Sheet) -> dict[str, Any]:
-    """Where a run's numbers are from."""
+    """Return the origin of a run's numbers: file and hash of the sheet, and the line."""
     return {"file": sheet.name, "sha256": sheet.sha256, "place": of.place}
 
 

@@ -1,5 +1,7 @@
-"""A lean bundle, small enough for a repository: the files of its runs are thinned, and packed into
-one. A run's file WHOLE has the hashes that thinned files had, by name; its result has them, too."""
+"""Lean bundles: small enough for a repository, with the runs' files thinned and packed into one.
+
+A run's file WHOLE has the hashes of the files before they were thinned, by name; so has its result.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,17 @@ MOST_RATIO = 500  # of unpacked to packed bytes; studies have 8 to 13, and zeros
 MOST_SLACK = 16 << 20  # bytes that an archive may have beyond that
 MOST_FILES = 200_000
 MOST_AT_ONCE = 1 << 20  # bytes: a header is as large as a path
-UNREADABLE = (OSError, ValueError, EOFError, RecursionError)  # beside what tarfile and lzma say
+UNREADABLE = (OSError, ValueError, EOFError, RecursionError)  # next to errors of tarfile and lzma
 MEMBER = re.compile(r"(specs/\w+|predictions)/[^/.][^/]*")
 Take = Callable[[Any], Any]  # an excerpt of what numpy loads from a file
 
 
 def thin(plan: Plan, rundir: Callable[[str], RunDir]) -> None:
-    """Thin the files of a bundle's runs. Trials, and runs that others start from, which no table
-    shows, keep neither predictions nor probes; no run keeps a log."""
+    """Thin the files of a bundle's runs.
+
+    Trials, and runs from which others start, appear in no table, so they keep neither predictions
+    nor probes. No run keeps a log.
+    """
     import numpy as np
 
     shown = {run for cell in plan.cells for run in cell.ids.values()}
@@ -62,7 +67,10 @@ def thin(plan: Plan, rundir: Callable[[str], RunDir]) -> None:
 
 
 def _large(plan: Plan, run: PlannedRun, folder: RunDir) -> Iterator[tuple[Path, Take | None]]:
-    """Files of a run that may be large, and what is taken of each; None: all of it."""
+    """Yield each file of a run that may be large, with the function that takes an excerpt of it.
+
+    None stands for the function where the file is not excerpted.
+    """
     excerpt = excerpt_of(plan, task_in(run.spec()))
     for name in ("", *(other["name"] for other in also_of(run.spec()))):
         path = folder.predictions_on(name) if name else folder.predictions
@@ -73,15 +81,18 @@ def _large(plan: Plan, run: PlannedRun, folder: RunDir) -> Iterator[tuple[Path, 
 
 
 def excerpt_of(plan: Plan, task: TaskChoice) -> Excerpt | None:
-    """What the plan's lean bundle keeps of predictions; None: all, as a table by images may need
-    more."""
+    """Return the excerpt of predictions that the plan's lean bundle keeps; None means all of them.
+
+    All are kept where the plan's metric is a share that can't be computed from the excerpt, since a
+    table judged by images may need more.
+    """
     excerpt, metric = task.excerpt, plan.metric
     lacks = excerpt is not None and metric.is_share and metric.key not in excerpt.metrics
     return None if lacks else excerpt
 
 
 def note(plan: Plan) -> str:
-    """Say what can't be recomputed from the plan's lean bundle."""
+    """Return a line on what can't be recomputed from the plan's lean bundle."""
     excerpt = excerpt_of(plan, plan.task)
     lost = [m.name for m in plan.task.metrics if excerpt and m.key not in excerpt.metrics]
     names = ", ".join([*lost, *own_metrics(plan), "test results of trials"])
@@ -92,8 +103,10 @@ def note(plan: Plan) -> str:
 
 
 def pack(root: Path) -> None:
-    """Pack FOLDERS of a bundle into PACKED, always to the same bytes; files of one kind lie side by
-    side, since they are alike."""
+    """Pack FOLDERS of a bundle into PACKED, always to the same bytes.
+
+    Files of one kind are adjacent, since they are alike and so compress well.
+    """
     paths = [path for name in FOLDERS for path in (root / name).rglob("*") if path.is_file()]
     names = [path.relative_to(root) for path in paths]
     names.sort(key=lambda name: (name.parts[0], name.name, name))
@@ -111,8 +124,11 @@ def pack(root: Path) -> None:
 
 
 def unpack(root: Path, folder: Path) -> None:
-    """Unpack PACKED into a folder. Raises Failure for what `pack` did not write: a stranger may
-    have sealed it, so nothing is read that is larger than it could be."""
+    """Unpack PACKED into a folder. Raises Failure for a file that `pack` did not write.
+
+    A stranger may have sealed the bundle, so nothing is read that is larger than `pack` could make
+    it.
+    """
     path = root / PACKED
     try:
         with lzma.open(path, "rb") as packed:
@@ -146,14 +162,16 @@ def _unpack_member(
 
 
 class _BoundedReader:
-    """Reads a stream up to a number of bytes, and no more of it at once than any part of an archive
-    of `pack` has: the header of a forged one says how much tarfile asks for."""
+    """A stream that can be read up to a number of bytes, in parts no larger than those of `pack`.
+
+    The header of a forged archive decides how much tarfile requests at once.
+    """
 
     def __init__(self, stream: lzma.LZMAFile, most: int) -> None:
         self._stream, self._most = stream, most
 
     def read(self, size: int) -> bytes:
-        """Raises ValueError for a part that is too large."""
+        """Read a part. Raises ValueError for a part that is too large."""
         if not 0 <= size <= MOST_AT_ONCE:
             raise ValueError(f"a part of it has {size:,} bytes")
         self._check(self._stream.tell() + size)

@@ -1,10 +1,11 @@
-"""`ablate merge`: brings what other stores, and bundles, have into a store.
+"""`ablate merge`: brings the runs, plans and looks of other stores and bundles into a store.
 
-Everything is checked before anything is written. Each run is copied beside its place and gets its
-name when it is whole; then the ledger says so, in one transaction, and then plans are written as a
-driver writes them. A kill at any moment leaves a store that opens, and the same command goes on.
+Everything is checked before anything is written. Each run is copied under another name and renamed
+when it is whole. Then the ledger records all runs, in one transaction, and then plans are written
+as a driver writes them. A kill at any moment leaves a store that opens, and the same command goes
+on.
 
-What `merge` reads: a store, or a bundle of `export`, as it is at one moment.
+A source is a store, or a bundle of `export`, as it is at one moment.
 """
 
 from __future__ import annotations
@@ -54,8 +55,10 @@ from ablate.store import (
 
 @dataclass(frozen=True)
 class MergeSource:
-    """A store or a bundle, as it was when its ledger was read. `in_use`: a driver may go on with
-    runs that have no result."""
+    """A store or a bundle, as it was when its ledger was read.
+
+    `in_use`: whether a driver may go on with runs that have no result.
+    """
 
     store: Store
     plans: Sequence[Plan]
@@ -66,8 +69,11 @@ class MergeSource:
 
 
 def read_merge_source(root: Path) -> MergeSource:
-    """Read what a store or a bundle has. Raises UserError for any other folder, Failure where its
-    ledger, a plan or the bundle's own files were changed."""
+    """Read a store or a bundle to merge.
+
+    Raises UserError for any other folder, and Failure where its ledger, a plan or the bundle's own
+    files were changed.
+    """
     bundle, store = Bundle(root), Store(root)
     if bundle.is_one:
         return _read_bundle(bundle)
@@ -129,8 +135,11 @@ Result = Mapping[str, Any]
 
 @dataclass
 class MergeReport:
-    """What came of a source: numbers of runs; `damaged`: a line on each; `sweeps`: what each is
-    here now: "new", "same" or "grown"."""
+    """The outcome of merging a source: numbers of runs, lines on damaged ones, and its sweeps.
+
+    `damaged`: a line for each fault. `sweeps`: the state of each sweep here after the merge: "new",
+    "same" or "grown".
+    """
 
     source: str
     brought: int = 0
@@ -146,10 +155,10 @@ class MergeReport:
 
 
 def merge_stores(store: Store, ledger: Ledger, sources: Sequence[MergeSource]) -> list[MergeReport]:
-    """Bring all that the sources have into a store, under the driver's lock.
+    """Bring everything that the sources have into a store, under the driver's lock.
 
     Raises Failure, before anything is written, where a run has other bits here or in another
-    source, or where a sweep of the same name is another one.
+    source, or where a sweep of the same name is a different one.
     """
     work = _Merge(store, ledger)
     done = [work.choose(source) for source in sources]
@@ -163,7 +172,7 @@ def merge_stores(store: Store, ledger: Ledger, sources: Sequence[MergeSource]) -
 
 @dataclass(frozen=True)
 class _Move:
-    """A run that is copied from a source. `result`: {} where it is half trained."""
+    """A run that is copied from a source. `result`: {} if the run is half trained."""
 
     run: PlannedRun
     source: MergeSource
@@ -226,8 +235,11 @@ class _Merge:
     def _take_half(
         self, run: PlannedRun, source: MergeSource, history: History, done: MergeReport
     ) -> None:
-        """A half-trained run that nobody trains goes on here, where it is further than what is here
-        or chosen already and began with the same bits."""
+        """Choose a half-trained run to go on here, or count it as unfinished.
+
+        It goes on here if nobody trains it, if it is further than what is here or chosen already,
+        and if its metrics agree with those up to there.
+        """
         theirs, here = source.store.rundir(run.id), self.store.rundir(run.id)
         mine = self.moves[run.id].folder if run.id in self.moves else here
         both, step = (theirs, here), mine.newest_step()
@@ -248,8 +260,11 @@ class _Merge:
         done.half += 1
 
     def _remember(self, run: PlannedRun, history: History) -> None:
-        """Of a run that is not brought: had it begun, had it a result once, was it skipped? Else it
-        could be skipped here as one that nobody has seen."""
+        """Keep the history of a run that is not merged but had begun, had a result or was skipped.
+
+        Without it, the run could be skipped here as one whose results nobody has seen. Nothing is
+        kept where this store has a history or a folder of the run.
+        """
         mine = self.ledger.events(run.id)
         if run.id in self.told or all(kind == "planned" for _, kind, _ in history):
             return
@@ -260,7 +275,10 @@ class _Merge:
         self.seals.pop(run.id, None)
 
     def _claim(self, run: PlannedRun) -> tuple[Path, Result] | None:
-        """The folder and the result of a run that is here, or chosen already."""
+        """Return the folder and the result of a run that is here or chosen already; else None.
+
+        Raises Failure where a file of the run here is not what the run left.
+        """
         if run.id not in self.claimed:
             folder = self.store.rundir(run.id)
             result, why = folder.sealed_result(self.seals.get(run.id), curves=True, probes=True)
@@ -297,7 +315,10 @@ class _Merge:
             self.weights.append(_Move(run, source, theirs))
 
     def _tell(self, run: str, history: History) -> None:
-        """Attempts of other launchers have no folder here: all is in that of the run."""
+        """Note the history of a run to be recorded, without the attempts that it names.
+
+        Attempts of other launchers have no folder here: everything is in the folder of the run.
+        """
         self.told[run] = [
             (at, kind, {key: value for key, value in detail.items() if key != "attempt"})
             for at, kind, detail in history
@@ -330,7 +351,7 @@ class _Merge:
         self.driven[name] = max(self.driven.get(name, 0.0), source.driven[name])
 
     def refuse(self) -> None:
-        """Raise Failure for whatever can't be together in one store."""
+        """Raise Failure for everything that can't be together in one store."""
         if self.conflicts:
             more = len(self.conflicts) - SHOWN
             others = f"; and {more:,} more" if more > 0 else ""
@@ -387,7 +408,10 @@ class _Merge:
         self.ledger.write_view(self.store)
 
     def _grown(self, plan: Plan) -> Plan:
-        """Of a tuned sweep: with all that its searches ask, now that they know all results."""
+        """Return the plan, extended by the runs that its searches request if it is tuned.
+
+        The searches now know the results of all sources and of this store.
+        """
         if plan.tune is None:
             return plan
 
@@ -398,8 +422,10 @@ class _Merge:
 
 
 def _files(move: _Move, folder: RunDir, seal: str | None) -> Iterator[tuple[Path, str | None]]:
-    """Every file that the run may have in a folder, its hash where there is one, the result last.
-    `seal`: of the result."""
+    """Yield (file, hash or None) for every file that a run may have in a folder.
+
+    The result comes last. `seal`: the hash of the result.
+    """
     result = move.result
     yield folder.run, None
     yield folder.log, None
@@ -423,8 +449,10 @@ def _files(move: _Move, folder: RunDir, seal: str | None) -> Iterator[tuple[Path
 
 @contextlib.contextmanager
 def whole_folder(store: Store, run: str) -> Iterator[RunDir]:
-    """A new folder beside the place of a run, which takes that place when it is whole. A kill
-    leaves what the same command, or `gc`, removes."""
+    """Make a new folder for a run under another name; at the end, move it to the run's place.
+
+    A kill leaves a folder that the same command, or `gc`, removes.
+    """
     place = store.rundir(run).path
     made = RunDir(place.with_name(f".{run}.merge"))
     shutil.rmtree(made.path, ignore_errors=True)
@@ -442,7 +470,7 @@ def whole_folder(store: Store, run: str) -> Iterator[RunDir]:
 
 
 def _copy_whole(source: Path, target: Path, sha256: str | None) -> None:
-    """`_copy_file` beside the target's place, which it takes when it is whole."""
+    """Copy a file as `_copy_file` does, under another name, and rename it when it is whole."""
     part = target.with_name(f".{target.name}.{os.getpid()}.0")
     _copy_file(source, part, sha256)
     os.replace(part, target)
@@ -450,7 +478,10 @@ def _copy_whole(source: Path, target: Path, sha256: str | None) -> None:
 
 
 def _copy_file(source: Path, target: Path, sha256: str | None) -> None:
-    """On disk when this returns. Raises Failure where it is not what was checked."""
+    """Copy a file; it is on the disk when this returns.
+
+    Raises Failure where its content is not what was checked.
+    """
     hashed = hashlib.sha256()
     with open_file(source) as content, open(target, "wb") as file:
         while part := content.read(1 << 20):

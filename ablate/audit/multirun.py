@@ -1,5 +1,7 @@
-"""Reads the folder of a Hydra multirun to the lines of a sheet: each job left its overrides and a
-file of numbers."""
+"""Reads the folder of a Hydra multirun into the lines of a sheet.
+
+Each job left its overrides and a file of numbers.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,11 @@ MOST_JOB_BYTES = 1 << 20  # of a file of a job: numbers by name, and words
 
 
 def read_multirun(folder: Path, result: str | None) -> tuple[list[Line], str]:
-    """The lines of every job below the folder that left overrides and a file `result`, and a hash
-    of all of these files. Raises UserError."""
+    """Return the lines of a multirun, one per job, and a hash of all files that were read.
+
+    The jobs are those below the folder that left overrides and a file named `result`. Raises
+    UserError where there is none, or where a file is missing or can't be read.
+    """
     jobs = sorted(path.parent.parent for path in folder.rglob(str(OVERRIDES)))
     if not jobs:
         raise UserError(f"{folder}: no job of a Hydra multirun, with {OVERRIDES}, lies there")
@@ -55,8 +60,10 @@ def _read(job: Path, name: str, place: str) -> bytes:
 
 
 def _settings(words: list[Any]) -> dict[str, str]:
-    """The overrides of a job, by key. Values are labels, so they stay texts, as they were typed:
-    `lr=0.10` is "0.10", as in a csv."""
+    """Return the overrides of a job, by key.
+
+    Values are labels, so they stay texts as typed: `lr=0.10` is "0.10", as in a csv.
+    """
     parts = (str(word).lstrip("+~").partition("=") for word in words)
     return {key: _unquoted(value) for key, _, value in parts}
 
@@ -74,8 +81,11 @@ def _numbers(content: bytes, place: str) -> Mapping[str, Any]:
 
 
 def _yaml(content: bytes, place: str, kind: type) -> Any:
-    """A tree of yaml whose values are texts, as they were written. An alias (*name) is refused: by
-    it a few bytes stand for any number of values, or for themselves."""
+    """Parse yaml into a tree whose values are texts, as they were written.
+
+    An alias (*name) is refused: a few bytes could stand for any number of values, or for
+    themselves. Raises UserError for that, and for a tree that is not of type `kind`.
+    """
     import yaml
 
     class PlainLoader(yaml.BaseLoader):

@@ -20,7 +20,8 @@ Show = Callable[[Slot, RunDir, Notes], None]
 
 
 class RerunStopped(Exception):
-    """By a signal; nothing is left behind."""
+    """The second training was stopped by a signal, whose number is `number`; nothing of it is
+    left."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -29,12 +30,12 @@ class RerunStopped(Exception):
 def retrain(
     store: Store, run: PlannedRun, launcher: Launcher, show: Show
 ) -> tuple[list[str], list[str]]:
-    """Train `run` again in a folder of its own, which is removed at the end, and compare.
+    """Train `run` again in a folder of its own, which is removed at the end, and compare the two.
 
-    Returns (lines on differences of the machine, which explain other bits; a line on each file or
-    number: the same bits, or the difference). `show` is called several times a second with the
-    worker's notes. Raises Failure where the run has no result, or the worker leaves none;
-    RerunStopped after SIGINT, SIGTERM or SIGHUP.
+    Returns (lines, lines). The first are on differences of the machine, which explain other bits.
+    The second say, for each file or number, that the bits are the same, or what differs. `show` is
+    called several times a second with the worker's notes. Raises Failure where the run has no
+    result, or the worker leaves none, and RerunStopped after SIGINT, SIGTERM or SIGHUP.
     """
     kept = store.rundir(run.id)
     before = kept.read_result()
@@ -70,8 +71,10 @@ def _train(
     heard: Sequence[int],
     before: Mapping[str, Any],
 ) -> None:
-    """Train until the worker is gone, with what was decided `before`. A signal kills the worker:
-    its state is of no use."""
+    """Train until the worker is gone, with the settings that were decided `before`.
+
+    A signal kills the worker, since its state is not needed.
+    """
     slot = launcher.slots[0]
     decided = {key: before[key] for key in SETTLED_KEYS if before.get(key) is not None}
     launcher.start(again, slot, decided)

@@ -1,8 +1,9 @@
-"""Reads a sheet of results that were made elsewhere, whatever its form, to runs.
+"""Reads a sheet of results that were made elsewhere, in any of its forms, into runs.
 
-A sheet is csv, tsv, jsonl, parquet, a pandas frame, or the folder of a Hydra multirun: its lines
-have a place that errors name, and values by the names of its columns. It may be a stranger's: what
-it says is bounded before it is read, and files that it names lie in its own folder.
+A sheet is csv, tsv, jsonl, parquet, a pandas frame, or the folder of a Hydra multirun. Each of its
+lines has a place, which errors name, and values by column name. The sheet may come from a stranger:
+the size of its content is bounded before it is read, and files that it names must lie in its own
+folder.
 """
 
 from __future__ import annotations
@@ -48,8 +49,10 @@ FRAME_INDEX = "__index_level_"  # begins the column that pandas makes of an inde
 
 @dataclass(frozen=True)
 class Sheet:
-    """Its lines, the names of its columns, and the hash of its bytes. `folder`: files that it names
-    lie in there."""
+    """The lines of a sheet, the names of its columns, and the hash of its bytes.
+
+    `folder`: the folder of the files that the sheet names.
+    """
 
     name: str
     columns: Sequence[str]
@@ -60,8 +63,11 @@ class Sheet:
 
 @dataclass(frozen=True)
 class SheetRun:
-    """One run of a sheet. `values`: by metric, as the sheet has them; not finite of a run that
-    diverged. `others`: the values of the columns that nobody asked for."""
+    """A run of a sheet.
+
+    `values`: by metric, as the sheet has them; not finite for a run that diverged. `others`: the
+    values of all columns that the user's declaration doesn't name.
+    """
 
     place: str
     row: str
@@ -78,8 +84,10 @@ class SheetRun:
 
     @property
     def marks_examples(self) -> bool:
-        """Do its predictions say of each example whether it is right? Nobody reads those of a run
-        that diverged."""
+        """True if its predictions say of each example whether it is right, or if the run diverged.
+
+        Nobody reads the predictions of a run that diverged.
+        """
         has_marks = self.predictions is not None and self.predictions.right is not None
         return has_marks or self.diverged
 
@@ -92,8 +100,10 @@ class SheetRun:
 
 
 def read_sheet(source: Path, result: str | None = None) -> Sheet:
-    """Read a file, or the folder of a Hydra multirun, whose jobs left a file `result`. Raises
-    UserError for another form, and for a file that is none of its form."""
+    """Read a file, or the folder of a Hydra multirun whose jobs each left a file named `result`.
+
+    Raises UserError for another form, and for a file that is not of its form.
+    """
     if source.is_dir():
         from ablate.audit.multirun import read_multirun
 
@@ -123,7 +133,7 @@ def _content(source: Path) -> bytes:
 
 
 def read_frame(frame: Any) -> Sheet:
-    """Read a pandas frame. Its hash is that of its csv."""
+    """Read a pandas frame. The sheet's hash is that of the frame written as csv."""
     columns = [str(name) for name in frame.columns]
     _check_columns(columns, FRAME)
     named = frame.set_axis(columns, axis=1)
@@ -143,7 +153,7 @@ def _sheet(name: str, lines: Sequence[Line], sha256: str, folder: Path) -> Sheet
 
 
 def _check_columns(columns: Sequence[str], place: str) -> None:
-    """Raises UserError where two columns have one name."""
+    """Raise UserError where two columns have the same name."""
     if twice := [name for name, often in Counter(columns).items() if often > 1]:
         raise UserError(f"{place}: two columns are named {twice[0]!r}")
 
@@ -170,7 +180,7 @@ def _read_csv(content: bytes, name: str) -> list[Line]:
 
 
 def decoded_text(content: bytes, name: str) -> str:
-    """The text of a file. Raises UserError for one that is no UTF-8."""
+    """Return the text of a file. Raises UserError for one that is not UTF-8."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -187,8 +197,10 @@ def _read_jsonl(content: bytes, name: str) -> list[Line]:
 
 
 def read_object(text: str, place: str) -> Mapping[str, Any]:
-    """The JSON object of a text. A number that a float can't hold stays a text, for whoever reads
-    it as a number to refuse. Raises UserError."""
+    """Parse the JSON object in a text. Raises UserError for anything else.
+
+    A number that a float can't hold stays a text, which whoever reads it as a number refuses.
+    """
     try:
         tree = json.loads(text, parse_float=_float)
     except (ValueError, RecursionError) as error:
@@ -200,7 +212,7 @@ def read_object(text: str, place: str) -> Mapping[str, Any]:
 
 
 def check_shallow(tree: Any, place: str) -> None:
-    """Raises UserError for a tree that is nested deeper than any result is."""
+    """Raise UserError for a tree that is nested deeper than any result is."""
     if not is_shallow(tree):
         raise UserError(f"{place}: is nested deeper than {DEEPEST_TREE} levels; give plain values")
 
@@ -212,7 +224,7 @@ def _float(literal: str) -> float | str:
 
 
 def flat(tree: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
-    """The values of nested objects, by dotted keys."""
+    """Return the values of nested objects, by dotted keys."""
     values: dict[str, Any] = {}
     for key, value in tree.items():
         inner = isinstance(value, Mapping)
@@ -221,8 +233,11 @@ def flat(tree: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
 
 
 def _read_parquet(content: bytes, name: str) -> list[Line]:
-    """A null is no number here, whereas nan is one: pandas would make one of both. Columns of lists
-    and structs are no values of a sheet."""
+    """Read the lines of a parquet file, without columns of lists and structs.
+
+    A null means no number, whereas nan is a number: pandas would not distinguish them, so pyarrow
+    reads the file.
+    """
     import pyarrow
     from pyarrow import parquet
 
@@ -240,8 +255,11 @@ def _read_parquet(content: bytes, name: str) -> list[Line]:
 
 
 def _of_batches(batches: Iterator[Any], name: str) -> Iterator[Line]:
-    """The lines of a parquet file. A dictionary repeats a long value in a few bytes, so what is
-    decoded is counted."""
+    """Yield the lines of a parquet file.
+
+    A dictionary repeats a long value in a few bytes, so the decoded bytes are counted: UserError
+    for more than MOST_BYTES.
+    """
     decoded, number = 0, 0
     for batch in batches:
         decoded += batch.nbytes
@@ -253,7 +271,8 @@ def _of_batches(batches: Iterator[Any], name: str) -> Iterator[Line]:
 
 
 def _of_frame(value: Any) -> Any:
-    """A value of a frame as Python's own; None for a missing one, which pandas writes as nan."""
+    """Return a value of a frame as Python's own; None for a missing one, which pandas writes as
+    nan."""
     import pandas as pd
 
     if pd.api.types.is_scalar(value) and pd.isna(value):
@@ -265,10 +284,10 @@ def _of_frame(value: Any) -> Any:
 
 
 def runs_of(sheet: Sheet, keys: SheetKeys) -> list[SheetRun]:
-    """The runs of a sheet, in its order. Without a column of seeds those of a row are numbered.
+    """Return the runs of a sheet, in its order. Without a seed column, a row's runs are numbered.
 
-    Raises UserError, place first, for a column that it has not, a line that lacks a value, a
-    number that is none, and two lines of one run.
+    Raises UserError, which begins with the place, for a column that the sheet lacks, a line that
+    lacks a value, a value that is not a number, and two lines of one run.
     """
     for name in keys.used:
         if name not in sheet.columns:
@@ -332,10 +351,13 @@ def _run(
 def check_sheets(
     plan: Plan, results: Mapping[str, Mapping[str, Any]], imported: Collection[tuple[str, str]]
 ) -> tuple[list[str], list[str]]:
-    """Return findings on runs whose numbers are not those of the sheets that a plan was imported
-    from, and notes on what can't be checked. `results`: of those runs that have one; `imported`:
-    (path, sha256) of the sheets that this store read itself. The path that any other plan names is
-    a text of a stranger's, and is not opened."""
+    """Compare the results of a plan with the sheets from which it was imported.
+
+    Returns (findings on runs whose numbers differ from those of the sheet, notes on what can't be
+    checked). `results`: by run, for the runs that have one. `imported`: (path, sha256) of the
+    sheets that this store read itself. A path that any other plan names is a stranger's text and is
+    not opened.
+    """
     if not isinstance(plan.design, Imported):
         return [], []
     ids = {(run.cell.row, run.cell.column, run.seed): run for run in plan.runs()}
@@ -354,7 +376,7 @@ def check_sheets(
 
 
 def _same_sheet(source: SheetSource) -> Sheet | None:
-    """The sheet, if it is still there and its bytes are those that were imported."""
+    """Read a sheet again; None if it is gone or its bytes are not those that were imported."""
     file = Path(source.file)
     try:
         if not file.is_dir() and sha256_of(file) != source.sha256:
@@ -371,7 +393,7 @@ def _differing(
     ids: Mapping[tuple[str, str, int], PlannedRun],
     results: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[str]:
-    """Yield a line on each run whose test is not what its line of the sheet says."""
+    """Yield a line for each run whose test result differs from its line in the sheet."""
     for line in runs_of(sheet, keys):
         run = ids.get((line.row, line.column, line.seed))
         numbers = {} if line.diverged else line.values
@@ -391,7 +413,7 @@ UNNAMED = "the column without a name"  # such as the index that pandas writes
 
 
 def hidden(runs: Sequence[SheetRun]) -> list[str]:
-    """Lines on the other columns of a sheet in which runs of one column of the table differ."""
+    """Return lines on the columns not declared in which runs of one column of the table differ."""
     lines, scattered, numbered, within = [], [], [], []
     for name in dict.fromkeys(key for run in runs for key in run.others):
         values = {run.label: repr(run.others.get(name)) for run in runs}
@@ -430,8 +452,10 @@ def hidden(runs: Sequence[SheetRun]) -> list[str]:
 
 
 def _is_numbered(runs: Sequence[SheetRun], values: Mapping[str, str]) -> bool:
-    """Has nearly every run of a row a value that no other run of the row has? `values`: by label of
-    the run."""
+    """Return whether nearly every run of a row has a value that no other run of the row has.
+
+    `values`: by label of the run.
+    """
     blocks: dict[tuple[str, str], list[str]] = {}
     for run in runs:
         blocks.setdefault((run.row, run.column), []).append(values[run.label])
@@ -441,7 +465,7 @@ def _is_numbered(runs: Sequence[SheetRun], values: Mapping[str, str]) -> bool:
 
 
 def equal_lines(sheet: Sheet) -> list[str]:
-    """A line on lines that are the same in every column: without seeds they may be copies."""
+    """Return a line on lines that are equal in every column; without seeds they may be copies."""
     places: dict[str, list[str]] = {}
     for place, values in sheet.lines:
         places.setdefault(repr(values), []).append(place)

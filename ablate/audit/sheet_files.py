@@ -1,7 +1,8 @@
-"""Files that a sheet names: predictions, and what the jobs of a multirun left.
+"""Files that a sheet names: predictions, and the files that the jobs of a multirun left.
 
-A sheet may be a stranger's, and what it names is copied into the store and its exports. So a file
-has to lie in the sheet's own folder, by name and behind links, and has to be what it is read as.
+A sheet may come from a stranger, and the files that it names are copied into the store and its
+exports. So each must lie in the sheet's own folder, by its name and behind links, and must have the
+format that it is read as.
 """
 
 from __future__ import annotations
@@ -18,8 +19,11 @@ from ablate.shared import MOST_BYTES, NotRegular, UserError, read_file
 
 
 def file_within(folder: Path, name: str, place: str) -> Path:
-    """The file of a folder with this relative path. Raises UserError for a path that leads out of
-    the folder (absolute, by `..`, by a link), and where no file lies there."""
+    """Return the path of a file in a folder, by its relative path.
+
+    Raises UserError for a path that leads out of the folder (absolute, by `..`, by a link), and
+    where no file is there.
+    """
     named = Path(name)
     path = folder / named
     try:
@@ -38,15 +42,18 @@ def file_within(folder: Path, name: str, place: str) -> Path:
 
 @dataclass(frozen=True)
 class PredictionsFile:
-    """A file of predictions as it was checked. `right`: the share of right examples, where each
-    value says right or wrong; None where the values say something else."""
+    """A file of predictions as it was checked.
+
+    `right`: the share of right examples, where each value says right or wrong; None where the
+    values say something else.
+    """
 
     path: Path
     sha256: str
     right: float | None
 
     def content(self) -> bytes:
-        """Raises UserError where the file was changed since it was checked."""
+        """Read the file. Raises UserError if it was changed since it was checked."""
         content = read_file(self.path)
         if hashlib.sha256(content).hexdigest() != self.sha256:
             raise UserError(f"{self.path}: was changed meanwhile; import again")
@@ -54,8 +61,11 @@ class PredictionsFile:
 
 
 def read_predictions(path: Path, place: str) -> PredictionsFile:
-    """Read and check a file of predictions. Raises UserError for anything but an array of numbers,
-    bools or texts in the format .npy, without pickled objects, and one with no values."""
+    """Read and check a file of predictions.
+
+    Raises UserError for anything but a .npy array of numbers, bools or texts without pickled
+    objects, and for an array with no values.
+    """
     import numpy as np
 
     expected = "expected an array of numpy.save"
@@ -81,7 +91,8 @@ def read_predictions(path: Path, place: str) -> PredictionsFile:
 
 
 def _header(content: bytes) -> tuple[tuple[int, ...], Any, int]:
-    """Shape, dtype and where the values begin, of a .npy file. Raises ValueError for others."""
+    """Read shape, dtype and the offset of the values of a .npy file. Raises ValueError for
+    others."""
     from numpy.lib import format as npy
 
     file = io.BytesIO(content)
@@ -92,7 +103,10 @@ def _header(content: bytes) -> tuple[tuple[int, ...], Any, int]:
 
 
 def _share_right(array: Any) -> float | None:
-    """The share of true values of an array that says of each example whether it is right."""
+    """Return the share of true values of an array that says of each example whether it is right.
+
+    Returns None for an array that says something else.
+    """
     if array.ndim != 1 or array.dtype.kind not in "bui" or not ((array == 0) | (array == 1)).all():
         return None
     return float(array.mean())

@@ -1,8 +1,8 @@
 """Reads the values of a sheet's lines: numbers, seeds, labels.
 
-A value is a text of a csv, or what JSON, parquet or a frame holds. Only plain decimal notation is a
-number: `1_000`, digits of other scripts and numbers that a float can't hold are refused, since each
-reads as a result that nobody wrote.
+A value is a text of a csv, or whatever JSON, parquet or a frame contains. Only plain decimal
+notation is a number. `1_000`, digits of other scripts and numbers that a float can't hold are
+refused, since each would be read as a result that nobody wrote.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NOT_FINITE = re.compile(r"[+-]?\.?(nan|inf|infinity)", re.IGNORECASE)  # yaml w
 
 
 def shown(value: Any) -> str:
-    """The value as an error shows it, on one line."""
+    """Return the value as an error shows it, on one line."""
     if isinstance(value, int) and value.bit_length() > 1000:  # Python refuses to write them all
         return f"a whole number of {value.bit_length():,} bits"
     text = value if isinstance(value, str) else str(value)
@@ -30,12 +30,12 @@ def shown(value: Any) -> str:
 
 
 def is_missing(value: Any) -> bool:
-    """Is there no value: an empty text, or a null?"""
+    """Return whether there is no value: an empty text, or a null."""
     return value is None or (isinstance(value, str) and not value)
 
 
 def read_number(value: Any, place: str) -> float:
-    """Read the number of a metric; nan or infinite of a run that diverged. Raises UserError."""
+    """Read the number of a metric; nan or infinite for a run that diverged. Raises UserError."""
     if is_missing(value):
         raise UserError(
             f"{place}: is empty: leave the line of a run without a result out; of one that "
@@ -58,7 +58,7 @@ def read_number(value: Any, place: str) -> float:
 
 
 def read_seed(value: Any, place: str) -> int:
-    """Read a seed: a whole number from 0 to MOST_WHOLE, exactly. Raises UserError."""
+    """Read a seed exactly: a whole number from 0 to LARGEST_INTEGER. Raises UserError."""
     if isinstance(value, float) and abs(value) >= EXACT:
         raise UserError(
             f"{place}: expected a seed, got {value!r}, which is rounded; write seeds from 2^53 on "
@@ -85,13 +85,13 @@ def read_label(value: Any, place: str) -> str:
 
 
 def decimals_of(value: Any) -> int:
-    """How many decimals are written: of "93.10" two."""
+    """Return how many decimals are written: 2 for "93.10"."""
     text = value if isinstance(value, str) else repr(value)
     return len(text.partition(".")[2]) if "e" not in text.lower() else 0
 
 
 def _exact(value: Any) -> Decimal | None:
-    """The number that a text or a whole number writes; None for anything else."""
+    """Return the exact number that a text or a whole number states; None for anything else."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int | Decimal):

@@ -55,7 +55,10 @@ from ablate.store import (
 
 @dataclass
 class Verified:
-    """`findings`: a line on each fault; `notes`: a line on each fact that could not be checked."""
+    """The outcome of a verification.
+
+    `findings`: a line for each fault. `notes`: a line for each fact that could not be checked.
+    """
 
     runs: int = 0  # that have a result
     numbers: int = 0  # of the table
@@ -68,7 +71,8 @@ class Verified:
 
 
 def verify_plan(plan: Plan, store: Store, ledger: Ledger) -> Verified:
-    """Check the plan's runs and its table. Nothing is changed. One run's files at a time."""
+    """Check the plan's runs and its table, reading one run's files at a time. Nothing is
+    changed."""
     check = _Check(plan, store)
     with ledger.still():
         check.ledger(ledger)
@@ -91,9 +95,9 @@ def verify_plan(plan: Plan, store: Store, ledger: Ledger) -> Verified:
 def remake(
     plan: Plan, store: Store, histories: Mapping[str, History]
 ) -> tuple[dict[str, Mapping[str, Any]], list[str]]:
-    """Recompute the results of the plan's runs from their raw files; also return the findings.
+    """Recompute the results of the plan's runs from their raw files.
 
-    For files outside a store, without ledger and weights.
+    Returns (results by run, findings). It is for files outside a store, without ledger and weights.
     """
     check = _told(plan, store, histories, weights=False)
     for planned in check.runs.values():
@@ -104,9 +108,9 @@ def remake(
 def faults(
     plan: Plan, store: Store, histories: Mapping[str, History], weights: bool
 ) -> dict[str, list[str]]:
-    """The findings on the files of each run of the plan, by its id; [] of a sound one.
+    """Return the findings on the files of each run of the plan, by its id; [] for a sound run.
 
-    `weights`: are they there to be checked?
+    `weights`: whether the runs' weights are present, so that they can be checked.
     """
     check, found = _told(plan, store, histories, weights), {}
     for run in check.runs.values():
@@ -117,7 +121,7 @@ def faults(
 
 
 def _told(plan: Plan, store: Store, histories: Mapping[str, History], weights: bool) -> _Check:
-    """The check of a plan, with what the histories make of its runs."""
+    """Return the check of a plan, given the histories of its runs."""
     check = _Check(plan, store, weights)
     for run, history in histories.items():
         check.states[run], last = fold_history(history)
@@ -312,7 +316,7 @@ class _Check:
         return made
 
     def _hash(self, run: PlannedRun, path: Path, expected: object) -> bool:
-        """Does the file have the hash that result.json says?"""
+        """Return whether the file has the hash that result.json says; note a finding otherwise."""
         try:
             same = self.store.rundir(run.id).hash_of(path) == expected
         except FileNotFoundError:
@@ -391,8 +395,10 @@ Read = Mapping[str, Mapping[str, object]]
 
 
 def check_data(runs: Iterable[PlannedRun], store: Store, read: Read) -> tuple[list[str], list[str]]:
-    """Return the findings, and a note on each set that could not be checked. `read`: the hashes of
-    what runs say they read."""
+    """Check the decoded datasets; return findings, and notes on those that could not be checked.
+
+    `read`: for each run, the hashes of the data that it says it read.
+    """
     findings, notes, runs = [], [], list(runs)
     told = (data for run in runs for data in datasets_of(run.cell.spec))
     sets = {data["fingerprint"]: data for data in told}
@@ -417,7 +423,7 @@ def check_data(runs: Iterable[PlannedRun], store: Store, read: Read) -> tuple[li
 def _of_other_bytes(
     runs: Iterable[PlannedRun], fingerprint: str, sha256: str, read: Read
 ) -> list[str]:
-    """The runs that read other bytes of the set than it has now."""
+    """List the runs that read other bytes of a dataset than it has now."""
     return [
         run.id
         for run in runs
@@ -434,7 +440,7 @@ def _of_other_bytes(
 
 
 def check_ledger(plan: Plan, store: Store, ledger: Ledger) -> tuple[list[str], list[str]]:
-    """Return the findings, and a note on each fact that could not be checked."""
+    """Check the ledger as a whole; return findings, and notes on what could not be checked."""
     findings = [*_seals(store, ledger), *_looks(store, ledger)]
     notes: list[str] = []
     path = store.plan_path(plan.name)
@@ -493,5 +499,8 @@ def _looks(store: Store, ledger: Ledger) -> Iterator[str]:
 
 
 def said_by(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What of the result of a finished run of the plain tree its `metrics.jsonl` says."""
+    """Return the part of a finished run's result that its `metrics.jsonl` gives.
+
+    `tree`: the plain tree of the run. `lines`: the lines of that file.
+    """
     return own.own_result_of(tree, lines) if own.is_own(tree) else last_measured(lines)

@@ -77,14 +77,15 @@ _heard: list[int] = []
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """As Python's own, but noted: what it breaks off in a library may end as any other error."""
+    """Raise KeyboardInterrupt, as Python's own handler does, and note the signal: a library that it
+    interrupts may end with any other error."""
     _heard.append(number)
     raise KeyboardInterrupt
 
 
 def _dropped(what: sys.UnraisableHookArgs) -> None:
-    """A Ctrl-C that Python drops, since it came in a destructor or in the callback of a weak
-    reference, as each import has one, comes once more."""
+    """Send a Ctrl-C again that Python dropped, because it came in a destructor or in the callback
+    of a weak reference, as each import has one."""
     if isinstance(what.exc_value, KeyboardInterrupt):
         threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
     else:
@@ -92,8 +93,9 @@ def _dropped(what: sys.UnraisableHookArgs) -> None:
 
 
 def main() -> None:
-    """`ablate`: exit code 2 for the user's mistake, 1 for a failure, each with one line; 130 after
-    Ctrl-C and 141 where nobody reads what is printed, as other commands, without a word."""
+    """Run `ablate` and exit: with 2 for the user's mistake and 1 for a failure, each with one line
+    of text; silently, as other commands do, with 130 after Ctrl-C, and with 141 where nobody reads
+    the output."""
     try:
         if _OURS:
             signal.signal(signal.SIGINT, _interrupt)
@@ -117,7 +119,8 @@ def main() -> None:
 
 
 def _open_closed() -> None:
-    """Of a shell's `>&-`: else the next file that is opened would be what workers print to."""
+    """Open the null device for each standard stream that the shell closed (`>&-`): else the next
+    file that is opened would take its number, and workers would print into that file."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
@@ -127,7 +130,7 @@ def _open_closed() -> None:
 
 
 def _run() -> int:
-    """Run the command; its exit code."""
+    """Run the command and return its exit code."""
     try:
         return app(prog_name="ablate", standalone_mode=False) or 0
     except SystemExit as ended:

@@ -168,7 +168,8 @@ def _close(store: Store, outcome: Outcome, observers: Observers, quiet: bool) ->
 
 
 def _verdicts(table: Table) -> list[dict[str, Any]]:
-    """Of a complete table that was printed, which was a look."""
+    """Return the verdicts of a complete table that was printed, and so was a look: row, column,
+    verdict, and the gain's mean, interval and n."""
     numbers = ("mean", "low", "high", "n")
     return [
         {"row": e.row, "column": e.column, "verdict": e.verdict}

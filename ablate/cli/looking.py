@@ -71,7 +71,7 @@ def status(
 
 @contextlib.contextmanager
 def _until_interrupted() -> Iterator[None]:
-    """A view that Ctrl-C ends; what it shows goes on."""
+    """Run a view in this context until Ctrl-C ends it; the sweep or run that it shows goes on."""
     try:
         yield
     except KeyboardInterrupt:
@@ -108,7 +108,7 @@ def watch(
 
 
 def _awaited(selection: Selection) -> Plan:
-    """The plan that is selected, once it is there."""
+    """Return the selected plan, once it is there."""
     announced = False
     while True:
         try:
@@ -270,7 +270,8 @@ def plot(
 
 
 def _with_rows(form: FigureForm, plan: Plan, rows: str | None, highlight: str | None) -> FigureForm:
-    """The form with the rows that are shown beside the baseline, and the one that stands out."""
+    """Return the form with the rows that are shown along with the baseline, and the one that stands
+    out."""
     from ablate.report import read_labels
 
     labels = [row.label for row in plan.rows]

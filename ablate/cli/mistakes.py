@@ -1,5 +1,5 @@
-"""Words that no command can read (an option that there is not, a value of the wrong kind, an
-argument too few or too many), told in one line, as all other mistakes are."""
+"""Explains words that no command can read (an unknown option, a value of the wrong kind, too few or
+too many arguments) in one line, as all other mistakes are explained."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ VERBS = {  # commands of other tools: what is here
 
 
 def in_words(error: Any) -> str:
-    """A UsageError as one line: "ablate table: option: expected one of ..., got ..."."""
+    """Write a UsageError as one line: "ablate table: option: expected one of ..., got ..."."""
     if error.ctx is None:  # of an option without its value, or with one too many
         command = " ".join(word for word in sys.argv[1:2] if not word.startswith("-"))
         return f"{f'ablate {command}'.rstrip()}: {_part(error.message)}"
@@ -77,6 +77,7 @@ def _is_long(option: str) -> bool:
 
 
 def _part(sentence: str) -> str:
-    """As a part of another sentence, in one line."""
+    """Turn a sentence into a part of another, in one line: without its full stop, the first letter
+    small unless the first word is in capitals."""
     text = " ".join(sentence.split()).rstrip(".")
     return text if text[1:2].isupper() else text[:1].lower() + text[1:]

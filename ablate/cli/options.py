@@ -50,7 +50,7 @@ def words(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def scales(ctx: typer.Context) -> list[str]:
-    """The scales of the sweep file that the words name, which typer leaves in `args` behind
+    """Return the scales of the sweep file that the words name; typer leaves these in `args` after
     `--scale`."""
     from ablate.planning import find_sweep_file, load_sweep_file
 
@@ -64,14 +64,15 @@ def scales(ctx: typer.Context) -> list[str]:
 
 
 def kinds() -> list[str]:
-    """What `ablate list` lists."""
+    """Return the kinds of things that `ablate list` lists."""
     from ablate.report import CATALOGUE_KINDS
 
     return ["sweeps", *CATALOGUE_KINDS, "keys"]
 
 
 def _driven(ctx: typer.Context) -> Iterator[str]:
-    """A name with a space is left out: bash would take it for two words."""
+    """Yield the names of driven sweeps that TAB offers, without those with a space, which bash
+    would take for two words."""
     from ablate.store import StoreFolder
 
     store = ctx.params.get("store") or os.environ.get("ABLATE_STORE") or "runs"
@@ -82,17 +83,17 @@ def _driven(ctx: typer.Context) -> Iterator[str]:
 
 
 def flag(name: str, help: str) -> Any:
-    """An option that is there or not."""
+    """Make a flag: an option without a value."""
     return typer.Option(name, help=help)
 
 
 def option(metavar: str | None, help: str, *names: str, **more: Any) -> Any:
-    """An option with a value. `names`: where they are not those of the parameter."""
+    """Make an option with a value. `names`: where they are not those of the parameter."""
     return typer.Option(*names, metavar=metavar, help=help, **more)
 
 
 def argument(metavar: str | None, help: str, complete: Callable[..., Any] | None = None) -> Any:
-    """An argument. `complete` lists what TAB offers."""
+    """Make an argument. `complete` lists the values that TAB offers."""
     return typer.Argument(metavar=metavar, help=help, autocompletion=complete)
 
 
@@ -110,7 +111,7 @@ number, whole = _parser(float, "a number"), _parser(int, "a whole number")  # va
 
 
 def format_of(*formats: str, default: str = "") -> Any:
-    """The option --format that takes one of these."""
+    """Make the option --format, whose value is one of these formats."""
 
     def parse(text: str) -> str:
         if text not in formats:
@@ -149,12 +150,9 @@ RUNS = Path("runs")
 
 
 def flat(command: Callable[..., None]) -> Callable[..., None]:
-    """The command as typer takes it: each field of a dataclass, such as a Selection, is a parameter
-    of its own.
-
-    --store and --debug stand last. `main` looks for --debug by itself, since words that can't be
-    read reach no command.
-    """
+    """Return the command in the form that typer takes: each field of a dataclass, such as a
+    Selection, is a parameter of its own. --store and --debug come last. `main` looks for --debug by
+    itself, since no command sees words that can't be read."""
     groups: dict[str, Any] = {}
     params: dict[str, inspect.Parameter] = {}
     for name, param in inspect.signature(command, eval_str=True).parameters.items():

@@ -70,7 +70,7 @@ class TableView:
     ] = False
 
     def check(self) -> None:
-        """Raises UserError for options that exclude each other."""
+        """Raise UserError for options that exclude each other."""
         if self.wide and self.transpose:
             raise UserError("--wide: its columns are not variants; leave --transpose out")
         for name in ("label", "caption", "notes"):
@@ -80,13 +80,14 @@ class TableView:
 
     @property
     def floated(self) -> LatexFloat:
-        """What is said of a LaTeX table."""
+        """The label, caption and notes of a LaTeX table. Raises UserError for values that are not
+        valid."""
         from ablate.report import LatexFloat
 
         return LatexFloat(self.label, self.caption, "full" if self.notes is None else self.notes)
 
     def of(self, table: Table, plan: Plan) -> Table:
-        """The part of the table that is shown; see `report.chosen.choose`."""
+        """Return the part of the table that is shown; see `report.choose_part`."""
         from ablate.report import choose_part
 
         return choose_part(
@@ -152,7 +153,7 @@ def print_table(
 def _read_table(
     plan: Plan, store: Store, view: TableView, recomputed: Results | None = None
 ) -> tuple[Table, tuple[str, ...]]:
-    """The table of a sweep, which is a look, and the parts that `--show` asks for."""
+    """Read the table of a sweep, which is a look; return it with the parts that `--show` names."""
     from ablate.analysis import published_figures, read_verdicts
     from ablate.report import DEFAULT_SHOW, SHOW, check_show
     from ablate.running import estimate_sizes
@@ -209,10 +210,9 @@ def _print_rendered(table: Table, view: TableView, parts: tuple[str, ...]) -> No
 
 
 def check_out(path: Path, formats: Sequence[str]) -> str:
-    """The format that the file's ending names; the first for what is no file, such as /dev/stdout.
-
-    Raises UserError for another ending, for a folder, and where no file can be.
-    """
+    """Return the format that the file's ending names, or the first format for something that is no
+    regular file, such as /dev/stdout. Raises UserError for another ending, for a folder, and where
+    no file can be written."""
     if _is_stream(path):
         return formats[0]
     real = Path(os.path.realpath(path))
@@ -225,10 +225,9 @@ def check_out(path: Path, formats: Sequence[str]) -> str:
 
 
 def write_out(path: Path, content: bytes) -> bool:
-    """Write a file whole, behind a link to it; into what is no file write through. Was it a file?
-
-    Nothing but a file may be replaced by a rename: the name of a device is everybody's.
-    """
+    """Write a file atomically, at the target of a link, and return True. Write directly into a
+    device or a pipe, and return False: only a regular file may be replaced by a rename, for the
+    name of a device is everybody's."""
     from ablate.shared import write_whole
 
     if _is_stream(path):

@@ -1,4 +1,4 @@
-"""Which sweep a command means: the words and options that select it, declared once for all."""
+"""The selection of a sweep: words and options that all commands share, declared once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def store_at(folder: Path) -> Store:
-    """The store in a folder, which is loaded late."""
+    """Return the store in a folder; the module is imported late."""
     from ablate.store import Store
 
     return Store(folder)
@@ -28,7 +28,8 @@ def store_at(folder: Path) -> Store:
 
 @contextlib.contextmanager
 def reading(folder: Path) -> Iterator[tuple[Store, Ledger]]:
-    """A store and its ledger, for a command that looks. Raises UserError where there is none."""
+    """Open a store and its ledger for a command that only reads. Raises UserError where there is
+    none."""
     from ablate.store import Ledger
 
     store = store_at(folder)
@@ -38,7 +39,8 @@ def reading(folder: Path) -> Iterator[tuple[Store, Ledger]]:
 
 @contextlib.contextmanager
 def changing(folder: Path, command: str) -> Iterator[tuple[Store, Ledger]]:
-    """The same for a command that changes them. Raises Failure where another process does."""
+    """Open a store and its ledger for a command that changes them. Raises Failure where another
+    process is changing them."""
     from ablate.running import hold_driver_lock
     from ablate.store import Ledger
 
@@ -91,7 +93,8 @@ class Selection:
     beside: list[str] = field(default_factory=list, init=False)  # see ablate.planning.logger
 
     def __post_init__(self) -> None:
-        """What stands beside a sweep is no word of its plan, whichever command takes the words."""
+        """Move the words for loggers and notices from `words` to `beside`, for every command: they
+        are no words of the plan."""
         from ablate.planning import split_logger_words
 
         words, beside = split_logger_words(self.words)
@@ -100,20 +103,20 @@ class Selection:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What the plan is made by, beside its words."""
+        """The options, by name, from which the plan is made, along with the words."""
         names = ("scale", "name", "across", "each", "change", "design", "until", "margin")
         return {name: getattr(self, name) for name in names}
 
     @property
     def has_options(self) -> bool:
-        """Does more than words select it?"""
+        """True if options, and not words alone, select the sweep."""
         return any(self.options.values())
 
     def plan(
         self, recall: Recall | None = None, unseen: bool = False
     ) -> tuple[Plan, dict[str, Any]]:
-        """(the plan that the words declare, the launcher's settings). `recall`: of the seeds that
-        the sweep has already; `unseen`: known data may be missing. Raises UserError."""
+        """Return the plan that the words declare, and the launcher's settings. `recall`: of the
+        seeds that the sweep has already; `unseen`: known data may be missing. Raises UserError."""
         from ablate.planning import plan_from_words, read_logger_words
 
         read_logger_words(self.beside)
@@ -125,7 +128,7 @@ class Selection:
     def opened(
         self, read: bool = False, sealed: bool = True
     ) -> Iterator[tuple[Store, Ledger, Plan]]:
-        """The store, its ledger, which stays open, and the driven plan: see `planned`."""
+        """Return the store, its ledger, which stays open, and the driven plan: see `planned`."""
         with reading(self.store) as (store, ledger):
             yield store, ledger, planned(store, ledger, self, read, sealed)
 
@@ -133,12 +136,10 @@ class Selection:
 def planned(
     store: Store, ledger: Ledger, selection: Selection, read: bool = False, sealed: bool = True
 ) -> Plan:
-    """The driven plan that is selected: the last one for no words, else a name or its words.
-
-    `analysis.KEY=VALUE` changes it for a command by which verdicts are `read`, which is a look;
-    others refuse a value that is not the driven one. `sealed`: see `find.driven`. Raises UserError
-    for any other word that says another sweep than the driven one.
-    """
+    """Return the driven plan that is selected: by no words the last one, else by its name or its
+    words. `analysis.KEY=VALUE` changes it for a command by which verdicts are `read`, which is a
+    look; other commands refuse a value that is not the driven one. `sealed`: see
+    `store.driven_plan`. Raises UserError for any other word that makes the sweep differ from the driven one."""
     from ablate.planning import (
         Composer,
         change_analysis,
@@ -206,7 +207,7 @@ def planned(
 
 
 def _more_than_a_name(store: Store, plan: Plan, others: list[str]) -> UserError:
-    """The error for words beside the name of a driven sweep."""
+    """Return the error for words that follow the name of a driven sweep."""
     return UserError(
         f"{shlex.join(others) or 'options'}: {plan.name} is shown as it was driven, and its name "
         f"takes only analysis.KEY=VALUE; `{store.command(*plan.command)}` with more seeds "
@@ -215,8 +216,8 @@ def _more_than_a_name(store: Store, plan: Plan, others: list[str]) -> UserError:
 
 
 def _check_words(declared: Plan, plan: Plan, store: Store, crossed: Sequence[Word]) -> None:
-    """Raises UserError where the words of `declared` say other runs than the driven plan.
-    `crossed`: those that cross a file."""
+    """Raise UserError where the words of `declared` declare other runs than the driven plan has.
+    `crossed`: the words that cross a file."""
     from ablate.planning import same_sweep
     from ablate.shared import datasets_of
 

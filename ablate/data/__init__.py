@@ -4,8 +4,8 @@ A decoded set lies in a store's cache under its fingerprint, appears whole by on
 never changed afterwards; any number of processes may prepare it at once, and one of them does.
 Every random draw is a function of its place (seed, purpose, step, row), so that nothing has to be
 saved and no device, thread or batch size changes a bit. Raises `UserError` for data that can't be
-read as declared, `NoRoom` where the disk is full, and `BrokenImage` for an image file that is
-damaged.
+read as declared, `building.Full`, an `OSError`, where the disk is full (the worker answers the
+driver with `NoRoom`), and `BrokenImage` for an image file that is damaged.
 """
 
 from ablate.doors import lazy

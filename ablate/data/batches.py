@@ -1,19 +1,20 @@
-"""From a step's number to its batch: which images, and how each is changed. Nothing is kept.
+"""The batch of a step, from the step's number alone: which images, and how each is changed.
 
-The data is uint8, on the device where it fits. An epoch's order hangs on (seed, epoch), what is
-done to an image on (seed, what, step, its place in the global batch): so a resumed run sees the
-batches that the uninterrupted one saw, and so do all variants of a seed, on whatever device.
+The data is uint8, on the device where it fits. The order of an epoch depends on (seed, epoch). The
+changes of an image depend on (seed, kind of change, step, row in the global batch). So no state is
+kept: a resumed run sees the batches that the uninterrupted one saw, and so do all variants of a
+seed, on any device.
 
 Shapes: B images of a global batch, stored H x W, shown size x size, C channels; channels last.
 
-Batches on their way to the device that trains: each is gathered, and sent, while the one before
+Where the data isn't on the device that trains, each batch is gathered and sent while the one before
 it is trained on.
 
-A thread asks for one batch after the other. Others, as many as there are cores for, decode or copy
-its rows into one of RING pinned buffers; a stream of its own copies that to the device. Nobody
-waits but for what is needed: the step for the copy, on the device's side; the thread for a buffer
-from which the last copy is still being made. Which thread was the faster changes no bit: each row
-has its place.
+One thread fetches one batch after another. Other threads, as many as there are cores for, decode or
+copy its rows into one of RING pinned buffers; a stream of its own copies the buffer to the device.
+There are only two waits: the step waits, on the device, for the copy; the thread waits for a buffer
+until the last copy from it is made. Each row has its place, so the speed of the threads changes no
+bit.
 """
 
 from __future__ import annotations
@@ -36,33 +37,34 @@ from ablate.data.picture_crop import Cut, Cuts, MaskedCuts, pixels
 from ablate.data.splits import AnySplit, EncodedSplit, MaskedSplit, Split
 from ablate.shared import Augment, UserError
 
-AHEAD = 1  # batches beyond the one that is asked for
+AHEAD = 1  # batches fetched beyond the current one
 RING = AHEAD + 1  # buffers: one is filled while the other is sent
 
-Wanted = tuple[AnySplit, Tensor, Cut | None]  # of which split, which rows, cut how
+Wanted = tuple[AnySplit, Tensor, Cut | None]  # the split, its rows, and their cut
 
 
 class CudaLink:
-    """Brings batches from pinned memory to a GPU, by a stream of its own: so a copy runs beside the
-    kernels of a step."""
+    """Sends batches from pinned memory to a GPU, on a stream of its own, so that a copy overlaps
+    with the kernels of a step."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
 
     def send(self, batch: Split) -> tuple[Split, torch.cuda.Event]:
-        """The batch as it will be on the device, and an event: when it is. Waits for nothing."""
+        """Start the copy of a batch to the device. Returns, without waiting, the batch on the
+        device and an event that marks the end of the copy."""
         with torch.cuda.stream(self._stream):
             there, event = batch.to(self._device), torch.cuda.Event(blocking=True)
             event.record(self._stream)
         return there, event
 
     def sent(self, event: torch.cuda.Event) -> None:
-        """Waits until that copy is made: then its buffer is free."""
+        """Wait until that copy is made: then its buffer is free."""
         event.synchronize()
 
     def receive(self, batch: Split, event: torch.cuda.Event) -> None:
-        """Has the device wait for the copy, before it goes on with what it is told next."""
+        """Make the device wait for the copy before it runs later kernels."""
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(event)
         for part in (batch.images, batch.labels, batch.aspects):
@@ -70,10 +72,11 @@ class CudaLink:
 
 
 class Feed:
-    """The batches that `wanted(number)` describes: `at(number)` is one, on the device.
+    """The batches that `wanted(number)` describes, each on the device: `at(number)` returns one.
 
-    Any number may be asked for, the next one costs least; `end` is behind the last. `wanted` is
-    called by one thread at a time. What goes wrong with a batch is raised where it is asked for.
+    Numbers may come in any order; the next one costs least. `end` is one more than the last.
+    `wanted` is called by one thread at a time. An error in making a batch is raised by the `at`
+    that wants it.
     """
 
     def __init__(
@@ -94,7 +97,8 @@ class Feed:
         self._gathered = 0
 
     def at(self, number: int) -> Split:
-        """Raises what gathering it did."""
+        """Return a batch, and begin to fetch the next. Raises the error that gathering it
+        raised."""
         last = number + AHEAD if self._end is None else min(number + AHEAD, self._end - 1)
         self._coming = {
             n: self._coming.get(n) or self._fetcher.submit(self._bring, n)
@@ -106,7 +110,7 @@ class Feed:
         return batch
 
     def close(self) -> None:
-        """Nothing more is asked for."""
+        """Cancel the batches that are not begun: no more are needed."""
         for coming in self._coming.values():
             coming.cancel()
 
@@ -128,7 +132,8 @@ class Feed:
         return there, event
 
     def _buffer(self, place: int, split: AnySplit, rows: Tensor, cut: Cut | None) -> Split:
-        """One of the ring, as long as `rows`, once nothing is copied from it any more."""
+        """Return the buffer `place` of the ring, cut to the length of `rows`. Waits until the last
+        copy from it is made; makes a new one where it is missing or too short."""
         if place < len(self._buffers):
             whole, event = self._buffers[place]
             if event is not None:
@@ -142,13 +147,17 @@ class Feed:
 
 @functools.cache
 def _threads(what: str, number: int, process: int) -> ThreadPoolExecutor:
-    """The same for all feeds of a process: malloc keeps for each thread what it once took. A
-    process that was forked has none of its parent's threads."""
+    """Return a pool of `number` threads, shared by all feeds of a process, since malloc keeps for
+    each thread the memory that it once took.
+
+    `process` is part of the key: a forked process has none of its parent's threads.
+    """
     return ThreadPoolExecutor(number, what)
 
 
 def gathering_threads(device: torch.device) -> int:
-    """On a CPU as many as train; else this GPU's share of the cores, but one, which launches."""
+    """Return how many threads gather batches: on a CPU as many as train; else this GPU's share of
+    the cores, less one, which launches kernels."""
     if device.type == "cpu":
         return torch.get_num_threads()
     gpus = len([*Path("/proc/driver/nvidia/gpus").glob("*")]) or 1
@@ -160,24 +169,26 @@ SHARE = 0.3  # of a device's free memory that a split may take
 
 
 def has_masks(split: AnySplit) -> bool:
-    """Is the label of an image a mask?"""
+    """Return whether the label of an image is a mask."""
     return isinstance(split, MaskedSplit) or (isinstance(split, Split) and split.labels.ndim == 3)
 
 
 def _within(extents: Tensor, size: int) -> Tensor:
-    """bool (B, size, size): the first rows and columns, as many as `extents` (B, 2) says."""
+    """Return bool (B, size, size): whether a pixel lies in the first rows and columns, as many as
+    `extents` (B, 2) has."""
     tall, wide = (layout.count(size, extents.device) < extents[:, side, None] for side in (0, 1))
     return tall[:, :, None] & wide[:, None, :]
 
 
 def whole_square(split: AnySplit) -> ImageView:
-    """Stored squares as they are."""
+    """Return the view that shows stored squares as they are."""
     assert isinstance(split, Split)  # whole images have no size in common
     return ImageView(split.images.shape[1])
 
 
 def resident_split(split: AnySplit, device: torch.device) -> AnySplit:
-    """The split on the device, if it takes no more than SHARE of its free memory; else as it is."""
+    """Return the split on the device, if it takes no more than SHARE of its free memory; else as it
+    is."""
     if isinstance(split, EncodedSplit):
         return split
     if device.type != "cuda":
@@ -187,7 +198,7 @@ def resident_split(split: AnySplit, device: torch.device) -> AnySplit:
 
 
 def _in_a_row(numbers: Iterable[int]) -> list[list[int]]:
-    """The numbers, cut where one is not the next of the one before it."""
+    """Split the numbers into lists of consecutive ones."""
     parts: list[list[int]] = []
     for number in numbers:
         if parts and parts[-1][-1] + 1 == number:
@@ -200,10 +211,10 @@ def _in_a_row(numbers: Iterable[int]) -> list[list[int]]:
 class Batches:
     """The global batches of a training: `batches.at(step)`.
 
-    An epoch has floor(n / batch) steps; what is left over waits for another epoch's order. `draws`
-    are on the device that trains; so is `split`, or else (`ahead`) each batch is fetched while the
-    one before it is trained on. Encoded images are always: what is left of them is their crops. The
-    label of an image is a class, or a mask.
+    An epoch has floor(n / batch) steps; the images left over wait for another epoch's order.
+    `draws` are on the device that trains. So is `split`, unless (`ahead`) each batch is fetched
+    while the one before it is trained on; encoded images are always fetched so, as crops. The label
+    of an image is a class, or a mask.
     """
 
     def __init__(
@@ -217,9 +228,9 @@ class Batches:
         extra: Extra | None = None,
         share: tuple[slice, Callable[[Tensor], Tensor]] | None = None,
     ) -> None:
-        """`extra`: what is done to the levels of a whole batch, uint8 to float32, at a step.
-        `share`: which rows of each global batch `at` gives, where others give the rest, and what
-        adds up a count of these over all rows."""
+        """`extra`: a change of the levels of a whole batch, uint8 to float32, at a step. `share`:
+        the rows of each global batch that `at` returns, where other processes have the rest, and a
+        function that sums a count over all rows."""
         if batch > len(split):
             raise UserError(
                 f"train.batch: {batch} is more than the {len(split)} training images; "
@@ -258,9 +269,13 @@ class Batches:
         return self.rows == slice(0, self.size)
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:
-        """images float32 (B, size, size, C) as `view` says and labels int64 (B,) of step 0, 1...
-        Or masks int64 (B, size, size); then an image is 0 where it is padded. Of a share of the
-        rows, which `mixed` takes: with the one before them."""
+        """Return the batch of `step` (0, 1, ...): images float32 (B, size, size, C), scaled as
+        `view` says, and labels int64 (B,).
+
+        With masks the labels are int64 (B, size, size), and an image is 0 where it is padded. With
+        a share of the rows the batch has only these; if images are mixed, the row before them comes
+        first, as `mixed` needs it.
+        """
         rows = self._get(step)
         images = rows.images
         if has_masks(rows):
@@ -283,7 +298,7 @@ class Batches:
         return images, labels
 
     def _through(self, images: Tensor, made: Sequence[Change]) -> Tensor:
-        """The images that were read, changed."""
+        """Return the images that were read, after all changes in `made`."""
         parts = images.split([part.stop - part.start for part in self._read])
         changed = [
             in_blocks(some, made, part.start) for some, part in zip(parts, self._read, strict=True)
@@ -299,13 +314,15 @@ class Batches:
         return values.mul_(_within(rows.aspects, images.shape[1])[..., None]), rows.labels.long()
 
     def mixed(self, images: Tensor, targets: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """mixup and cutmix of the global batch: images as they come, targets (B, classes)."""
+        """Mix the images and the targets (B, classes) of a batch, as `at` returns its images, by
+        mixup and cutmix of the global batch."""
         height, width = images.shape[1:3]
         own = mix.kept(height, width, self._mixture(step, images))
         return mix.mix(images, targets, own, self._is_whole)
 
     def _mixture(self, step: int, images: Tensor) -> Tensor:
-        """float64 (5,), a `changes.Mixture` on the device, worked out on the host."""
+        """Return the mixture of a step on the device, float64 (5,), computed on the host: see
+        `mix.Mixture`."""
         height, width = images.shape[1:3]
         strengths = self._augment.mixup, self._augment.cutmix
 
@@ -317,7 +334,7 @@ class Batches:
         return self._draws.ahead("mix", step, 2 * mix.MIXTURE, draw)
 
     def _get(self, step: int) -> Split:
-        """The stored rows of a step, on the device."""
+        """Return the stored rows of a step, on the device."""
         if self._feed is not None:
             return self._feed.at(step)
         split, rows, _ = self._wanted(step)
@@ -332,9 +349,12 @@ class Batches:
         return self.split, rows[self._places], None if cut is None else cut.take(self._places)
 
     def _rows(self, step: int) -> Tensor:
-        """Which examples a step sees: with `repeats` r some B / r of them, one after the other and
-        then again, so that neighbours are different images. (DeiT's sampler, deit/samplers.py,
-        deals the copies of an image out to different devices.)"""
+        """Return the stored rows that a step sees, int64 (B,), in their order in the global batch.
+
+        With `repeats` r these are B / r different images (rounded up), one after another and then
+        again, so that neighbours are different images. (DeiT's sampler, deit/samplers.py, sends the
+        copies of an image to different devices.)
+        """
         epoch, place = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             order = self._on_host.order(epoch, len(self.split))
@@ -353,9 +373,12 @@ def evaluation_batches(
     device: torch.device | None = None,
     share: Callable[[int], slice] = slice,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Every example once, in stored order, its centre: images float32 (<= size, H, W, C) as `view`
-    says, and labels int64; the last batch may be smaller. With masks one image at a time, as large
-    as it is, and its mask uint8 (1, H, W). `share`: which of so many batches."""
+    """Yield every example once, in stored order: central squares float32 (<= size, H, W, C), scaled
+    as `view` says, and labels int64. The last batch may be smaller.
+
+    With masks it yields one whole image at a time, and its mask uint8 (1, H, W). `share(n)`: the
+    slice of n batches to yield.
+    """
     view = view or whole_square(split)
     if has_masks(split):
         for row in range(len(split))[share(len(split))]:
@@ -379,8 +402,8 @@ def evaluation_batches(
 
 
 def _fed(split: AnySplit, firsts: range, cut: Cut | None, device: torch.device) -> Iterator[Split]:
-    """The rows from each of the `firsts` on, on the device, each part fetched while the one before
-    it is used."""
+    """Yield the rows from each of the `firsts` on, on the device, each part fetched while the one
+    before it is used."""
     rows = torch.arange(len(split))
     parts = [rows[first : first + firsts.step] for first in firsts]
     feed = Feed(lambda number: (split, parts[number], cut), device, len(parts))

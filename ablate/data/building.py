@@ -1,16 +1,16 @@
-"""Building a cache: every image decoded into arrays, gone on with where a builder was killed.
+"""Building a cache: decodes every image into arrays, and resumes a build that was killed.
 
-How far the build of a cache is, for whoever goes on where it was killed.
+A journal records how far a build is, for the process that resumes it.
 
     journal.json, sealed
-        of       what else there is would be another build's
+        of       the identity of the build: another one can't use this journal
         done     {stored split: row}: all rows before it are decoded and on the disk
         broken   which of them could not be read
         sha256   by array, of its bytes as far as they are done
 
-Rows are decoded in the order in which each array has them, so what is done of an array is how it
-begins. Its hash grows with it, and is compared before a build goes on and once more at its end:
-what rotted in between would be sealed as if it had been decoded so.
+Rows are decoded in the order in which each array has them, so the finished part of an array is its
+beginning. Its hash grows with it, and is compared before a build is resumed and once more at its
+end: otherwise bytes that were damaged in between would be sealed as if they had been decoded so.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ Done = dict[str, int]  # by stored split, the row before which all is decoded
 
 
 def noted(path: Path, rows: dict[str, int]) -> dict[str, Any] | None:
-    """A journal of so many rows of each stored split, beside arrays of the sizes that it states."""
+    """Return the journal at `path`, if it is of so many rows of each stored split and the arrays
+    next to it have the sizes that it states; else None."""
     content = read_sealed(path)
     if content is None or content["of"] != _of(rows, content["of"]["bytes"]):
         return None
@@ -74,9 +75,10 @@ def _of(rows: dict[str, int], sizes: dict[str, int]) -> dict[str, Any]:
 
 
 class BuildJournal:
-    """Written by a thread of its own, since the disk may take seconds to have it all.
+    """The journal of a build, written by a thread of its own, since the disk may take seconds to
+    write everything.
 
-    rows: of each stored split. finished: of each array, how many of its rows are done.
+    rows: of each stored split. finished: returns how many rows of each array are done.
     """
 
     def __init__(
@@ -95,7 +97,8 @@ class BuildJournal:
         self._writing: Future[None] | None = None
 
     def read(self) -> tuple[Done, list[Line]]:
-        """({}, []) where there is nothing to go on with. The arrays themselves are not read."""
+        """Return (done, broken); ({}, []) where there is nothing to resume. Does not read the
+        arrays."""
         content = noted(self.path, self._of["rows"])
         if content is None or content["of"] != self._of:
             return {}, []
@@ -104,7 +107,7 @@ class BuildJournal:
         return done, [(line, [(split, row) for split, row in places]) for line, places in lines]
 
     def damage(self) -> list[str]:
-        """The arrays in which what is noted as done is not as it was written. All of it is read."""
+        """List the arrays whose finished part is not as it was written. Reads all of it."""
         content = read_sealed(self.path)
         if content is None:
             return []
@@ -113,7 +116,8 @@ class BuildJournal:
         return [name for name, digest in found.items() if digest != noted[name]]
 
     def note(self, done: Done, broken: list[Line]) -> None:
-        """Now and then: what it is told in between is left out."""
+        """Write down how far the build is, if the last note is old enough and on the disk; else do
+        nothing."""
         if time.monotonic() - self._noted_at < _JOURNAL_S:
             return
         if self._writing is not None:
@@ -127,13 +131,15 @@ class BuildJournal:
         self._writer.shutdown()
 
     def begin(self) -> None:
-        """Nothing is done: what an earlier build noted is of arrays that are about to be others."""
+        """Start from nothing: an earlier build's journal describes arrays that are about to be
+        replaced."""
         self._hashed = _Hashed(self._arrays)
         self.path.unlink(missing_ok=True)
         sync_folder(self.path.parent)
 
     def remove(self) -> None:
-        """For good: the arrays are about to be none that it speaks of."""
+        """Remove the journal for good: the arrays are about to change into ones that it doesn't
+        describe."""
         self.close()
         self.begin()
 
@@ -147,7 +153,7 @@ class BuildJournal:
 
 
 class _Hashed:
-    """How arrays begin: the hash of a beginning, which is read on where it was longer last time."""
+    """The hashes of the beginnings of arrays. A longer beginning is hashed on from the last one."""
 
     def __init__(self, arrays: list[Array]) -> None:
         self._arrays = arrays
@@ -155,7 +161,10 @@ class _Hashed:
         self._ends = [0] * len(arrays)
 
     def until(self, rows: list[int]) -> dict[str, str]:
-        """By array, the sha256 of its header and so many rows: as many as last time, or more."""
+        """Return, by the array's file name, the SHA-256 of its header and its first rows.
+
+        `rows`: how many of each array, at least as many as in the last call.
+        """
         for n, (array, digest) in enumerate(zip(self._arrays, self._digests, strict=True)):
             for part in array.parts(self._ends[n], rows[n]):
                 digest.update(part)
@@ -172,7 +181,7 @@ Progress = Callable[[int, int], None]
 
 
 class Full(OSError):
-    """The disk is full. `needed`: bytes that a build took, or would have taken."""
+    """An error for a full disk. `needed`: bytes that a build took, or would have taken."""
 
     needed: int = 0
 
@@ -182,7 +191,7 @@ def building_folder(folder: Path, name: str) -> Path:
 
 
 class Work:
-    """What a build has to do: which stored rows go to which rows of which arrays."""
+    """The work of a build: which stored rows go to which rows of which arrays."""
 
     def __init__(
         self,
@@ -191,7 +200,8 @@ class Work:
         building: Path,
         sizes: Mapping[str, np.ndarray] | None,
     ) -> None:
-        """`sizes`: of each stored image's file in bytes, where these are kept."""
+        """`sizes`: by stored split, the size of each image's file in bytes, where files are
+        kept."""
         self.data, self.rows, self.building = data, rows, building
         self.masks = data.labels == "masks"  # then the form has the labels, of each pixel
         self.chosen = source.cut(data, rows)
@@ -215,7 +225,8 @@ class Work:
         self.journal = BuildJournal(building / JOURNAL, self.arrays, rows, self._finished)
 
     def _finished(self, done: dict[str, int]) -> list[int]:
-        """How many rows of each array are done; labels are, before the first image is."""
+        """Return how many rows of each array are done. All labels are done before the first image
+        is."""
         images = []
         for split in self.splits:
             stored, numbers = self.chosen[split]
@@ -224,11 +235,15 @@ class Work:
         return [*self.form.finished(images), *labels]
 
     def images(self, done: Mapping[str, int]) -> int:
-        """How many of its images lie before these stored rows."""
+        """Count the images of this build that lie before these stored rows."""
         return sum(int(self.used[stored][:row].sum()) for stored, row in done.items())
 
     def begun(self) -> tuple[dict[str, int], list[Line]]:
-        """What there is to go on with, every byte of it checked; ({}, []) if there is none."""
+        """Return (done, broken) of a killed build that can be continued, once every byte that it
+        wrote is checked; ({}, []) where there is none.
+
+        Where the bytes are damaged, prints a line to standard error and returns ({}, []), too.
+        """
         done, broken = self.journal.read()
         if done and (damaged := self.journal.damage()):
             print(
@@ -240,7 +255,7 @@ class Work:
         return done, broken
 
     def allocate(self) -> None:
-        """Raises Full that says how much room lacks."""
+        """Reserve room on the disk for all arrays. Raises Full, which states the missing room."""
         folder = self.arrays[0].path.parent
         free = shutil.disk_usage(folder).free
         try:
@@ -256,7 +271,7 @@ class Work:
             raise _full(f"{place}, {size_text(free)} are free", self.bytes) from error
 
     def write_labels(self, opened: Source) -> int:
-        """All of them, checked before an image is decoded; returns the largest."""
+        """Write all labels, checked before an image is decoded; returns the largest."""
         if self.masks:
             return self.data.classes - 1
         numbers = {}
@@ -278,7 +293,7 @@ class Work:
         return max(int(array.max()) for array in labels.values())
 
     def _check_classes(self, opened: Source, named: str, labels: dict[str, np.ndarray]) -> None:
-        """Raises UserError where there is nothing to learn, and for a slice that lacks classes
+        """Raise UserError where there is nothing to learn, and for a slice that lacks classes
         because of the order in which folders are read. `named`: `data.train`."""
         train = labels["train"]
         classes = np.unique(train)
@@ -300,7 +315,8 @@ class Work:
     def chunks(
         self, opened: Source, done: dict[str, int], ends: deque[tuple[str, int]]
     ) -> Iterator[Chunk]:
-        """The images not done yet, in stored order; where each chunk ends is appended to `ends`."""
+        """Yield the images that are not done yet, in stored order. The end of each chunk is
+        appended to `ends`."""
         for stored, part in opened.parts.items():
             left = np.flatnonzero(self.used[stored][done.get(stored, 0) :]) + done.get(stored, 0)
             if not len(left):
@@ -320,9 +336,10 @@ class Work:
                     break
 
     def leave_out(self, broken: list[Line], names: list[str] | None) -> None:
-        """Take images out of all arrays. Raises UserError where a class or a split goes with them.
+        """Remove broken images from all arrays. Raises UserError where that leaves a class or a
+        split empty.
 
-        A build that is cut off here begins again.
+        A build that is killed here starts again from the beginning.
         """
         for n, split in enumerate(self.splits):
             rows = sorted(row for _, places in broken for m, row in places if m == n)
@@ -353,7 +370,7 @@ class Work:
         )
 
     def _places(self, stored: str, split: str) -> np.ndarray:
-        """int64: in which row of a split each stored row goes, -1 in none."""
+        """Return the row of a split to which each stored row goes, int64; -1 for none."""
         places = np.full(self.rows[stored], -1)
         if self.chosen[split][0] == stored:
             places[self.chosen[split][1]] = np.arange(self.counts[split])
@@ -361,7 +378,7 @@ class Work:
 
 
 def size_text(size: int) -> str:
-    """A size for people: 1.5 GB."""
+    """Return a size in bytes as text for people: 1.5 GB."""
     number, units = float(size), iter(("bytes", "kB", "MB", "GB", "TB"))
     unit = next(units)
     while number >= 1000 and unit != "TB":
@@ -370,9 +387,9 @@ def size_text(size: int) -> str:
 
 
 def build_cache(data: Data, folder: Path, progress: Progress, threads: int | None) -> None:
-    """Decode everything into the temporary folder, then give that its name.
+    """Decode everything into the temporary folder, then rename that to its final name.
 
-    A few images are in memory at a time. The caller holds the lock.
+    Few images are in memory at a time. The caller holds the lock.
     """
     building = building_folder(folder, data.fingerprint)
     home = folder / data.fingerprint
@@ -408,7 +425,8 @@ def _full(what: str, needed: int) -> Full:
 
 
 def _overlap(splits: list[str], form: Form) -> dict[str, int]:
-    """By split: how many of its images are in a split before it, too, pixel for pixel."""
+    """Count, by split, the images that an earlier split has, too, pixel for pixel. Splits without
+    one are left out."""
     seen: set[bytes] = set()
     found = {}
     for n, split in enumerate(splits):
@@ -419,7 +437,8 @@ def _overlap(splits: list[str], form: Form) -> dict[str, int]:
 
 
 def _check_readable(broken: list[Line], total: int) -> None:
-    """Raises UserError that names the images that can't be read: all at once, to be mended once."""
+    """Raise UserError that names all images that can't be read, so that the user can mend them at
+    once."""
     if broken:
         them = "it" if len(broken) == 1 else "them"
         lines = [line.removeprefix("data: ") for line, _ in broken]
@@ -430,7 +449,8 @@ def _check_readable(broken: list[Line], total: int) -> None:
 
 
 def _left_out(data: Data, splits: list[str], broken: list[Line]) -> dict[str, list[str]]:
-    """By split: the images that could not be read, and why, as they are called in their folder."""
+    """List, by split, the images that could not be read: for each a line with its name within the
+    set's folder and the reason."""
     found: dict[str, list[str]] = {}
     for line, places in broken:
         text = line.removeprefix("data: ")
@@ -450,7 +470,7 @@ def _check_unchanged(data: Data, hashes: Path) -> None:
 
 
 def _decode(data: Data, building: Path, progress: Progress, threads: int | None) -> dict[str, Any]:
-    """Every image and label into arrays; returns what meta.json says."""
+    """Decode every image and label into arrays; returns the content of meta.json."""
     opened = source.open_source(data)
     rows = {split: part.rows for split, part in opened.parts.items()}
     sizes = None

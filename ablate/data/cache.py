@@ -1,5 +1,6 @@
-"""Decoded once, shared by all runs: memory-mapped uint8 images under the data's fingerprint. Or, by
-data.cache=encoded, the files' own bytes: looked through once, and decoded for each batch.
+"""The cache of decoded sets, shared by all runs: memory-mapped uint8 images under the data's
+fingerprint. Or, by data.cache=encoded, the files' own bytes: each decoded once as a check, and
+again for each batch.
 
     <folder>/<fingerprint>/            appears whole, by one rename
         train.images.npy               uint8 (N, side, side, channels); side: cache_size, else size
@@ -12,14 +13,14 @@ data.cache=encoded, the files' own bytes: looked through once, and decoded for e
                                        `decoded`)
     <folder>/<fingerprint>.lock        held by whoever builds it
     <folder>/.<fingerprint>.building/  what a builder has so far
-        journal.json                   how far it is, every 10 seconds: the next one goes on there
+        journal.json                   how far it is, every 10 seconds: the next one resumes there
 
-What a dead builder left is removed by the next, of whatever set; with a journal, after a week.
+The next builder, of any set, removes what a dead one left; where there is a journal, after a week.
 
 Nothing here imports `datasets`, `sklearn` or `mlxtend` once the cache is there.
 
-Sets that are tested on beside a run's own (`eval.also`): their labels in the classes that are
-learnt, and which of their images are trained on.
+For sets that are only tested on (`eval.also`), functions here map their labels to the classes that
+are learnt, and count their images that are trained on.
 """
 
 from __future__ import annotations
@@ -45,13 +46,14 @@ _JOURNAL_KEPT_S = 7 * 86400
 def prepare_cache(
     data: Data, folder: Path, progress: Progress | None = None, threads: int | None = None
 ) -> Cached:
-    """The cache of `data`, built if need be: once, however many processes ask at the same moment.
+    """Return the cache of `data`; build it first, if need be, once for all processes that want it
+    at the same moment.
 
-    `progress(done, total)` is called, in images, while it is built here or by somebody else whom
-    we wait for; what it raises ends the call. `threads`: see `picture.decode_rows`. A build that
-    was killed is gone on with; one that took less than ten seconds leaves nothing. Raises UserError
-    for bad data (see `source`) and for data that changed since `data.fingerprint` was taken, Full
-    where the disk is.
+    `progress(done, total)` is called, in images, while it is built here or by another process that
+    this one waits for; an error that it raises ends the call. `threads`: see `picture.decode_rows`.
+    A build that was killed is resumed, unless it took less than ten seconds, which leaves nothing.
+    Raises UserError for bad data (see `source`) and for data that changed since `data.fingerprint`
+    was taken, and Full where the disk is full.
     """
     if cached := open_cached(data, folder):
         return cached
@@ -81,7 +83,7 @@ def prepare_cache(
 
 @dataclass(frozen=True)
 class CacheState:
-    """What there is of a cache, without decoding an image."""
+    """The state of a cache, found without decoding an image."""
 
     folder: Path
     whole: bool
@@ -91,7 +93,10 @@ class CacheState:
 
 
 def inspect_data(data: Data, folder: Path) -> CacheState:
-    """What `prepare` would begin with. Raises UserError as it does, where it can tell so early."""
+    """Return the state of the cache that `prepare_cache` would start from.
+
+    Raises UserError as `prepare_cache` does, as far as the mistake shows without decoding an image.
+    """
     home = folder / data.fingerprint
     if cached := open_cached(data, folder):
         return CacheState(home, True, cached.counts, cached.bytes, 0)
@@ -110,9 +115,10 @@ def inspect_data(data: Data, folder: Path) -> CacheState:
 
 
 def count_examples(data: Data, folder: Path) -> dict[str, int] | None:
-    """Examples of train, validation and test, without decoding one, as many as `data.fraction`
-    leaves; None: not known before the set is fetched from the hub. Raises UserError as `prepare`
-    does, where it can tell so early.
+    """Count the examples of train, validation and test without decoding one, as many as
+    `data.fraction` leaves; None where they are not known before the set is fetched from the hub.
+
+    Raises UserError as `prepare_cache` does, as far as the mistake shows so early.
     """
     counts = inspect_data(data, folder).counts
     if counts is None or data.fraction == 1:
@@ -121,7 +127,8 @@ def count_examples(data: Data, folder: Path) -> dict[str, int] | None:
 
 
 def class_names(data: Data, folder: Path) -> tuple[bool, list[str] | None]:
-    """Are its classes' names known before the set is fetched, and what are they (None: none)?"""
+    """Return whether the names of the classes are known before the set is fetched, and the names
+    (None: the set has none)."""
     if cached := open_cached(data, folder):
         return True, cached.class_names
     if data.source == "datasets" and data.path is None:
@@ -134,7 +141,7 @@ def _lock(folder: Path, name: str) -> Lock:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Remove what dead builders of other sets left; they are dead if nobody holds their lock."""
+    """Remove what dead builders of other sets left. A builder is dead if nobody holds its lock."""
     for leftover in folder.glob(".*.building"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - (leftover / JOURNAL).stat().st_mtime < _JOURNAL_KEPT_S:
@@ -149,11 +156,14 @@ _AT_ONCE = 4096  # images
 
 
 def match_classes(data: Data, cached: Cached, own: Data, learnt: Cached) -> tuple[list[int], str]:
-    """By class of the set `data`: the number of that class among those that are learnt, of `own`;
-    and, where their names can't be told to be the same, what is taken for the same, in words.
+    """Map the classes of the set `data` to the classes that were learnt on the set `own`.
 
-    Classes of one name are one class. Sets that are called otherwise, or not at all, agree by
-    number. Raises UserError for sets that agree in neither way.
+    Returns the number of the learnt class for each class of `data`, and a line for the user where
+    classes of different names are matched by their numbers, else "".
+
+    Classes of one name are one class. Where a name of `data` is not among those of `own`, or a set
+    has no names, classes are matched by number. Raises UserError where neither works: the sets have
+    different numbers of classes, or a name that both have has another number.
     """
     theirs, ours = cached.class_names, learnt.class_names
     if theirs is not None and ours is not None and {*theirs} <= {*ours}:
@@ -182,8 +192,11 @@ def match_classes(data: Data, cached: Cached, own: Data, learnt: Cached) -> tupl
 
 
 def check_names(data: Data, names: Sequence[str] | None) -> list[str]:
-    """What is to be said where texts ask for the classes of a set of `eval.also`, by these names.
-    Raises UserError where it has none."""
+    """Check whether texts can refer to the classes of `data`, a set of `eval.also`, by `names`.
+
+    Returns a list of lines for the user: one if the names are WordNet's ids, else none. Raises
+    UserError where the set has no class names.
+    """
     place = f"eval.also: {data.name}"
     if names is None:
         raise UserError(
@@ -205,8 +218,9 @@ def _some(names: list[str] | None) -> str:
 def shared_images(
     train: AnySplit, other: AnySplit, beat: Callable[[int], None] = lambda row: None
 ) -> int:
-    """How many images of `other` are in `train`, too, pixel for pixel; where files' own bytes are
-    kept, byte for byte. `beat`: told from time to time which row of `train` is looked at."""
+    """Count the images of `other` that `train` has, too: pixel for pixel, or byte for byte where
+    the files' own bytes are kept. `beat(row)` is called from time to time with the row of `train`
+    that is compared."""
     assert isinstance(train, EncodedSplit) == isinstance(other, EncodedSplit)
     marks, seen = {*other.marks()}, set()  # which tell most images apart: no more is read of these
     for row, mark in enumerate(train.marks()):

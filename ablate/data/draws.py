@@ -5,9 +5,9 @@ the number of the draw are its counter. So a draw is the same on every device, h
 split and however many threads fetch it; a resumed run draws what the uninterrupted one drew; all
 variants of a seed share every draw whose place they share, however many draws others make.
 
-A row's draws hang on its place in the step's global batch, not on the image's number in its set:
-the copies of an image in one batch (`augment.repeats`) are to be changed each in its own way, and
-no image numbers have to reach the device.
+A row's draws depend on its place in the step's global batch, not on the image's number in its set.
+So the copies of an image in one batch (`augment.repeats`) are each changed in their own way, and no
+image numbers have to reach the device.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ STEPS = 256  # at most, that are drawn for at once: a call of Philox takes 100 s
 
 
 def draw_key(*parts: int | str) -> int:
-    """63 bits from the parts, in order: `key(seed, "init", "head.weight")`."""
+    """Return 63 bits that depend on the parts and their order:
+    `draw_key(seed, "init", "head.weight")`."""
     text = "\x1f".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
 
 def uniform_of(words: Tensor) -> Tensor:
-    """float32 in [0, 1), exactly: the upper 24 bits of each word over 2^24."""
+    """Return float32 in [0, 1), exactly: the upper 24 bits of each word over 2^24."""
     return (words >> 8).to(torch.float32).mul_(2.0**-24)
 
 
@@ -46,14 +47,16 @@ class Draws:
         self._windows: dict[Hashable, tuple[int, Any]] = {}
 
     def words(self, purpose: str, step: int, rows: range, count: int, steps: int = 1) -> Tensor:
-        """int64 (steps, count, rows): the first `count` words of each row, from `step` on."""
+        """Return the first `count` words of each row, for `steps` steps from `step` on: int64
+        (steps, count, rows)."""
         row, block = self._range(rows), self._range(range(-(-count // 4)))[:, None]
         at = self._range(range(step, step + steps))[:, None, None]
         four = philox((block, row, at, torch.zeros_like(row)), self.secret(purpose))
         return torch.stack(four, 2).flatten(1, 2)[:, :count]
 
     def uniform(self, purpose: str, step: int, count: int, batch: int) -> Tensor:
-        """float32 (count, batch): U[0, 1), `count` for each row of the global batch of a step."""
+        """Return float32 (count, batch) from U[0, 1): `count` numbers for each row of the global
+        batch of a step."""
 
         def draw(steps: int) -> Tensor:
             return uniform_of(self.words(purpose, step, range(batch), count, steps))
@@ -61,14 +64,19 @@ class Draws:
         return self.ahead((purpose, count, batch), step, -(-count // 4) * batch, draw)
 
     def precise(self, purpose: str, step: int, count: int, steps: int = 1) -> Tensor:
-        """float64 (steps, count): U[0, 1) in 53 bits, of a whole step."""
+        """Return float64 (steps, count) from U[0, 1) in 53 bits: `count` numbers for each whole
+        step, for `steps` steps from `step` on."""
         words = self.words(purpose, step, range(1), 2 * count, steps).view(steps, count, 2)
         whole = ((words[..., 0] << 32) | words[..., 1]) >> 11
         return (whole & ((1 << 53) - 1)).to(torch.float64).mul_(2.0**-53)
 
     def ahead(self, what: Hashable, step: int, counters: int, draw: Callable[[int], Any]) -> Any:
-        """What is drawn for a step, kept from a call that drew for several: `draw(steps)` gives one
-        for each, from this step on. `counters`: of a step. It changes no draw, only its cost."""
+        """Return the draws of a step, from a call of `draw` that drew for several steps at once.
+
+        `draw(steps)` returns a sequence with one item for each step, from `step` on; it is kept
+        under the key `what` until a step outside it is needed. `counters`: the counters of Philox
+        that one step takes, which limit the steps of a call. This changes no draw, only its cost.
+        """
         first, window = self._windows.get(what, (0, ()))
         if not first <= step < first + len(window):
             window = draw(max(1, min(STEPS, self._chunk // counters)))
@@ -76,16 +84,22 @@ class Draws:
         return window[step - first]
 
     def lanes(self, purpose: str, step: int, rows: range, count: int) -> Tensor:
-        """int16 (rows, count): 16 bits for each of the `count` elements of a row, from -32,768 on.
+        """Return int16 (rows, count): 16 random bits for each of the `count` elements of a row, as
+        a number from -32,768 on.
 
-        Eight of a counter, and rows apart: what some rows take is their share of what all do.
+        A counter yields eight of them, and rows have counters of their own: the lanes of some rows
+        are those that these rows have among all.
         """
         at = torch.full((), step, device=self.device)
         return self.lanes_at(self.secret(purpose), at, self._range(rows), count)
 
     def lanes_at(self, secret: tuple[int, int], step: Tensor, rows: Tensor, count: int) -> Tensor:
-        """`lanes`, of tensors int64 () and (rows,), so that a step can be captured. A compiler has
-        no need of parts: it keeps nothing between one operation and the next."""
+        """Do the same as `lanes` for int64 tensors, step () and rows (rows,), so that a step can be
+        captured.
+
+        Under a compiler all counters are worked out at once: it keeps nothing between one operation
+        and the next.
+        """
         blocks = -(-count // 8)
         chunk = len(rows) * blocks if torch.compiler.is_compiling() else self._chunk
         made = torch.empty((len(rows), 4, blocks), dtype=torch.int32, device=self.device)
@@ -98,8 +112,10 @@ class Draws:
         return made.view(torch.int16).view(len(rows), 8 * blocks)[:, :count]
 
     def order(self, epoch: int, n: int) -> Tensor:
-        """int64 (n,), on the CPU: a permutation, each as likely. Words of 64 bits sorted; of two
-        that are equal, the earlier comes first."""
+        """Return a random permutation, int64 (n,), on the CPU; each is equally likely.
+
+        It sorts words of 64 bits; of two equal words, the earlier comes first.
+        """
         made = torch.empty((2, -(-n // 2)), dtype=torch.int64)
         secret, zero = self.secret("order"), torch.zeros((), dtype=torch.int64)
         for part in _parts(made.shape[1], CHUNK["cpu"]):
@@ -110,7 +126,7 @@ class Draws:
         return made.view(-1)[:n].argsort(stable=True)
 
     def secret(self, purpose: str) -> tuple[int, int]:
-        """The key of a purpose, as Philox takes it."""
+        """Return the key of a purpose, as Philox takes it."""
         whole = draw_key(self.seed, purpose)
         return whole & MASK, whole >> 32
 
@@ -138,8 +154,8 @@ Words = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 def philox(counter: Words, key: tuple[int | Tensor, int | Tensor]) -> Words:
-    """The four words at `counter`, int64 tensors that broadcast. Key words may be tensors, too, of
-    a shape that the counter's includes."""
+    """Return the four words at `counter`, int64 tensors that broadcast. Key words may be tensors,
+    too, of a shape that broadcasts to the counter's."""
     c0, c1, c2, c3 = torch.broadcast_tensors(*counter)
     k0, k1 = key
     for _ in range(ROUNDS):

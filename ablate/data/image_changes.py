@@ -1,5 +1,5 @@
-"""How images are shown, and how a training changes them first: what each image of a batch draws,
-and what is done to it.
+"""The view of an image, and the random changes that a training makes first: the draws of each image
+of a batch, and their application.
 
 Shapes: B images of a global batch, stored H x W, shown size x size, C channels; channels last.
 """
@@ -23,9 +23,12 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's channe
 
 @dataclass(frozen=True)
 class ImageView:
-    """How an image is shown: its side in pixels, what 8 bits become, and what evaluation cuts, of
-    the image or (`squeezed`) of its square. `whole`: whose laws cut whole pictures; None where
-    there are squares."""
+    """The way in which images are shown.
+
+    `size`: the side in pixels; `input`: the scale of the values, see `normalise`; `crop`: the share
+    that evaluation cuts, of the image or (`squeezed`) of its square. `whole`: the style in which
+    whole pictures are cut; None where squares are stored.
+    """
 
     size: int
     input: str = "range"
@@ -35,7 +38,7 @@ class ImageView:
 
     @property
     def name(self) -> str:
-        """What tells views of one dataset apart, as part of a file's name."""
+        """The part of a file name that distinguishes views of one dataset."""
         name = f"{self.input}.{self.crop}" + ".squeezed" * self.squeezed
         return name if self.whole is None else f"{name}.{self.size}.{self.whole}"
 
@@ -47,16 +50,16 @@ class ImageView:
 
     @property
     def centre(self) -> Centre:
-        """What of whole pictures evaluation shows."""
+        """The cut that evaluation makes of whole pictures."""
         return Centre(self.size, self.crop, self.squeezed, self.whole or "tf")
 
     @property
     def done(self) -> ImageView:
-        """Of images that are cut already."""
+        """The same view for images that are cut already, so that no more is cut."""
         return replace(self, crop=1.0)
 
     def centred(self, images: Tensor, aspects: Tensor) -> Tensor:
-        """The central square of each image: uint8 (B, H, W, C) to (B, size, size, C)."""
+        """Cut the central square of each image: uint8 (B, H, W, C) to (B, size, size, C)."""
         if self.crop == 1 and images.shape[1:3] == (self.size, self.size):
             return images
         boxes = crop.centre_boxes(torch.ones_like(aspects) if self.squeezed else aspects, self.crop)
@@ -64,9 +67,12 @@ class ImageView:
 
 
 def normalise(images: Tensor, input: str = "range") -> Tensor:
-    """float32 from levels, same shape: x / 127.5 - 1 (range), x / 255 (unit), or that by ImageNet's
-    mean and standard deviation (imagenet). The same bits everywhere: a GPU divides by a tensor,
-    where by a number it would multiply with the inverse."""
+    """Return float32 values of levels x, same shape: x / 127.5 - 1 (range), x / 255 (unit), or the
+    latter less ImageNet's mean and over its standard deviation (imagenet).
+
+    The bits are the same everywhere: a GPU divides by a tensor, where by a number it would multiply
+    with the inverse.
+    """
 
     def constant(*values: float) -> Tensor:
         return layout.constants_on(values, images.device)
@@ -81,11 +87,12 @@ def normalise(images: Tensor, input: str = "range") -> Tensor:
 
 
 def normal(draws: Draws, step: int, rows: range, values: int) -> Tensor:
-    """float32 (rows, values): N(0, 1), `values` for each row of a step's global batch."""
+    """Return float32 (rows, values) from N(0, 1): `values` for each row of a step's global
+    batch."""
     return layout.normal_of(draws.lanes("noise", step, rows, values))
 
 
-Change = Callable[[Tensor, slice], Tensor]  # of images, which are these rows' ones
+Change = Callable[[Tensor, slice], Tensor]  # of the images at these rows
 
 # Values of images that are changed at once. The operators of RandAugment, all at once on a GPU,
 # take some 27 bytes for each: 1.8 GB.
@@ -93,9 +100,12 @@ AT_ONCE = 1 << 26
 
 
 def in_blocks(images: Tensor, made: Sequence[Change], start: int = 0) -> Tensor:
-    """The images (B, ...) through all that is `made`, one change after the other, and no more than
-    AT_ONCE values at a time: changes take many times the memory of what they give. The bits are the
-    same, as an image is changed by its own numbers alone. `start`: the first one's row."""
+    """Apply the changes `made`, one after the other, to images (B, ...), at most AT_ONCE values at
+    a time: changes take many times the memory of their results.
+
+    The bits are the same for every size of block, as an image's changes depend on its own numbers
+    alone. `start`: the row of the first image in the global batch.
+    """
 
     def through(images: Tensor, rows: slice) -> Tensor:
         for one in made:
@@ -118,10 +128,10 @@ def in_blocks(images: Tensor, made: Sequence[Change], start: int = 0) -> Tensor:
 def changes_of(
     aspects: Tensor, spec: Augment, view: ImageView, draws: Draws, step: int
 ) -> list[Change]:
-    """Crop, flip, shake, jitter, RandAugment, as `spec` says, each image of the global batch by
-    draws of its own.
+    """List the changes that `spec` has: crop, flip, shake, jitter, RandAugment, each image of the
+    global batch by draws of its own.
 
-    Each has a key of its own, so that turning one on moves no other.
+    Each change has a key of its own, so that turning one on moves no other.
     """
 
     def drawn(what: str, count: int) -> Tensor:
@@ -152,11 +162,12 @@ def changes_of(
 def randaugment_change(
     batch: int, spec: Augment, view: ImageView, draws: Draws, step: int
 ) -> Change:
-    """RandAugment in the style that `spec` says: uint8 (B, size, size, C) to the same."""
+    """Return RandAugment in the style of `spec`: uint8 (B, size, size, C) to the same."""
     size, many = (view.size, view.size), spec.randaug
 
     def draw(steps: int) -> list[list[operate.DrawnLayer]]:
-        """The layers of each step. What follows from draws alone is worked out for all at once."""
+        """Draw the layers of each step. Everything that depends on draws alone is computed for all
+        steps at once."""
         each = randaugment.TF_LAYER if spec.style == "tf" else randaugment.TIMM_LAYER
         words = draws.words("randaug", step, range(batch), many * each, steps)
         numbers = uniform_of(words).view(steps * many, each, batch).transpose(0, 1).flatten(1)
@@ -181,7 +192,7 @@ def randaugment_change(
 
 
 def erasing(batch: int, probability: float, draws: Draws, step: int) -> Change:
-    """Random erasing, in place, of normalised images."""
+    """Return random erasing of normalised images, in place."""
     numbers = draws.uniform("erase", step, mix.ERASING, batch)
 
     def changed(images: Tensor, rows: slice) -> Tensor:
@@ -195,7 +206,7 @@ def erasing(batch: int, probability: float, draws: Draws, step: int) -> Change:
 
 
 def shake(images: Tensor, spec: Augment, uniform: Tensor) -> Tensor:
-    """Rotated, moved and zoomed out as `spec` says: uint8 (B, H, W, C) to the same."""
+    """Rotate, move and zoom out images as `spec` says: uint8 (B, H, W, C) to the same."""
     return warp.shake(images, uniform, spec.rotate, spec.translate, spec.zoom_out)
 
 
@@ -203,9 +214,11 @@ AUGMENT = 3  # uniforms that an image takes
 
 
 def augment(images: Tensor, spec: Augment, uniform: Tensor) -> Tensor:
-    """Each image of the global batch flipped with probability 1/2, then zero-padded and cropped
-    back at a random offset, as `spec` says: uint8 (B, H, W, C) to the same, by `uniform`
-    (AUGMENT, B). A number means the same whatever `spec` asks for: the flip moves no crop."""
+    """Flip each image with probability 1/2, then pad it with zeros and crop it back at a random
+    offset, as `spec` says: uint8 (B, H, W, C) to the same, by `uniform` (AUGMENT, B).
+
+    Each number has one meaning, whatever `spec` has: turning the flip on moves no crop.
+    """
     flip = uniform[0] < (0.5 if spec.flip else 0.0)
     if not spec.crop_pad:
         return warp.flip(images, flip)
@@ -218,8 +231,11 @@ BLOCK = 500  # images at once, when a set is shaken once for all
 
 
 def shake_once(split: AnySplit, spec: Augment) -> AnySplit:
-    """A set for evaluation, shaken as in training: by an image's place in it alone and on the CPU,
-    so that it is the same set in every run, whatever its seed and device."""
+    """Shake a set for evaluation as in training.
+
+    The draws depend on an image's place in the set alone, and are made on the CPU, so that the set
+    is the same in every run, whatever its seed and device.
+    """
     if not (spec.rotate or spec.translate or spec.zoom_out):
         return split
     assert isinstance(split, Split)  # `checks` refuses to shake what is not decoded

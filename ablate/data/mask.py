@@ -1,4 +1,4 @@
-"""The mask of an image: which class each pixel is of. Pillow and numpy only, as `picture`."""
+"""The mask of an image: the class of each pixel. Pillow and numpy only, as `picture`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ _MODES = ("L", "P", "1", "I;16", "I")
 
 
 def classes(example: Example, data: Data) -> np.ndarray:
-    """uint8 (H, W): the class of each pixel, NO_CLASS of those that have none.
+    """Return the class of each pixel, uint8 (H, W); NO_CLASS where it has none.
 
-    The levels of a grey picture, or the numbers of a palette's colours, are class numbers; 255 and
-    `data.ignore` are none, and those above `data.ignore` count one less. Raises Broken for what is
-    no whole picture of one number a pixel, UserError for a number that is no class.
+    The levels of a grey picture, or the numbers of a palette's colours, are class numbers. 255 and
+    `data.ignore` stand for no class, and levels above `data.ignore` count one less. Raises
+    BrokenImage for a file that is no whole picture with one number a pixel, UserError for a number
+    that is no class.
     """
     found: np.ndarray = numbers(data)[_read(example, _levels)]
     wrong = found == _WRONG
@@ -36,11 +37,12 @@ def classes(example: Example, data: Data) -> np.ndarray:
     return found
 
 
-_WRONG = 254  # of which there are fewer classes
+_WRONG = 254  # no class number: there are fewer classes
 
 
 def numbers(data: Data) -> np.ndarray:
-    """uint8 (256,): the class that each level stands for, NO_CLASS, or none that there is."""
+    """Return the class that each level stands for, uint8 (256,): NO_CLASS for none, `_WRONG` where
+    the level is not allowed."""
     ignore = data.ignore
     known = [level for level in range(_LEVELS - 1) if level != ignore][: data.classes]
     found = np.full(_LEVELS, _WRONG, np.uint8)
@@ -68,7 +70,8 @@ def _levels(image: Image.Image) -> np.ndarray:
 
 
 def open_masks(data: Data, found: Listing) -> Source:
-    """Raises UserError for an image without a mask, a mask without an image, and two of a name."""
+    """Open a folder of images and masks. Raises UserError for an image without a mask, a mask
+    without an image, and two files of one name."""
     if not (found.path / MASKS).is_dir():
         raise UserError(
             f"data.path: {found.path}: expected {PICTURES}/SPLIT/NAME.jpg with masks "
@@ -86,8 +89,8 @@ def open_masks(data: Data, found: Listing) -> Source:
 
 
 def _by_name(found: Listing, kind: str, split: str) -> dict[str, str]:
-    """The files of a split, by their names without what stands behind the dot. Raises UserError for
-    two of one name: it can't be told which belongs to its image, or mask."""
+    """Return the files of a split by their names without the extension. Raises UserError for two of
+    one name, since either could belong to the image, or mask, of that name."""
     prefix = os.path.join(found.path / kind / split, "")
     named: dict[str, str] = {}
     for file in found.files:

@@ -1,8 +1,8 @@
-"""Pictures, from what is stored to pixels: one, or many into arrays, each row at its place, decoded
-by threads. Pillow and numpy only.
+"""Pictures, decoded from their stored form to pixels: one, or many into arrays, each row at its
+place, by threads. Pillow and numpy only.
 
-Pillow, numpy and the kernel let others go on while they decode, hash and write. What one thread
-at a time has to itself is about 0.3 ms an image, so MOST of them are of use for photographs.
+Pillow, numpy and the kernel let other threads run while they decode, hash and write. Only about 0.3
+ms of an image need the interpreter's lock, so up to MOST threads are of use for photographs.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if importlib.util.find_spec("PIL.AvifImagePlugin"):
 
 
 class BrokenImage(UserError):
-    """An image whose bytes are none, or not whole: what `data.broken=skip` leaves out. What is
-    wrong with the machine (a disk that can't be read, too little memory) is no such thing."""
+    """An error for an image whose bytes are none, or not whole: `data.broken=skip` leaves it out. A
+    fault of the machine (a disk that can't be read, too little memory) raises other errors."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One image, still encoded (or a file, or an 8-bit image made here), and its class number.
+    """An image, still encoded (or a file, or an 8-bit image made here), and its class number.
 
-    `where` names it for error messages; None is a row of a table that has no image.
+    `where` names it in error messages. The image is None for a row of a table that has none.
     """
 
     where: str
@@ -50,26 +50,27 @@ class Example:
 
 
 def decode(example: Example, size: int, channels: int) -> np.ndarray:
-    """The pixels: uint8 (size, size, channels), channels 1 or 3.
+    """Decode an image to pixels: uint8 (size, size, channels), channels 1 or 3.
 
-    Grey is repeated over RGB, RGB weighted to grey (ITU-R 601), an alpha channel dropped, grey of
-    12 or 16 bits cut to the highest 8 (as Pillow does for 16-bit RGB), a photo turned upright by
-    its EXIF orientation. Another size: the centred square, its side the shorter one, resized
-    (bilinear, antialiased). Raises Broken naming the example where its bytes are no whole image in
-    one of FORMATS, UserError where its file can't be read, Failure where the memory is too small.
+    Grey is repeated over RGB, RGB is weighted to grey (ITU-R 601), an alpha channel is dropped,
+    grey of 12 or 16 bits is cut to its highest 8 (as Pillow does for 16-bit RGB), and a photo is
+    turned upright by its EXIF orientation. An image of another size is cut to its centred square,
+    with the shorter side, and resized (bilinear, antialiased). Raises BrokenImage naming the
+    example where its bytes are no whole image in one of FORMATS, UserError where its file can't be
+    read, Failure where the memory is too small.
     """
     return _read(example, lambda image: _square(image, size, channels, squeezed=False))[0]
 
 
 def squeeze(example: Example, size: int, channels: int) -> tuple[np.ndarray, float]:
-    """The pixels of the whole image, as `decode` gives those of its centre, and the width over the
-    height that it had upright."""
+    """Decode the whole image into a square, with pixels as in `decode`; returns it and the image's
+    width over height, upright."""
     return _read(example, lambda image: _square(image, size, channels, squeezed=True))
 
 
 def decode_whole(example: Example, channels: int) -> Image.Image:
-    """All pixels as the file has them, upright, their levels and channels as `decode` gives them;
-    of mode L or RGB. Raises as `decode` does."""
+    """Decode all pixels of an image, upright, in the size of its file: mode L or RGB, levels and
+    channels as in `decode`. Raises as `decode` does."""
 
     def show(image: Image.Image) -> Image.Image:
         image, _ = _upright(image, channels)
@@ -80,7 +81,8 @@ def decode_whole(example: Example, channels: int) -> Image.Image:
 
 
 def encoded(example: Example) -> bytes | None:
-    """The file's own bytes; None where there are none. Raises UserError where it can't be read."""
+    """Return the file's own bytes; None where there are none. Raises UserError where it can't be
+    read."""
     content = example.image
     if isinstance(content, str | Path):
         return _content(example.where, content)
@@ -88,7 +90,8 @@ def encoded(example: Example) -> bytes | None:
 
 
 def size_of(example: Example) -> int:
-    """How long `encoded` is, with that of its mask; 0 where there are no bytes."""
+    """Return the number of bytes that `encoded` has, with those of the mask; 0 where there are
+    none."""
     mask = size_of(example.label) if isinstance(example.label, Example) else 0
     if isinstance(example.image, str | Path):
         try:
@@ -102,7 +105,11 @@ T = TypeVar("T")
 
 
 def _read(example: Example, show: Callable[[Image.Image], T]) -> T:
-    """What is shown of the image, while its file is open."""
+    """Open the image and return `show(image)`, which is called while its file is open.
+
+    Raises UserError where the file can't be read, BrokenImage where its bytes are no whole image in
+    one of FORMATS, and Failure where the memory is too small.
+    """
     try:
         if isinstance(example.image, Image.Image):
             return show(example.image)
@@ -126,7 +133,8 @@ def _read(example: Example, show: Callable[[Image.Image], T]) -> T:
 
 
 def _content(where: str, path: str | Path) -> bytes:
-    """A file's bytes. Opened only after it is known to be a file: a fifo would wait for ever."""
+    """Return a file's bytes. It is opened only once it is known to be a regular file: a fifo would
+    block for ever."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise UserError(f"data: {where}: is no regular file")
@@ -139,9 +147,9 @@ def _content(where: str, path: str | Path) -> bytes:
 def _square(
     image: Image.Image, size: int, channels: int, squeezed: bool
 ) -> tuple[np.ndarray, float]:
-    """The pixels, and the width over the height that the upright image had."""
+    """Return the pixels of the square, and the width over the height that the upright image had."""
     # A JPEG is decoded at 1/2, 1/4 or 1/8 where twice the size is left: 3 times as fast for
-    # photographs. With less left, how sharp an image is would hang on how large it was.
+    # photographs. With less left, an image's sharpness would depend on its size.
     image, shape = _upright(image, channels, 2 * size if squeezed else None)
     if image.size != (size, size):
         box = None if squeezed else _centre(*image.size)
@@ -152,8 +160,8 @@ def _square(
 def _upright(
     image: Image.Image, channels: int, least: int | None = None
 ) -> tuple[Image.Image, float]:
-    """The image, and the width over the height that it has in its file, both upright. `least`: of
-    its sides, where they need not be those of its file."""
+    """Return the image, upright, and its width over height in its file, upright, too. `least`: the
+    least sides that are needed, where those of the file are not."""
     width, height = image.size
     depth = _depth(image)
     if least is not None:
@@ -175,8 +183,10 @@ def _upright(
 
 
 def _depth(image: Image.Image) -> int:
-    """Bits of a pixel's channel: 8, or of grey the 12 or 16 that its file states. ValueError where
-    the file does not say from where to where its numbers go."""
+    """Return the bits of a pixel's channel: 8, or for grey the 12 or 16 that its file states.
+
+    Raises ValueError where the file does not state the range of its numbers.
+    """
     tiff = image.format == "TIFF"
     if image.mode == "F" or (image.mode == "I" and tiff):
         kind = "floating-point" if image.mode == "F" else "32-bit or signed"
@@ -194,7 +204,7 @@ _TURNED = (5, 6, 7, 8)  # EXIF orientations in which width and height change pla
 
 
 def _centre(width: int, height: int) -> tuple[float, float, float, float]:
-    """The centred square, its side the shorter one."""
+    """Return the box of the centred square with the shorter side: (left, top, right, bottom)."""
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2
     return left, top, left + side, top + side
@@ -208,8 +218,8 @@ _SMALL = 8 << 10  # bytes of an image; CIFAR-10's 2 kB take two threads 1.2 time
 class Array:
     """A .npy file whose rows are written at their places, in any order, by any thread.
 
-    Allocated before the first row, so that a full disk says so now, not after an hour of decoding,
-    and so that no page of the file can be missing when it is mapped (that would be a SIGBUS).
+    It is allocated before the first row. So a full disk is reported at once, not after an hour of
+    decoding, and no page of the file can be missing when it is mapped (that would be a SIGBUS).
     """
 
     def __init__(self, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
@@ -232,18 +242,21 @@ class Array:
         os.posix_fallocate(self.open(), 0, self.bytes)
 
     def put(self, row: int, values: Any) -> None:
-        """Row `row`, or several from there on."""
+        """Write row `row`, or several from there on."""
         content = np.asarray(values, dtype=self._kind).tobytes()
         self._write(len(self._header) + row * self._row, content)
 
     def get(self, row: int, rows: int) -> np.ndarray:
-        """So many rows, from `row` on."""
+        """Read `rows` rows, from `row` on."""
         content = self._read(len(self._header) + row * self._row, rows * self._row)
         return np.frombuffer(content, self._kind).reshape(rows, *self.shape[1:])
 
     def drop(self, spans: Sequence[tuple[int, int]]) -> None:
-        """Leave out these rows, from one to before another, in ascending order: those behind them
-        move up, in place. Of a file where that was cut off nobody knows which rows are where."""
+        """Remove spans of rows, (first, one behind the last), in ascending order. The rows behind
+        them move up, in place.
+
+        If this is interrupted, nobody knows which rows are where.
+        """
         at, gone = len(self._header), sum(end - first for first, end in spans)
         rows = self.shape[0]
         self._shape((rows - gone, *self.shape[1:]))
@@ -259,13 +272,14 @@ class Array:
         os.ftruncate(self.open(), self.bytes)
 
     def parts(self, first: int, rows: int) -> Iterator[bytes]:
-        """The file's bytes from `first` to the end of so many rows, a few megabytes at a time."""
+        """Yield the file's bytes, from the byte `first` to the end of the first `rows` rows, a few
+        megabytes at a time."""
         end = len(self._header) + rows * self._row
         for start in range(first, end, _BYTES):
             yield self._read(start, min(_BYTES, end - start))
 
     def sync(self) -> None:
-        """On the disk, all that any thread wrote."""
+        """Flush everything that any thread wrote to the disk."""
         os.fsync(self.open())
 
     def close(self) -> None:
@@ -274,7 +288,8 @@ class Array:
             self._file = None
 
     def open(self) -> int:
-        """The descriptor. Before threads share it."""
+        """Return the file's descriptor, opening it if need be. Call it before threads share the
+        array."""
         if self._file is None:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         return self._file
@@ -295,7 +310,7 @@ class Array:
 
 @dataclass
 class Chunk:
-    """Some images and where each belongs: (number of the target, row), of one target or more."""
+    """Some images and their places: (number of the split, row), one or more for each image."""
 
     examples: list[Example] = field(default_factory=list)
     places: list[list[tuple[int, int]]] = field(default_factory=list)
@@ -313,10 +328,11 @@ class Chunk:
 
 
 class Target(Protocol):
-    """What images become, in the arrays of one split or more."""
+    """A writer of decoded images into the arrays of one split or more."""
 
     def write(self, example: Example, places: list[tuple[int, int]]) -> None:
-        """Raises as `picture.decode` does."""
+        """Write an image to its places: (number of the split, row). Raises as `picture.decode`
+        does."""
 
 
 Line = tuple[str, list[tuple[int, int]]]  # of an image that can't be read: why, its places
@@ -326,12 +342,12 @@ Written = tuple[int, list[Line]]  # images of a chunk, those of them that can't 
 def decode_rows(
     chunks: Iterable[Chunk], target: Target, threads: int | None = None
 ) -> Generator[Written, None, None]:
-    """Decode all chunks; yields what came of each when it is written, in order.
+    """Decode all chunks; yields the outcome of each once it is written, in order.
 
     `threads`: None for as many as there are cores, MOST at most, and for one where images are so
-    small that threads only wait for each other. A chunk more is read than they are at. After an
-    error no more are, and those before it are waited for: so the error is the first, whichever
-    thread was the faster.
+    small that threads only wait for each other. Chunks are read one ahead of the threads. After an
+    error no more are read, and the earlier ones are waited for: so the error that is raised is the
+    first in order, however fast each thread was.
     """
     waiting = iter(chunks)
     ahead = _read_chunk(waiting)
@@ -351,7 +367,7 @@ def decode_rows(
 
 
 def _read_chunk(chunks: Iterator[Chunk]) -> Chunk | Exception | None:
-    """The next chunk, None after the last, or what reading it raised."""
+    """Return the next chunk, None after the last, or the error that reading it raised."""
     try:
         return next(chunks, None)
     except Exception as error:
@@ -359,7 +375,7 @@ def _read_chunk(chunks: Iterator[Chunk]) -> Chunk | Exception | None:
 
 
 def _written(chunk: Chunk | Exception, target: Target) -> Written:
-    """Decode and write each image of a chunk. Raises what reading it did."""
+    """Decode and write each image of a chunk. Raises the error that reading the chunk raised."""
     if isinstance(chunk, Exception):
         raise chunk
     lines: list[Line] = []

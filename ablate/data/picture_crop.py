@@ -1,11 +1,12 @@
-"""What is shown of a whole picture, as its file has it: cut on the host, one by one.
+"""Crops of whole pictures, cut on the host, one picture at a time, from the pixels of its file.
 
-big_vision's laws (`tf`) and timm's (`timm`), in whole pixels of the picture, as theirs. What is
-drawn comes in the arguments, so nothing here hangs on who decodes or when.
+The rules are big_vision's (`tf`) and timm's (`timm`), in whole pixels of the picture, as theirs
+are. Random numbers come in the arguments, so no result depends on the process or thread that
+decodes a picture.
 
-Of images with masks both are resized, cut and mirrored alike:
-mmsegmentation's Resize, RandomCrop and RandomFlip (mmseg/datasets/pipelines/transforms.py), by
-draws in the arguments.
+Images with masks are resized, cut and mirrored together with their masks, by mmsegmentation's
+Resize, RandomCrop and RandomFlip (mmseg/datasets/pipelines/transforms.py), again by random numbers
+in the arguments.
 """
 
 from __future__ import annotations
@@ -31,21 +32,22 @@ DRAWN = FLIP + 1
 
 @dataclass(frozen=True)
 class MaskedCrops:
-    """How each image of a batch is shown: by `drawn`, its DRAWN uniforms."""
+    """The random crops of a batch of images with masks. `drawn`: the DRAWN uniforms of each
+    image."""
 
     drawn: Sequence[np.ndarray]
     size: int
     augment: Augment
 
     def take(self, places: Tensor) -> MaskedCrops:
-        """Of some of the batch."""
+        """Return the crops of the images at `places` of the batch."""
         return replace(self, drawn=[self.drawn[place] for place in places.tolist()])
 
     def show_both(
         self, place: int, picture: Image.Image, mask: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """uint8 (h, w, C) and (h, w), at most size x size, of the picture at this place of the
-        batch and its mask (H, W)."""
+        """Cut the picture at `place` of the batch and its mask (H, W) alike: uint8 (h, w, C) and
+        (h, w), at most size x size."""
         uniform = self.drawn[place]
         shape = self._shape(mask.shape, float(uniform[SCALE]))
         (y, x), (tall, wide) = self._box(mask, shape, uniform[PLACE:FLIP])
@@ -60,7 +62,7 @@ class MaskedCrops:
         return pixels, labels
 
     def _shape(self, shape: tuple[int, ...], uniform: float) -> tuple[int, int]:
-        """Height and width that the image is resized to."""
+        """Return the height and width that the image is resized to."""
         tall, wide = shape
         most = self.augment.rescale
         if most is None:
@@ -70,8 +72,11 @@ class MaskedCrops:
     def _box(
         self, mask: np.ndarray, shape: tuple[int, int], uniform: np.ndarray
     ) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Where the crop begins in the resized image, and how large it is: the first of those drawn
-        in which no class has `class_share` of the pixels with a class, or the last of all."""
+        """Return the corner (y, x) of the crop in the resized image, and its height and width.
+
+        It is the first drawn crop in which no class has `class_share` of the pixels that have a
+        class, or the last of all.
+        """
         rows, columns = (nearest(*lengths) for lengths in zip(mask.shape, shape, strict=True))
         tall, wide = (min(self.size, length) for length in shape)
         for place in uniform.reshape(-1, 2):
@@ -89,24 +94,24 @@ class MaskedCrops:
 
 
 def resized_shape(tall: int, wide: int, size: int, scale: float) -> tuple[int, int]:
-    """Height and width of an image that is made to fit `scale` times (LONGEST x size, size), its
-    longer side in the first and its shorter in the second, as large as it can be."""
+    """Return the height and width of an image that is made as large as fits within `scale` times
+    (LONGEST x size, size), the longer side within the first, the shorter within the second."""
     longer, shorter = int(LONGEST * size * scale), int(size * scale)
     factor = min(longer / max(tall, wide), shorter / min(tall, wide))
     return max(1, int(tall * factor + 0.5)), max(1, int(wide * factor + 0.5))
 
 
 def nearest(length: int, new: int) -> np.ndarray:
-    """int64 (new,): which of `length` pixels each of `new` ones shows, the nearest by its left edge
-    (OpenCV's INTER_NEAREST, torch's "nearest")."""
+    """Return for each of `new` pixels the one of `length` pixels that it shows, int64 (new,): the
+    nearest by its left edge (OpenCV's INTER_NEAREST, torch's "nearest")."""
     return np.arange(new) * length // new
 
 
 class MaskedCuts:
-    """How each step cuts the images of its batch."""
+    """The random cuts of images with masks, for each step."""
 
     def __init__(self, size: int, augment: Augment, draws: Draws) -> None:
-        """`draws`: on the host."""
+        """`draws` must be on the host."""
         self._size, self._augment, self._draws = size, augment, draws
 
     def __call__(self, rows: Tensor, step: int) -> MaskedCrops:
@@ -119,11 +124,11 @@ Style = Literal["tf", "timm"]
 
 @dataclass(frozen=True)
 class Crops:
-    """Boxes of the pictures of a batch, resized to squares of `size`: (left, top, right, bottom) in
-    whole pixels.
+    """Boxes of the pictures of a batch, (left, top, right, bottom) in whole pixels, which are
+    resized to squares of `size`.
 
-    tf: bilinear, no antialiasing, as `crop.crop_and_resize`. timm: Pillow's bicubic, antialiased,
-    of the picture that is cropped first (torchvision's resized_crop).
+    tf: bilinear, without antialiasing, as `crop.crop_and_resize`. timm: Pillow's bicubic,
+    antialiased, of the picture that is cropped first (torchvision's resized_crop).
     """
 
     boxes: Sequence[tuple[int, int, int, int]]
@@ -132,7 +137,8 @@ class Crops:
 
     @classmethod
     def of(cls, boxes: Tensor, shapes: Tensor, size: int, style: Style) -> Crops:
-        """`boxes` (B, 4) in shares of pictures whose heights and widths are `shapes` (B, 2)."""
+        """Make crops from `boxes` (B, 4) in shares of the pictures, whose heights and widths are
+        `shapes` (B, 2)."""
         top, left, height, width = boxes.unbind(1)
         tall, wide = shapes.unbind(1)
         y, rows = crop.whole(top * tall, height * tall, tall)
@@ -141,19 +147,19 @@ class Crops:
         return cls([tuple(box) for box in ends], size, style)
 
     def take(self, places: Tensor) -> Crops:
-        """Of some of the batch."""
+        """Return the crops of the images at `places` of the batch."""
         return replace(self, boxes=[self.boxes[place] for place in places.tolist()])
 
     def show(self, place: int, picture: Image.Image) -> np.ndarray:
-        """uint8 (size, size, C) of the picture at this place of the batch."""
+        """Cut the picture at `place` of the batch: uint8 (size, size, C)."""
         part = picture.crop(self.boxes[place])
         return resized(part, self.size, self.size, self.style)
 
 
 @dataclass(frozen=True)
 class Centre:
-    """The central square of `size`, of a picture that is resized first: until `size` is `share` of
-    its shorter side, or (`squeezed`) of both.
+    """The central square of `size` of a picture that is resized first, until `size` is `share` of
+    its shorter side, or (`squeezed`) of both sides.
 
     tf: resize_small or resize of big_vision, and central_crop: box means (bilinear where a picture
     is magnified), or, squeezed, bilinear without antialiasing. timm: torchvision's Resize, bicubic,
@@ -166,11 +172,11 @@ class Centre:
     style: Style
 
     def take(self, places: Tensor) -> Centre:
-        """Of some of the batch: all are cut alike."""
+        """Return the cut of the images at `places` of the batch: the same for all."""
         return self
 
     def show(self, place: int, picture: Image.Image) -> np.ndarray:
-        """uint8 (size, size, C)."""
+        """Cut the central square of the picture: uint8 (size, size, C)."""
         side = round(self.size / self.share)
         tall, wide = (side, side) if self.squeezed else self._shape(side, picture)
         if self.style == "tf" and not self.squeezed:
@@ -180,7 +186,7 @@ class Centre:
         return whole[y : y + self.size, x : x + self.size]
 
     def _shape(self, side: int, picture: Image.Image) -> tuple[int, int]:
-        """Height and width, of which the shorter is `side`."""
+        """Return the height and width of the picture when its shorter side is `side`."""
         sides = (picture.height, picture.width)
         if self.style == "timm":  # torchvision's cuts the fraction off
             tall, wide = (side * length // min(sides) for length in sides)
@@ -189,12 +195,17 @@ class Centre:
         return tall, wide
 
     def _first(self, length: int) -> int:
-        """Where the central `size` of so many pixels begin."""
+        """Return the first of the central `size` pixels, out of `length`."""
         spare = length - self.size
         return round(spare / 2) if self.style == "timm" else spare // 2
 
     def _box_means(self, picture: Image.Image, tall: int, wide: int) -> np.ndarray:
-        """What `crop.resize_area` makes of the box that the central pixels of tall x wide are."""
+        """Return the central square, uint8 (size, size, C), of the picture as resized to tall x
+        wide.
+
+        Each pixel is the mean of the part of the picture that it covers, as `crop.resize_area`
+        computes it.
+        """
         levels = np.asarray(picture).reshape(picture.height, picture.width, -1)
         for length in (tall, wide):  # each time the other axis comes first
             scale = len(levels) / length
@@ -204,8 +215,11 @@ class Centre:
 
 
 def means(levels: np.ndarray, start: float, length: float, out: int) -> np.ndarray:
-    """float64 (out, ...): `crop.area_weights` along the first axis of levels (H, ...), by sums. A
-    product with a matrix would take all of the picture in float64."""
+    """Apply `crop.area_weights` along the first axis of levels (H, ...), by sums: float64 (out,
+    ...).
+
+    A product with a matrix would need all of the picture in float64.
+    """
     if length < out:
         first, long = (torch.tensor([value], dtype=torch.float64) for value in (start, length))
         weights = crop.bilinear_weights(first, long, len(levels), out)[0]
@@ -223,10 +237,11 @@ Cut = Crops | Centre | MaskedCrops
 
 
 class Cuts:
-    """Which part of each whole picture a step shows, by the draws that cut squares, too.
+    """The cut of each step: which part of each whole picture it shows, by the same draws as for
+    stored squares.
 
-    shapes: (N, 2), height and width of all pictures of the set. `centre`: what is shown where
-    nothing is drawn.
+    shapes: (N, 2), height and width of all pictures of the set. `centre`: the cut where crops are
+    not random.
     """
 
     def __init__(self, shapes: Tensor, centre: Centre, augment: Augment, draws: Draws) -> None:
@@ -241,7 +256,8 @@ class Cuts:
 
 
 def random_boxes(aspects: Tensor, spec: Augment, draws: Draws, step: int) -> Tensor:
-    """(B, 4): which share of each image a step shows, where `spec` has inception crops."""
+    """Draw the box of each image that a step shows, (B, 4) in shares, where `spec` has inception
+    crops."""
     assert spec.crop_area is not None
     area, batch = (spec.crop_area, 1.0), len(aspects)
     if spec.style == "tf":
@@ -252,13 +268,13 @@ def random_boxes(aspects: Tensor, spec: Augment, draws: Draws, step: int) -> Ten
 
 
 def pixels(picture: Image.Image) -> Tensor:
-    """uint8 (H, W, C)."""
+    """Return the pixels of the picture, uint8 (H, W, C), as a copy."""
     levels = np.array(picture)  # a copy: torch warns of what it can't write to
     return torch.from_numpy(levels.reshape(picture.height, picture.width, -1))
 
 
 def resized(picture: Image.Image, tall: int, wide: int, style: Style) -> np.ndarray:
-    """uint8 (tall, wide, C)."""
+    """Return the pixels of the picture, resized in the given style: uint8 (tall, wide, C)."""
     if style == "timm":
         done = picture.resize((wide, tall), Image.Resampling.BICUBIC)
         return np.asarray(done).reshape(tall, wide, -1)

@@ -1,8 +1,8 @@
-"""Where examples come from: sets bundled with packages, parquet files, folders of images, the hub.
+"""The sources of examples: sets bundled with packages, parquet files, folders of images, the hub.
 
-An `Example` still holds its encoded image. We decode it ourselves (`picture`), so that a bad one is
-answered with its file, or with its row and the parquet file it stands in. `datasets`, `sklearn` and
-`pyarrow` are imported where a set is read: a worker whose data is cached needs none of them.
+An `Example` still holds its encoded image. We decode it ourselves (`picture`), so that an error
+names its file, or its row and parquet file. `datasets`, `sklearn` and `pyarrow` are imported where
+a set is read: a worker whose data is cached needs none of them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from ablate.shared import (
 
 
 def open_source(data: Data) -> Source:
-    """The set that `data` describes, fetched if need be, not yet read.
+    """Open the set that `data` describes. It is fetched if need be, but not yet read.
 
     Raises UserError for a set that can't be had, a split or column that isn't there, and a number
     of classes other than `data.classes`.
@@ -70,22 +70,24 @@ def open_source(data: Data) -> Source:
 
 
 def _open_files(data: Data, found: Listing) -> Source:
-    """What is no table of images."""
+    """Open a local set that is no parquet table of images: captions, images with masks, or class
+    folders."""
     if found.kind == "captions":
         return open_captions(data, found)
     return open_masks(data, found) if data.labels == "masks" else open_folder(data, found)
 
 
 def found_at(data: Data) -> Listing:
-    """What lies at its path."""
+    """List the files at `data.path`, and recognise the kind of set that they are."""
     return list_local(path_of(data), data.name, data.text is not None)
 
 
 def rows(data: Data) -> dict[str, int] | None:
-    """Rows of each stored split that `data` names, without reading an image: of a set that is not
-    here as its data group says.
+    """Count the rows of each stored split that `data` names, without reading an image. For a set
+    that is not here the counts come from its data group.
 
-    None where only fetching the set would tell. Raises UserError as `open_source` does.
+    Returns None where only fetching the set would show them. Raises UserError as `open_source`
+    does.
     """
     if data.source == "sklearn":
         return dict.fromkeys(wanted_splits(data, BUNDLED["sklearn"]), DIGITS)
@@ -109,8 +111,8 @@ def rows(data: Data) -> dict[str, int] | None:
 
 
 def sizes(data: Data, rows: dict[str, int]) -> dict[str, np.ndarray] | None:
-    """About how many bytes each image's file has, by stored split, int64 (rows,): without reading
-    one. None where only fetching the set would tell."""
+    """Estimate the size of each image's file in bytes, by stored split, int64 (rows,), without
+    reading one. Returns None where only fetching the set would show it."""
     if data.path is None:
         return None
     found = found_at(data)
@@ -128,17 +130,17 @@ def sizes(data: Data, rows: dict[str, int]) -> dict[str, np.ndarray] | None:
 
 
 def exact(part: Part) -> np.ndarray:
-    """int64 (rows,): how many bytes each image's file has."""
+    """Return the size of each image's file in bytes: int64 (rows,)."""
     return np.fromiter(part.sizes(), np.int64, part.rows)
 
 
 def cut(data: Data, rows: dict[str, int]) -> dict[str, tuple[str, np.ndarray]]:
-    """Which stored rows are train, validation and test: {name: (stored split, sorted rows)}.
+    """Choose the stored rows of train, validation and test: {name: (stored split, sorted rows)}.
 
-    What is cut from the training split is the same for every run: the permutation hangs on the
+    What is cut from the training split is the same for every run: the permutation depends on the
     number of rows alone. Validation is cut first, so that cutting a test set, too, does not move
-    it. Of a set that is only tested on there is the test set alone. Raises UserError where nothing
-    is left to train on.
+    it. A set that is only tested on has a test split alone. Raises UserError where nothing is left
+    to train on.
     """
     if data.train is None:
         return {"test": _numbers(data, "test", rows)}
@@ -167,19 +169,22 @@ def cut(data: Data, rows: dict[str, int]) -> dict[str, tuple[str, np.ndarray]]:
 
 
 def fraction_rows(data: Data, number: int) -> np.ndarray:
-    """Which of so many training rows `data.fraction` leaves, sorted: the first of a permutation
-    that hangs on their number alone. So it is the same for every run, and what a smaller fraction
-    leaves is among what a larger one does."""
+    """Return the training rows, out of `number`, that `data.fraction` leaves, sorted.
+
+    They are the first of a permutation that depends on `number` alone. So they are the same for
+    every run, and the rows of a smaller fraction are among those of a larger one.
+    """
     random = np.random.RandomState(draw_key("fraction", number) % 2**32)
     return np.sort(random.permutation(number)[: max(1, round(data.fraction * number))])
 
 
 def _numbers(data: Data, name: str, rows: dict[str, int]) -> tuple[str, np.ndarray]:
-    """(stored split, its rows in order) that `data.NAME` names. UserError where there are none.
+    """Return the stored split and its rows, in order, that `data.NAME` names. Raises UserError
+    where there are none.
 
-    With `data.order` keyed a slice is of a permutation that hangs on the number of stored rows
-    alone, as in `cut`: so slices that share no place share no row, and those within others are so
-    here.
+    With `data.order` keyed a slice is taken of a permutation that depends on the number of stored
+    rows alone, as in `cut`. So slices that don't overlap share no row, and a slice within another
+    has only rows of that one.
     """
     part = slice_of(data, name)
     chosen = part.rows(rows[part.split])
@@ -198,7 +203,7 @@ def _numbers(data: Data, name: str, rows: dict[str, int]) -> tuple[str, np.ndarr
 def _check_apart(
     data: Data, name: str, train: tuple[str, np.ndarray], other: tuple[str, np.ndarray]
 ) -> None:
-    """Raises UserError where images to train on are among others."""
+    """Raise UserError where images to train on are also among `other`."""
     if train[0] != other[0]:
         return
     shared = np.intersect1d(train[1], other[1], assume_unique=True)
@@ -210,7 +215,7 @@ def _check_apart(
 
 
 def check_class_names(data: Data, names: list[str] | None) -> None:
-    """Raises UserError where the set has another number of classes than `data.classes`."""
+    """Raise UserError where the set has another number of classes than `data.classes`."""
     if names is not None and len(names) != data.classes:
         raise UserError(
             f"data.classes: {data.classes}, but data={data.name} has {len(names)} classes: "
@@ -219,8 +224,8 @@ def check_class_names(data: Data, names: list[str] | None) -> None:
 
 
 def class_number(data: Data, split: str, where: str, label: Any) -> int:
-    """The label, or what `data.rule` makes of it; UserError, with the row or file and the value,
-    where that is no class number."""
+    """Return the label, or the number that `data.rule` makes of it. Raises UserError, with the row
+    or file and the value, where that is no class number."""
     if data.rule is not None:
         return by_rule(data, split, where, label)
     if not isinstance(label, int) or not 0 <= label < data.classes:
@@ -232,7 +237,8 @@ def class_number(data: Data, split: str, where: str, label: Any) -> int:
 
 
 def open_folder(data: Data, found: Listing) -> Source:
-    """Class folders, or splits with class folders in them; the class names are those of train."""
+    """Open class folders, or splits with class folders in them. The class names are those of
+    train."""
     names = class_folders(found.path)
     numbers = {name: number for number, name in enumerate(names)}
     _check_filled(split_folder(found.path, "train"), names, found.files)
@@ -262,7 +268,7 @@ def _file(place: tuple[str, int]) -> Example:
 
 
 def _check_filled(folder: Path, names: list[str], files: list[str]) -> None:
-    """Raises UserError for a class folder that holds no image."""
+    """Raise UserError for a class folder that holds no image."""
     prefix = f"{folder}{os.sep}"
     filled = {f.removeprefix(prefix).partition(os.sep)[0] for f in files if f.startswith(prefix)}
     for name in names:

@@ -1,5 +1,5 @@
-"""A whole cache of images, decoded or as their files have them: what is in it, and whether it is
-whole."""
+"""A whole cache of images, decoded or as their files have them: its content, and the check that it
+is whole."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ FORMAT = 1  # raised when the same data would be decoded to other pixels: it is 
 
 @dataclass(frozen=True)
 class Split:
-    """images: uint8 (N, H, W, C); labels: int64 (N,); aspects: float32 (N,), the width over the
-    height that each image had before it was squeezed into a square."""
+    """The decoded images and labels of a split.
+
+    images: uint8 (N, H, W, C); labels: int64 (N,); aspects: float32 (N,), the width over the height
+    that each image had before it was squeezed into a square.
+    """
 
     images: Tensor
     labels: Tensor
@@ -43,11 +46,12 @@ class Split:
         return self.images.device
 
     def empty(self, rows: int, cut: Cut | None, pinned: bool = False) -> Split:
-        """Room for so many rows: `pinned` where a GPU is to fetch them by itself."""
+        """Return room for `rows` images; `pinned` for a GPU that copies from it by itself."""
         return room(rows, tuple(self.images.shape[1:]), pinned)
 
     def gather(self, rows: Tensor, cut: Cut | None, out: Split, each: Each) -> None:
-        """Some of its rows into `out`, in the order given, part by part."""
+        """Copy some rows into `out`, in the given order, part by part. `each`: a `map`, by threads
+        or not."""
 
         at_once = max(1, PART * len(self) // max(self.images.nbytes, 1))
 
@@ -61,19 +65,20 @@ class Split:
             pass
 
     def marks(self) -> Iterator[bytes]:
-        """Of each image a row of its pixels: who has another is another image."""
+        """Return a mark of each image, the bytes of its middle row of pixels: images with different
+        marks are different images."""
         middle = self.images[:, self.images.shape[1] // 2]
         return (row.tobytes() for part in middle.split(MARKED) for row in part.numpy())
 
     def kept(self, row: int) -> bytes:
-        """All of an image."""
+        """Return all bytes of an image."""
         return self.images[row].numpy().tobytes()
 
     def to(self, device: torch.device | str) -> Split:
         return self._each(lambda part: part.to(device, non_blocking=True))
 
     def take(self, rows: Tensor | slice) -> Split:
-        """Some of its rows, in the order given."""
+        """Return some of its rows, in the given order."""
         if isinstance(rows, slice):
             return self._each(lambda part: part[rows])
         return self._each(lambda part: part.index_select(0, rows))
@@ -83,7 +88,7 @@ class Split:
 
 
 def room(rows: int, shape: tuple[int, ...], pinned: bool) -> Split:
-    """For so many images of that shape."""
+    """Return an empty Split for `rows` images of `shape`."""
     return Split(
         torch.empty(rows, *shape, dtype=torch.uint8, pin_memory=pinned),
         torch.empty(rows, dtype=torch.int64, pin_memory=pinned),
@@ -92,8 +97,8 @@ def room(rows: int, shape: tuple[int, ...], pinned: bool) -> Split:
 
 
 class Bytes:
-    """Those of a .npy file, read by pread: what was read is not kept in the process's memory, as
-    pages of a mapped file are."""
+    """The content of a .npy file, read by pread. Unlike the pages of a mapped file, what was read
+    does not stay in the process's memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -105,13 +110,14 @@ class Bytes:
         weakref.finalize(self, os.close, self._file)
 
     def read(self, first: int, last: int) -> bytes:
-        """From one to before another."""
+        """Return the bytes from `first` up to, but not including, `last`, counted from the end of
+        the header."""
         return os.pread(self._file, last - first, self._begin + first)
 
 
 @dataclass(frozen=True)
 class EncodedSplit:
-    """Images as their files have them, read and decoded when they are asked for.
+    """The images of a split as their files have them, each read and decoded when it is needed.
 
     content: all of them, one after the other; spans: int64 (N, 2), where each begins there and
     ends; labels: int64 (N,); shapes: int32 (N, 2), height and width.
@@ -133,18 +139,19 @@ class EncodedSplit:
 
     @property
     def aspects(self) -> Tensor:
-        """float32 (N,): width over height."""
+        """The width over the height of each image: float32 (N,)."""
         return self.shapes[:, 1] / self.shapes[:, 0]
 
     def marks(self) -> Iterator[int]:
-        """As of a Split: of each image how many bytes its file has."""
+        """Return a mark of each image, as `Split.marks` does: here the size of its file in
+        bytes."""
         return iter((self.spans[:, 1] - self.spans[:, 0]).tolist())
 
     def kept(self, row: int) -> bytes:
         return self.content.read(*self.spans[row].tolist())
 
     def take(self, rows: Tensor | slice) -> EncodedSplit:
-        """Some of its rows, in the order given. None is read."""
+        """Return some of its rows, in the given order. Reads no image."""
         spans, labels, shapes = (part[rows] for part in (self.spans, self.labels, self.shapes))
         return replace(self, spans=spans, labels=labels, shapes=shapes)
 
@@ -153,8 +160,12 @@ class EncodedSplit:
         return room(rows, (cut.size, cut.size, self.channels), pinned)
 
     def gather(self, rows: Tensor, cut: Cut | None, out: Split, each: Each) -> None:
-        """As `Split.gather`, each image cut from its whole. One that stands there several times is
-        decoded once. Raises Broken where the bytes are no image any more."""
+        """Decode and cut some images into `out`, in the order of `rows`, as `Split.gather` copies
+        them.
+
+        An image that `rows` has several times is decoded once. Raises BrokenImage where the bytes
+        are no longer an image.
+        """
         assert cut is not None
         assert not isinstance(cut, MaskedCrops)
         places: dict[int, list[int]] = {}
@@ -172,7 +183,7 @@ class EncodedSplit:
         out.aspects.fill_(1)
 
     def picture(self, row: int) -> Image.Image:
-        """The whole image. Raises Broken where its bytes are none any more."""
+        """Decode the whole image. Raises BrokenImage where its bytes are no longer an image."""
         first, last = self.spans[row].tolist()
         return decode_whole(self._read(first, last), self.channels)
 
@@ -183,11 +194,13 @@ class EncodedSplit:
 
 @dataclass(frozen=True)
 class MaskedSplit(EncodedSplit):
-    """Images and their masks as their files have them, one behind the other in `content`.
+    """The images and masks of a split as their files have them, each mask behind its image in
+    `content`.
 
-    labels: int32 (N, classes), pixels of each class; lengths: int64 (N,), of the images' own files.
-    A batch of it has a mask where others have a label: uint8 (B, size, size); and as `aspects`,
-    float32 (B, 2), how many of its rows and columns are the image's: the rest is padding.
+    labels: int32 (N, classes), pixels of each class; lengths: int64 (N,), the sizes of the images'
+    own files. A batch of it has masks in place of labels, uint8 (B, size, size), and in place of
+    `aspects`, float32 (B, 2), the number of its rows and columns that are the image's: the rest is
+    padding.
     """
 
     lengths: Tensor
@@ -205,7 +218,7 @@ class MaskedSplit(EncodedSplit):
         return Split(images, masks, torch.empty(rows, 2, pin_memory=pinned))
 
     def gather(self, rows: Tensor, cut: Cut | None, out: Split, each: Each) -> None:
-        """Each image and its mask, cut alike."""
+        """Decode each image and its mask, and cut them alike into `out`."""
         assert isinstance(cut, MaskedCrops)
         numbers = rows.tolist()
 
@@ -227,7 +240,8 @@ class MaskedSplit(EncodedSplit):
         return decode_whole(self._read(first, first + int(self.lengths[row])), self.channels)
 
     def mask(self, row: int) -> np.ndarray:
-        """uint8 (H, W): the class of each pixel of the whole image. Raises as `mask.classes`."""
+        """Return the class of each pixel of the whole image: uint8 (H, W). Raises as
+        `mask.classes`."""
         first, last = self.spans[row].tolist()
         return classes(self._read(first + int(self.lengths[row]), last), self.data)
 
@@ -240,7 +254,7 @@ Each = Callable[[Callable[[int], None], Iterable[int]], Iterable[None]]  # map, 
 
 @dataclass(frozen=True)
 class Cached:
-    """A whole cache."""
+    """A whole cache of a set."""
 
     folder: Path
     counts: dict[str, int]  # by split: train, validation, test
@@ -254,14 +268,14 @@ class Cached:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The texts that labels stand for: captions, or of a class its first name."""
+        """The texts that labels stand for: captions, or the first name of each class."""
         if self.class_names is None:
             return None
         whole = self.captions
         return tuple(name if whole else name.split(",")[0] for name in self.class_names)
 
     def split(self, name: str) -> AnySplit:
-        """train, validation or test, mapped: its pages are shared by all processes that read it."""
+        """Return train, validation or test, mapped: all processes that read it share its pages."""
         if self.encoded is not None:
             return self._encoded(name, self.encoded)
         images, labels = (mapped(self.folder / array_file(name, w)) for w in ("images", "labels"))
@@ -283,9 +297,10 @@ class Cached:
 
 
 def mapped(path: Path) -> Tensor:
-    """A .npy file, mapped copy-on-write, since torch warns of arrays that it can't write to.
+    """Map a .npy file copy-on-write, since torch warns of arrays that it can't write to.
 
-    Not by np.load: without MAP_NORESERVE the kernel refuses a file that is larger than its memory.
+    np.load would not do: without MAP_NORESERVE the kernel refuses a file that is larger than its
+    memory.
     """
     with open(path, "rb") as file:
         np.lib.format.read_magic(file)
@@ -296,10 +311,10 @@ def mapped(path: Path) -> Tensor:
 
 
 def open_cached(data: Data, folder: Path) -> Cached | None:
-    """The cache of `data` in `folder`, or None where there is no whole one.
+    """Return the cache of `data` in `folder`, or None where there is no whole one.
 
-    Sizes and meta.json are looked at here, the bytes once a drive (see `decoded`). Raises
-    UserError where it holds another number of classes than `data.classes`.
+    Sizes and meta.json are checked here, the bytes once a drive (see `decoded`). Raises UserError
+    where it holds another number of classes than `data.classes`.
     """
     home = folder / data.fingerprint
     meta = read_json(home / decoded.META_FILE)

@@ -1,5 +1,5 @@
-"""What is kept of a set's images, in files of a split each: squares, decoded once and for all, or
-the files' own bytes.
+"""The files in which a set's images are kept, one set of files for each split: squares, decoded
+once and for all, or the files' own bytes.
 
     squares   images   uint8 (N, side, side, channels)
               aspects  float32 (N,), width over height, where whole images are squeezed
@@ -35,23 +35,25 @@ def array_file(split: str, what: str) -> str:
 def arrays(
     folder: Path, what: str, rows: Mapping[str, int], shape: tuple[int, ...], kind: Any
 ) -> list[Array]:
-    """One of each split, of so many rows."""
+    """Return an Array for each split in `rows`, in the order of SPLITS: as many rows as `rows` has
+    for the split, each of `shape`."""
     return [Array(folder / array_file(s, what), (rows[s], *shape), kind) for s in _splits(rows)]
 
 
 def _splits(rows: Mapping[str, Any]) -> list[str]:
-    """Those that there are, in their order."""
+    """Return the splits that `rows` has, in the order of SPLITS."""
     return [split for split in SPLITS if split in rows]
 
 
 def drop_rows(each: Iterable[Sequence[Array]], split: int, rows: Sequence[int]) -> None:
-    """Leave out these rows of a split, of arrays that have a row an image."""
+    """Remove these rows of a split from arrays that have one row for each image."""
     for arrays in filter(None, each):
         arrays[split].drop([(row, row + 1) for row in rows])
 
 
 class Squares:
-    """Images as squares: `decode`d, or `squeeze`d where the set has a `cache_size`."""
+    """The images of a set as squares: by `decode`, or by `squeeze` where the set has a
+    `cache_size`."""
 
     def __init__(self, folder: Path, data: Data, counts: Mapping[str, int]) -> None:
         self._size, self._channels = data.cache_size or data.size, data.channels
@@ -64,10 +66,11 @@ class Squares:
         self.kept = self.arrays
 
     def begin(self) -> None:
-        """What is written before the first image."""
+        """Write what must precede the first image: nothing for squares."""
 
     def write(self, example: Example, places: list[tuple[int, int]]) -> None:
-        """Raises as `decode` does."""
+        """Decode an image and write it to its places: (number of the split, row). Raises as
+        `decode` does."""
         if not self._aspects:
             pixels, aspect = decode(example, self._size, self._channels), 1.0
         else:
@@ -78,24 +81,26 @@ class Squares:
                 self._aspects[split].put(row, aspect)
 
     def finished(self, images: list[int]) -> list[int]:
-        """How many rows of each array are done where so many images of each split are."""
+        """Return how many rows of each array are done when this many images of each split are."""
         return images * (len(self.arrays) // len(images))
 
     def drop(self, split: int, rows: Sequence[int]) -> None:
-        """Leave out these images, in ascending order."""
+        """Remove the images at these rows, in ascending order."""
         drop_rows((self._images, self._aspects), split, rows)
 
     def pixels(self, split: int) -> Iterator[bytes]:
-        """Of each image, `DIGEST` bytes that those of other pixels have not."""
+        """Yield a hash of each image's pixels, DIGEST bytes; different pixels have different
+        hashes."""
         images = self._images[split]
         for row in range(images.shape[0]):
             yield hashlib.blake2b(images.get(row, 1).data, digest_size=DIGEST).digest()
 
 
 class Encoded:
-    """Images as their files have them. Each is decoded once, to know that it can be, and its shape.
+    """The images of a set as their files have them. Each is decoded once, to check it and to find
+    its shape.
 
-    sizes: by split, int64 (N,), how many bytes each image's file has.
+    sizes: by split, the size of each image's file in bytes, int64 (N,).
     """
 
     def __init__(
@@ -118,7 +123,7 @@ class Encoded:
             offsets.put(0, begins)
 
     def write(self, example: Example, places: list[tuple[int, int]]) -> None:
-        """Raises as `decode` does."""
+        """Check an image and write its file's bytes to its places. Raises as `decode` does."""
         content = encoded(example)
         image = decode_whole(Example(example.where, content, example.label), self._channels)
         assert content is not None
@@ -127,7 +132,8 @@ class Encoded:
     def _keep(
         self, example: Example, content: bytes, image: Image, places: list[tuple[int, int]]
     ) -> None:
-        """`content`: what is kept of an image that could be decoded."""
+        """Write the bytes `content` of an image that could be decoded. Raises UserError where the
+        file has changed its size."""
         shape = (image.height, image.width)
         pixels = hashlib.blake2b(image.tobytes(), digest_size=DIGEST, salt=b"%dx%d" % shape)
         for split, row in places:
@@ -160,7 +166,8 @@ class Encoded:
 
 
 class Masked(Encoded):
-    """Images and their masks as their files have them: the label of an example is another one."""
+    """The images of a set and their masks as their files have them. The label of an example is the
+    Example of its mask."""
 
     def __init__(
         self, folder: Path, data: Data, counts: Mapping[str, int], sizes: Mapping[str, np.ndarray]
@@ -173,10 +180,11 @@ class Masked(Encoded):
         self.arrays = [*self.arrays, *self._lengths, *self._labels]
 
     def write(self, example: Example, places: list[tuple[int, int]]) -> None:
-        """Raises as `decode` and `mask.classes` do, and Broken where the two differ in shape.
+        """Check an image and its mask, and write their files' bytes. Raises as `decode` and
+        `mask.classes` do, and BrokenImage where the two differ in shape.
 
-        An image is turned upright by its EXIF orientation, a mask stands as it is stored: so has
-        mmsegmentation them, by OpenCV's IMREAD_COLOR and IMREAD_UNCHANGED.
+        An image is turned upright by its EXIF orientation, a mask is used as it is stored, as
+        mmsegmentation does by OpenCV's IMREAD_COLOR and IMREAD_UNCHANGED.
         """
         own, its_mask = encoded(example), encoded(example.label)
         image = decode_whole(Example(example.where, own, None), self._channels)
@@ -204,7 +212,7 @@ class Masked(Encoded):
         drop_rows((self._lengths, self._labels), split, rows)
 
     def check(self) -> None:
-        """Raises UserError for a split without a pixel of a class."""
+        """Raise UserError for a split in which no pixel has a class."""
         for labels in self._labels:
             if not labels.get(0, labels.shape[0]).any():
                 split = labels.path.name.partition(".")[0]

@@ -1,6 +1,6 @@
-"""A set as it is stored: its splits, their rows and labels, and which of them `data` names.
+"""A set as it is stored: its splits, their rows and labels, and the splits that `data` names.
 
-Classes that are made of what a label column has: the rules of VTAB's structured tasks.
+Rules make classes of other values in a label column: those of VTAB's structured tasks.
 
 VTAB: Zhai and others 2019, "A Large-scale Study of Representation Learning with the Visual Task
 Adaptation Benchmark". Its tasks are defined by their code, google-research/task_adaptation,
@@ -25,10 +25,11 @@ from ablate.shared import Data, Slice, UserError, parse_slice, select_splits
 
 @dataclass(frozen=True)
 class Part:
-    """A split as it is stored: how many examples, and how to read them in their fixed order.
+    """A split as it is stored: the number of its examples, and functions that read them in their
+    fixed order.
 
     `examples(first)` begins at a row, without reading those before it. `read_labels` and
-    `read_sizes` take the place of `labels` and `sizes` where examples are slow to make.
+    `read_sizes` replace `labels` and `sizes` where examples are slow to make.
     """
 
     rows: int
@@ -37,13 +38,14 @@ class Part:
     read_sizes: Callable[[], Iterator[int]] | None = None
 
     def labels(self) -> Iterator[tuple[str, Any]]:
-        """Of each example, where it stands and its class number as stored. No image is read."""
+        """Return for each example its place, for messages, and its class number as stored. Reads no
+        image."""
         if self.read_labels is not None:
             return self.read_labels()
         return ((example.where, example.label) for example in self.examples())
 
     def sizes(self) -> Iterator[int]:
-        """Of each example, the bytes of its files; 0 where it comes in none."""
+        """Return for each example the size of its files in bytes; 0 where it comes in none."""
         return map(size_of, self.examples()) if self.read_sizes is None else self.read_sizes()
 
 
@@ -51,7 +53,7 @@ Item = TypeVar("Item")
 
 
 def part_of(items: Sequence[Item], example: Callable[[Item], Example]) -> Part:
-    """The split that has `example(item)` for each item, in order."""
+    """Return the split that has `example(item)` for each item, in order."""
     return Part(len(items), lambda first=0: map(example, items[first:]))
 
 
@@ -65,7 +67,7 @@ class Source:
 
 
 def few(names: Sequence[str], most: int = 10) -> str:
-    """The first of the names, for a message: "a, b, ..."."""
+    """Return the first of the names, for a message: "a, b, ..."."""
     return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
 
 
@@ -90,16 +92,19 @@ SPRITES = ("dsprites_position", "dsprites_orientation")  # rules of pictures in 
 
 @dataclass(frozen=True)
 class Rule:
-    """`number` of a value; what it takes, in words. Whatever else it is given, it raises one of
-    ValueError, TypeError, KeyError and IndexError."""
+    """A rule that makes class numbers of stored values.
+
+    `number` returns the number of a value, and raises ValueError, TypeError, KeyError or IndexError
+    for a value that it can't use. `takes` describes the values that it can use.
+    """
 
     takes: str
     number: Callable[[Any], int]
 
 
 def by_rule(data: Data, split: str, where: str, value: Any) -> int:
-    """The class number that `data.rule` makes of a value of the label column. UserError, with the
-    row or file and the value, where it makes none."""
+    """Return the class number that `data.rule` makes of a value of the label column. Raises
+    UserError, with the row or file and the value, where it makes none."""
     assert data.rule is not None
     rule = RULES[data.rule]
     try:
@@ -115,11 +120,11 @@ def by_rule(data: Data, split: str, where: str, value: Any) -> int:
 
 
 def check_sprite(data: Data, example: Example) -> None:
-    """Raises UserError for a picture of dSprites whose white is level 1, as TFDS's is: VTAB
-    multiplies it by 255, and shown as it is it would be black."""
+    """Raise UserError for a picture of dSprites whose white is level 1, as in TFDS: VTAB multiplies
+    it by 255, and without that it would be black."""
     try:
         levels = np.asarray(decode_whole(example, 1))
-    except BrokenImage:  # told with all others that can't be read
+    except BrokenImage:  # reported with all others that can't be read
         return
     if levels.max() <= 1:
         raise UserError(
@@ -129,41 +134,45 @@ def check_sprite(data: Data, example: Example) -> None:
 
 
 def clevr_count(value: Any) -> int:
-    """Objects in the picture, 3 to 10: their number less 3 (task count_all)."""
+    """Return the class of the number of objects in the picture, 3 to 10: their number less 3 (task
+    count_all)."""
     return (len(_each(value)) if isinstance(value, list | dict) else _whole(value)) - 3
 
 
 def clevr_distance(value: Any) -> int:
-    """By the depth of the nearest object, the last of its three pixel coordinates: up to 8, 8.5, 9,
-    9.5, 10, and more (task closest_object_distance)."""
+    """Return the class of the depth of the nearest object, the last of its three pixel coordinates:
+    up to 8, 8.5, 9, 9.5, 10, and more (task closest_object_distance)."""
     return _interval(_CLEVR, min(_depth(thing, "pixel_coords") for thing in _each(value)))
 
 
 def kitti_distance(value: Any) -> int:
-    """By the depth of the nearest car, van or truck: up to 8, 20 and 999 metres, and none (task
-    closest_vehicle_distance)."""
+    """Return the class of the depth of the nearest car, van or truck: up to 8, 20 and 999 metres,
+    and none within 999 metres (task closest_vehicle_distance)."""
     things = _each(value)
     depths = [_depth(t, "location") for t in things if _whole(t["type"]) in _VEHICLES]
     return _interval(_KITTI, min(depths, default=math.inf))
 
 
 def dsprites_position(value: Any) -> int:
-    """Of 32 places, two by two (task label_x_position)."""
+    """Return the class of one of 32 places: two to a class (task label_x_position)."""
     return _whole(value) // 2
 
 
 def dsprites_orientation(value: Any) -> int:
-    """Of 40 angles, three, two, three, ... of them (task label_orientation: 40 / 16 = 2.5)."""
+    """Return the class of one of 40 angles: three, two, three, ... to a class (task
+    label_orientation: 40 / 16 = 2.5)."""
     return _whole(value) * 2 // 5
 
 
 def _interval(edges: Sequence[float], depth: float) -> int:
-    """In which of the intervals that end with an edge: an edge is the last of its own."""
+    """Return the number of the interval that has `depth`. Each ends with an edge, which belongs to
+    it; one more begins behind the last edge."""
     return bisect.bisect_left(edges, depth)
 
 
 def _each(value: Any) -> list[Any]:
-    """The things of a row. `datasets` stores a sequence of structs as a struct of sequences."""
+    """List the things of a row. `datasets` stores a sequence of structs as a struct of
+    sequences."""
     if isinstance(value, dict):
         columns = value.values()
         return [dict(zip(value, thing, strict=True)) for thing in zip(*columns, strict=True)]
@@ -173,7 +182,7 @@ def _each(value: Any) -> list[Any]:
 
 
 def _depth(thing: Any, field: str) -> float:
-    """The z of a thing: a number, [x, y, z], or a struct that has these in `field`."""
+    """Return the z of a thing: a number, [x, y, z], or a struct that has these in `field`."""
     place = thing[field] if isinstance(thing, dict) else thing
     if isinstance(place, list):
         _, _, place = place

@@ -1,6 +1,5 @@
-"""Sets in tables: parquet files and those of the hub, by `datasets`; images with captions, where a
-label is the number of a text (see `ablate.shared.dataset`).
-"""
+"""Sets in tables: parquet files, and sets of the hub read by `datasets`; and images with captions,
+whose label is the number of a text (see `ablate.shared.dataset`)."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ _ROWS, _BYTES = 256, 16 << 20
 
 @dataclass(frozen=True)
 class _Table:
-    """A parquet file, or a split of a hub set: read in Arrow batches of a few rows."""
+    """A parquet file, or a split of a hub set, read in Arrow batches of a few rows."""
 
     name: str
     rows: int
@@ -39,7 +38,7 @@ class _Table:
 
 
 def parquet_files(data: Data, found: Listing) -> dict[str, list[Path]]:
-    """The files of each split that `data` names, in name order."""
+    """Return the files of each split that `data` names, in name order."""
     return {
         split: [Path(file) for file in found.files if split_of(file) == split]
         for split in wanted_splits(data, local_splits(found))
@@ -47,7 +46,7 @@ def parquet_files(data: Data, found: Listing) -> dict[str, list[Path]]:
 
 
 def parquet_file(parquet: Any, file: Path) -> Any:
-    """A pyarrow.parquet.ParquetFile; UserError with its name where it is none."""
+    """Open a pyarrow.parquet.ParquetFile. Raises UserError with its name where it is none."""
     try:
         return parquet.ParquetFile(file)
     except Exception as error:  # pyarrow's errors are ValueErrors and OSErrors of its own
@@ -87,7 +86,7 @@ def open_parquet(data: Data, found: Listing) -> Source:
 
 
 def _at_once(size: int, rows: int) -> int:
-    """How many rows to read at once of a table of that many bytes."""
+    """Return how many rows to read at once of a table of `size` bytes."""
     return max(1, min(_ROWS, _BYTES * rows // max(size, 1)))
 
 
@@ -96,7 +95,7 @@ def open_hub(data: Data) -> Source:
 
     try:
         stored = datasets.load_dataset(data.hub, revision=data.revision)
-    except Exception as error:  # offline, unknown, refused: what it raises hangs on versions
+    except Exception as error:  # offline, unknown, refused: the error depends on versions
         if isinstance(error, OSError) and error.errno in DISK_FULL_ERRORS:
             raise
         first = (str(error) or type(error).__name__).splitlines()[0]
@@ -144,8 +143,8 @@ def _from_tables(data: Data, tables: dict[str, list[_Table]]) -> Source:
 
 
 def _part(pieces: list[tuple[_Table, str, str]], data: Data) -> Part:
-    """The split that is in these tables one after the other: each with its columns of images and of
-    labels."""
+    """Return the split that consists of these tables, one after the other, each with its columns of
+    images and of labels."""
     masks = data.labels == "masks"
 
     def examples(first: int = 0) -> Iterator[Example]:
@@ -180,7 +179,8 @@ def _part(pieces: list[tuple[_Table, str, str]], data: Data) -> Part:
 
 
 def _example(where: str, cell: Any, label: Any) -> Example:
-    """From the values of a row: the image's bytes, or a struct of bytes and path; or nothing."""
+    """Make an Example from a cell of the image column: the image's bytes, a struct of bytes and
+    path, or None."""
     content, path = cell, None
     if isinstance(cell, dict):
         content, path = cell.get("bytes"), cell.get("path")
@@ -190,7 +190,7 @@ def _example(where: str, cell: Any, label: Any) -> Example:
 
 
 def _sizes(where: str, column: Any) -> Iterator[int]:
-    """Of each image, how long its file is. No image is copied."""
+    """Yield the size of each image's file in bytes. Copies no image."""
     import pyarrow
     from pyarrow import compute
 
@@ -208,7 +208,8 @@ def _sizes(where: str, column: Any) -> Iterator[int]:
 
 
 def _columns(data: Data, table: _Table) -> tuple[str, str]:
-    """(image column, label column): those `data` names, else the only ones of their type.
+    """Return the columns of images and of labels: those that `data` names, else the only ones of
+    their type.
 
     Raises UserError that lists the columns.
     """
@@ -249,13 +250,14 @@ def _columns(data: Data, table: _Table) -> tuple[str, str]:
 
 
 def _kind(feature: Any) -> str:
-    """A column's type in a word: Image, ClassLabel, int64, ..."""
+    """Return the type of a column in a word: Image, ClassLabel, int64, ..."""
     name = type(feature).__name__
     return str(feature.dtype) if name == "Value" else name
 
 
 def open_captions(data: Data, found: Listing) -> Source:
-    """Raises UserError for tables and columns that can't be read, and rows without a text."""
+    """Open images with captions. Raises UserError for tables and columns that can't be read, and
+    rows without a text."""
     splits = wanted_splits(data, local_splits(found))
     names = dataset.caption_classes(found, splits, str(data.text))
     numbers = {text: number for number, text in enumerate(names)}
@@ -276,7 +278,7 @@ def open_captions(data: Data, found: Listing) -> Source:
 
 
 def _images(data: Data, found: Listing, split: str) -> Iterator[tuple[str, Any]]:
-    """(where it stands, the image: its file, or its bytes) of each row."""
+    """Yield for each row its place, for messages, and its image: a file, or bytes."""
     column, known = data.image or dataset.PATH, frozenset(found.files)
     for file in dataset.caption_files(found, split):
         for number, cell in enumerate(dataset.caption_column(file, "data.image", column)):
@@ -293,11 +295,11 @@ def _images(data: Data, found: Listing, split: str) -> Iterator[tuple[str, Any]]
 
 
 def _listed(folder: Path, path: str, known: Collection[str], where: str) -> str:
-    """The file of an image. Raises UserError for one that is not among the `known`, which make the
-    fingerprint: its content could change, and the runs would be taken for the same.
+    """Return the file of an image. Raises UserError for one that is not among the `known`, from
+    which the fingerprint is made: its content could change without the runs being seen to differ.
 
-    Links are followed, as where files are listed. A path is taken by its text alone: behind a link
-    `..` might lead elsewhere.
+    Links are followed, as where files are listed. A path is resolved by its text alone: behind a
+    link `..` might lead elsewhere.
     """
     file = os.path.normpath(folder / path)
     if file in known:

@@ -1,4 +1,4 @@
-"""From words and files to a plan.
+"""Planning: words and files become a plan.
 
 `plan_from_words` reads a command line and returns a `Plan`: rows, columns, cells and the ids of
 their runs. A plan is immutable plain data and says all that a table needs, so that a sweep file
@@ -33,7 +33,7 @@ __all__ = [
     "SheetKeys",  # which columns of a sheet say what
     "SheetSource",  # the file that runs were imported from
     "ONE_SEARCH",  # how verdicts are limited where settings were searched once
-    "Standing",  # what the looks so far decided, by column and row
+    "Standing",  # what the looks so far decided, by row and column
     "Changes",  # the changes of a sweep, and their design
     "EFFECT_KINDS",  # the kinds of effects of changes
     "MAIN_EFFECT",  # the effect of one change, averaged over the others

@@ -1,10 +1,10 @@
-"""`analysis:` of a sweep file: how its table is computed.
+"""The section `analysis:` of a sweep file: how a table is computed.
 
-Metrics and probes of the user's own are read as text: nothing of them runs here. The function of a
-metric, `module:function`, is looked for in a file of the folder that the user works in, then among
-installed packages. What it says of itself stands in its file as `function.attribute = value`; the
-plan keeps that, so a table has names and units where the file is not there. The class of a probe,
-`module:Class`, says `version = 1`, and the numbers that it keeps as arrays without a shape in
+The user's own metrics and probes are read as text; none of their code runs here. The function of a
+metric, `module:function`, is looked for in a file of the working folder, then among the installed
+packages. Its file states its attributes as `function.attribute = value`. The plan keeps them, so a
+table has names and units even where the file is missing. The class of a probe, `module:Class`,
+states `version = 1`, and its scalar numbers (those that it keeps as arrays without a shape) in
 `numbers = {"distance": {"unit": ...}}`, with the attributes of a metric.
 """
 
@@ -46,20 +46,24 @@ Said = Mapping[
     str, Any
 ]  # what a plan keeps of a metric: where it lies, its version, its attributes
 
-SAID = [name for name in METRIC_ATTRIBUTES if name != "how"]  # which only a trainer's say
+SAID = [name for name in METRIC_ATTRIBUTES if name != "how"]  # "how" is for trainers only
 
 
 def is_own(name: str) -> bool:
-    """Is it the import path of a function of the user's own, and no number of ours?"""
+    """Return whether a metric's name is the import path of a function of the user's own.
+
+    The names of our own numbers (PROBE_METRICS, CROSSING) have the same form; they don't count.
+    """
     return is_plugin(name) and name.partition(":")[0] not in {*PROBE_METRICS, CROSSING}
 
 
 def read_own_metric(name: str, folder: Path, place: str) -> dict[str, Any]:
-    """What the function says of itself, as plain values, with its folder and its version.
+    """Read what a metric's function declares about itself, without running it.
 
-    `version`: a hash of its file and of every file of the folder that this imports; of an installed
-    package (`folder`: None) that of its distribution. Raises UserError where there is no such
-    function, or an attribute is none of SAID or has no such value.
+    Return its attributes as plain values, with `folder` and `version`. `version` is a hash of the
+    function's file and of every file of the folder that this one imports; for an installed package,
+    `folder` is None and `version` is that of its distribution. Raises UserError where there is no
+    such function, where an attribute is not in SAID, and where its value does not fit.
     """
     function, file = part_name(name), source_file(folder, name)
     if file is None:
@@ -76,8 +80,11 @@ def read_own_metric(name: str, folder: Path, place: str) -> dict[str, Any]:
 
 
 def attributes(said: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What something says of itself as a metric. Raises UserError for what is none of SAID, or has
-    no such value."""
+    """Return the attributes that a metric declares, checked, as JSON has them.
+
+    Raises UserError, `where` first, for a name that is not in SAID and for a value that does not
+    fit.
+    """
     for name in said:
         if name not in SAID:
             raise unknown_value(where, name, SAID, "an attribute among")
@@ -87,8 +94,12 @@ def attributes(said: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def own_metrics_now(known: Mapping[str, Said], names: Iterable[str], place: str) -> dict[str, Said]:
-    """What those known say of themselves, of these metrics now. One whose file lies neither in
-    the folder that we are in nor where it was is as known; a bundle's (`folder`: "") always is."""
+    """Return `known` with the current declarations of the metrics `names`.
+
+    A declaration is read from the metric's file in the working folder, or else in the folder where
+    the file was. Where the file lies in neither, the known declaration stays; that of a metric from
+    a bundle (`folder`: "") always does. Raises UserError as `read_own_metric` does.
+    """
     found = dict(known)
     for name in filter(is_own, names):
         said, here = known.get(name), Path.cwd()
@@ -102,7 +113,7 @@ def own_metrics_now(known: Mapping[str, Said], names: Iterable[str], place: str)
 
 
 def metric_of(name: str, said: Said) -> Metric:
-    """The metric of this name, from what it says of itself."""
+    """Return the metric of this name, built from its declaration `said`."""
     probe, version = said.get("probe", ""), said["version"]
     how = "" if probe else f"{name} is a function of the predictions, code {version}."
     on = f"what the probe {probe} kept" if probe else ""
@@ -110,8 +121,10 @@ def metric_of(name: str, said: Said) -> Metric:
 
 
 def parse_own_metrics(tree: Any) -> dict[str, dict[str, Any]]:
-    """What a plan's file has of its metrics. Raises ValueError where `read_own_metric` can't have
-    said it."""
+    """Return the declarations of metrics that a plan's file holds, checked.
+
+    Raises ValueError for one that neither `read_own_metric` nor `number_of` can have returned.
+    """
     for name, said in tree.items():
         others = {key: said[key] for key in said if key not in ("folder", "version", "probe")}
         folder, version, probe = said["folder"], said["version"], said.get("probe", "")
@@ -127,7 +140,10 @@ def parse_own_metrics(tree: Any) -> dict[str, dict[str, Any]]:
 
 
 def _names(tree: ast.Module) -> Iterator[str]:
-    """What a file calls by a name: functions, what it imports, what it assigns."""
+    """Yield the names that a file binds at its top level.
+
+    These are the names of functions and classes, of `from ... import`, and of assignments.
+    """
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             yield node.name
@@ -138,7 +154,10 @@ def _names(tree: ast.Module) -> Iterator[str]:
 
 
 def _said(tree: ast.Module, function: str, where: str) -> Iterator[tuple[str, Any]]:
-    """`function.attribute = value` of a file."""
+    """Yield (attribute, value) for each `function.attribute = value` of a file.
+
+    Raises UserError, with the line, for a value that is no literal.
+    """
     for node in (each for each in tree.body if isinstance(each, ast.Assign)):
         for target in node.targets:
             of, _, key = ast.unparse(target).rpartition(".")
@@ -150,7 +169,11 @@ def _said(tree: ast.Module, function: str, where: str) -> Iterator[tuple[str, An
 
 
 def complete_probes(names: Iterable[Any], folder: Path) -> dict[str, Any] | None:
-    """The section `own_probes` of a run with these probes; None where none is the user's own."""
+    """Return the section `own_probes` of a run with these probes.
+
+    Return None where none is the user's own. Raises UserError where the `numbers` of one can't be
+    read.
+    """
     own = {}
     for name in filter(is_plugin, names):
         _numbers(name, folder)
@@ -159,8 +182,10 @@ def complete_probes(names: Iterable[Any], folder: Path) -> dict[str, Any] | None
 
 
 def number_of(key: str, probe: str, folder: Path, place: str) -> dict[str, Any]:
-    """What a probe says of its number `Class:number`, as a plan keeps it. Raises UserError for a
-    number that it does not declare, and where its file is not there."""
+    """Return the declaration of a probe's number `Class:number`, as a plan keeps it.
+
+    Raises UserError for a number that the probe does not declare, and where its file is missing.
+    """
     numbers, number = _numbers(probe, folder), part_name(key)
     if number not in numbers:
         names = [f"{part_name(probe)}:{name}" for name in numbers]
@@ -169,7 +194,10 @@ def number_of(key: str, probe: str, folder: Path, place: str) -> dict[str, Any]:
 
 
 def _numbers(name: str, folder: Path) -> dict[str, dict[str, Any]]:
-    """`numbers` of a class. Raises UserError where it can't be read."""
+    """Return the `numbers` of a probe's class, with checked attributes; {} where it has none.
+
+    Raises UserError where they can't be read.
+    """
     file = find_source("probe", name, folder)
     where, numbers = f"probe: {name}: {file}", {}
     for node in find_definition("probe", name, file, ast.ClassDef).body:
@@ -191,9 +219,9 @@ def is_metric(name: str) -> bool:
 
 @dataclass(frozen=True)
 class Analysis:
-    """How the table is computed (docs/statistics.md); fixed before results exist."""
+    """The settings of a table's analysis (docs/statistics.md); fixed before results exist."""
 
-    # "": the first that the task declares.
+    # "" stands for the first metric that the task declares.
     metric: Annotated[
         str, Key("what is compared: a metric of the test set, PROBE:NUMBER, or module:function")
     ] = ""

@@ -1,4 +1,4 @@
-"""What a plan is made of: rows, columns, their cells, and the searches that settings come from."""
+"""The parts of a plan: rows, columns, their cells, and the searches that choose settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from ablate.shared import Key, Run, build_run, ids_of, seeded
 
 @dataclass(frozen=True)
 class Row:
-    """A variant: the keys it sets, and as `confounds` those among them that it should not."""
+    """A variant: the keys that it sets.
+
+    `confounds`: the keys among them that it should not set, since they blur the comparison with the
+    baseline.
+    """
 
     label: str
     settings: Mapping[str, Any]
@@ -27,8 +31,11 @@ JOINT = " · "  # between the values in the label of a product
 
 @dataclass(frozen=True)
 class Column:
-    """One value of `across`; gains are taken within a column. `paper` names the published column it
-    stands for; `tuned`: do its cells get the searches of `tune:`, where the sweep has it?"""
+    """A value of `across`; gains are taken within a column.
+
+    `paper`: the published column that it stands for. `tuned`: do its cells get the searches of
+    `tune:`, where the sweep has it?
+    """
 
     label: str
     settings: Mapping[str, Any]
@@ -37,7 +44,7 @@ class Column:
 
     @property
     def heading(self) -> str:
-        """The label; where it is a bare number, true or false, of what: "model.depth=2"."""
+        """The label; with its key, "model.depth=2", where it is only a number, true or false."""
         (key, value), *more = self.settings.items() or [("", "")]
         bare = not more and not isinstance(value, str) and self.label == value_text(value)
         return f"{key}={self.label}" if bare else self.label
@@ -45,25 +52,28 @@ class Column:
 
 @dataclass(frozen=True)
 class ColumnGroup:
-    """Columns that a wide table shows together: a part of `groups:`."""
+    """A group of columns that a wide table shows together: a part of `groups:`."""
 
     name: str
-    headings: Mapping[str, str]  # see WidePlace -> as shown
+    headings: Mapping[str, str]  # WidePlace.heading -> the heading as shown
 
 
 @dataclass(frozen=True)
 class WidePlace:
-    """Where a wide table has a column: in the lines of its architecture, under its heading."""
+    """The place of a column in a wide table: an architecture's lines, and a heading."""
 
-    arch: str  # "" where columns set none
-    heading: str  # what is left of the label; "" of an architecture alone
+    arch: str  # "" where columns set no architecture
+    heading: str  # the rest of the label; "" where the architecture is all of it
 
 
 ARCH = "model.arch"
 
 
 def wide_places(columns: Sequence[Column]) -> dict[str, WidePlace]:
-    """label -> place. Columns that would share a place keep their whole headings."""
+    """Return the place of every column in a wide table, by label.
+
+    Columns that would share a place keep their whole headings.
+    """
     found = {column.label: _wide_place(column) for column in columns}
     often = Counter(found.values())
     return {
@@ -85,14 +95,14 @@ def _wide_place(column: Column) -> WidePlace:
     return WidePlace(arch, column.heading)
 
 
-FIRST_TUNING_SEED = 1000  # seeds from here on are for choosing, never for reporting
+FIRST_TUNING_SEED = 1000  # seeds from here on choose settings and are never reported
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A (row, column): the spec of its runs but for the seed, and their ids by seed.
+    """A row in a column: the spec of its runs without the seed, and their ids by seed.
 
-    Where settings are tuned `spec` is without them: a run's own is that of `at(seed)`.
+    Where settings are tuned, `spec` lacks them; `at(seed)` has the spec of the run with that seed.
     """
 
     row: str
@@ -100,17 +110,20 @@ class Cell:
     spec: Mapping[str, Any]  # spec.to_tree of a Run, without "seed"
     ids: Mapping[int, str]  # without the seeds whose settings are still being tuned
     overrides: tuple[str, ...] = ()  # recipe keys set by the sweep's `overrides`, for the footnote
-    chosen: tuple[TuningWinner, ...] = ()  # what tuning chose, one a search that is over
-    specs: tuple[Mapping[str, Any], ...] = ()  # with the settings of each
-    seeds: tuple[int, ...] = ()  # that looks have given it, where settings are tuned
+    chosen: tuple[TuningWinner, ...] = ()  # the winner of each finished search
+    specs: tuple[Mapping[str, Any], ...] = ()  # the spec with each winner's settings
+    seeds: tuple[int, ...] = ()  # given by looks, where settings are tuned
 
     @property
     def label(self) -> str:
-        """LABEL@COLUMN, as the command line takes it."""
+        """The cell as the command line names it: LABEL@COLUMN.
+
+        It is LABEL where the column has no label.
+        """
         return f"{self.row}@{self.column}" if self.column else self.row
 
     def at(self, seed: int) -> Cell:
-        """The cell, its spec that of the run with this seed."""
+        """Return the cell with the spec of the run that has this seed."""
         for choice, spec in zip(self.chosen, self.specs, strict=True):
             if seed in choice.seeds:
                 return replace(self, spec=spec)
@@ -125,43 +138,44 @@ class TuningWinner:
     trial: int
     trials: int
     value: float
-    edges: tuple[str, ...] = ()  # keys whose value lies at an edge of its range
-    spent: float = 0.0  # on the search, in whole trials: pruned ones count for what they used
-    multiply_adds: float = 0.0  # of these trainings, three times those of the forwards
+    edges: tuple[str, ...] = ()  # keys whose value lies at an edge of their range
+    spent: float = 0.0  # on the search, in whole trials; a pruned one counts in part
+    multiply_adds: float = 0.0  # of these trainings: three times the forward passes'
     search: int = 0
-    seed: int = FIRST_TUNING_SEED  # of the trial
-    seeds: tuple[int, ...] = ()  # of the reports that take it
-    explored: Mapping[str, float] = field(default_factory=dict)  # share of each range
+    seed: int = FIRST_TUNING_SEED  # the trial's
+    seeds: tuple[int, ...] = ()  # of the reports that take the winner
+    explored: Mapping[str, float] = field(default_factory=dict)  # the share of each range
     noise: tuple[str, ...] = ()  # keys whose best two trials differ by less than their error
 
     @property
     def name(self) -> str:
-        """Of the trial, as `show` takes it behind the row: "#1000.3"."""
+        """The suffix that names the winning trial, as `show` takes it after the row: "#1000.3"."""
         return f"#{self.seed}.{self.trial}"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One training of a search. `cell` has its spec, and its id by its only seed.
+    """A training of a search. `cell` holds its spec, and its id under its only seed.
 
-    Trials of equal settings in one search are one run.
+    Trials of one search with equal settings are one run.
     """
 
-    number: int  # in its search, through all stages
+    number: int  # counted over all stages of its search
     stage: int
     params: Mapping[str, Any]
     cell: Cell
-    score: float | None = None  # on validation, once it has ended: what the search was told
+    score: float | None = None  # on validation, as the search got it; None before its end
     search: int = 0
-    error: float | None = None  # of the score, binomial; of a loss there is none
-    state: str | None = None  # finished, pruned or diverged, as the search was told
+    error: float | None = None  # binomial standard error of the score; None for a loss
+    state: str | None = None  # "finished", "pruned" or "diverged"; None before its end
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a plan. `cell` has its spec; `trial`: what it is in its search, if in one.
+    """A run of a plan. `cell` holds its spec without the seed.
 
-    `above`: 0 of a run of the table, 1 of its parent, 2 of that one's.
+    `trial`: the trial that it is in its search; None outside searches. `above`: 0 for a run of the
+    table, 1 for its parent, 2 for the parent of that one.
     """
 
     id: str
@@ -172,18 +186,24 @@ class PlannedRun:
 
     @property
     def number(self) -> str:
-        """The seed; of a trial with its own number, for those of a search share their seed."""
+        """The seed; for a trial also its number, since the trials of a search share their seed.
+
+        A parent's number ends in ".from", once for each generation above the table's run.
+        """
         number = f"{self.seed}" if self.trial is None else f"{self.seed}.{self.trial.number}"
         return number + ".from" * self.above
 
     @property
     def label(self) -> str:
-        """LABEL@COLUMN#SEED, as the command line takes it; LABEL@COLUMN#SEED.TRIAL of a trial,
-        LABEL@COLUMN#SEED.from of the run that one starts from."""
+        """The run as the command line names it: LABEL@COLUMN#SEED.
+
+        It is LABEL@COLUMN#SEED.TRIAL for a trial, and LABEL@COLUMN#SEED.from for the run that one
+        starts from.
+        """
         return f"{self.cell.label}#{self.number}"
 
     def parent(self) -> PlannedRun | None:
-        """The run that it starts from."""
+        """Return the run that this one starts from; None where there is none."""
         tree = self.cell.spec.get("parent")
         if tree is None:
             return None
@@ -193,7 +213,7 @@ class PlannedRun:
         return PlannedRun(cell.ids[seed], cell, seed, above=self.above + 1)
 
     def spec(self) -> dict[str, Any]:
-        """The whole plain tree, as `run.json` holds it."""
+        """Return the whole plain tree, as `run.json` holds it."""
         return seeded(self.cell.spec, self.seed)
 
     def run(self) -> Run:
@@ -201,8 +221,12 @@ class PlannedRun:
 
 
 def recipe_caveats(cells: Iterable[Cell]) -> dict[str, str]:
-    """What the recipes of the cells, and of what they start from, say beside their source, each
-    line once; by "inferred" and "not followed"."""
+    """Return the caveats of the recipes of the cells, and of the runs that they start from.
+
+    The keys are "inferred" (settings that a recipe's source does not state) and "not followed"
+    (departures from the source). A value joins the distinct lines by "; "; a key without lines is
+    absent.
+    """
     trees = [tree for cell in cells for tree in (cell.spec, *spec_parents(cell.spec))]
     found = {}
     for key in ("inferred", "not_followed"):
@@ -213,24 +237,24 @@ def recipe_caveats(cells: Iterable[Cell]) -> dict[str, str]:
 
 
 def spec_parents(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The trees of what a cell's runs start from, the nearest first."""
+    """Yield the trees of the runs that a cell's runs start from, the nearest first."""
     while (parent := spec.get("parent")) is not None:
         yield parent
         spec = parent
 
 
 def lineage(run: PlannedRun) -> list[PlannedRun]:
-    """The runs that it starts from, the eldest first."""
+    """Return the runs that a run starts from, the farthest first."""
     parent = run.parent()
     return [] if parent is None else [*lineage(parent), parent]
 
 
 @dataclass(frozen=True)
 class TuningStage:
-    """A search over some keys, those of the stages before fixed at their winners.
+    """A search over some keys; the keys of the stages before are fixed at their winners.
 
-    `space`: key -> {"log" | "uniform" | "int": (low, high)} or {"choices": (value, ...)}; `at`:
-    what a trial is trained with instead.
+    `space`: key -> {"log" | "uniform" | "int": (low, high)} or {"choices": (value, ...)}. `at`:
+    settings with which trials are trained instead of the cell's own.
     """
 
     space: Mapping[str, Mapping[str, tuple[Any, ...]]]
@@ -242,8 +266,8 @@ class TuningStage:
 class Tune:
     """The searches that every cell gets: `tune:` of a sweep file, or `from.tune`.
 
-    A search is what is replicated: `repeats` of them, each through all stages by itself; None: one
-    for every seed that is reported.
+    Whole searches are replicated: each of the `repeats` searches of a cell goes through all stages
+    by itself. None: one search for every seed that is reported.
     """
 
     stages: tuple[TuningStage, ...]
@@ -258,18 +282,19 @@ class Tune:
         int, Key("trials asked at a time, told in their order", least=1, most=10_000)
     ] = 4
     repeats: Annotated[int | None, Key("searches a cell; null: one for every seed", least=1)] = None
-    # The keys of `space` are then the child's words for theirs: from.KEY.
+    # With this, the keys of `space` are named as the child names them: from.KEY.
     parents: Annotated[bool, Key("trials are parents, judged as they are: by `from.tune`")] = False
 
     @property
     def trials_each(self) -> int:
-        """Of one search, over all stages."""
+        """The number of trials of one search, over all stages."""
         return sum(stage.trials for stage in self.stages)
 
     def searches(self, seeds: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """The number of every search -> the seeds of the reports that take its winner.
+        """Return the number of every search -> the seeds of the reports that take its winner.
 
-        Seed s takes that of search s; where fewer searches are asked for, seeds are dealt in turn.
+        Seed s takes the winner of search s; with `repeats`, searches are dealt to the seeds in
+        turn.
         """
         dealt: dict[int, tuple[int, ...]] = {}
         for place, seed in enumerate(seeds):
@@ -278,5 +303,5 @@ class Tune:
         return dealt
 
     def trial_seed(self, search: int) -> int:
-        """With which all trials of a search are trained, in every cell."""
+        """Return the seed with which all trials of a search are trained, in every cell."""
         return FIRST_TUNING_SEED * (1 + self.seed) + search

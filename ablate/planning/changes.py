@@ -1,7 +1,7 @@
-"""Several changes to one baseline: the cells of a design, and what each cell has of the changes.
+"""Several changes to one baseline: the cells of a design, and the changes that each cell has.
 
 A change is one or more settings. A cell has some of the changes; `none` has none of them, `all` has
-all. `Changes` says which cells a design has, and `ablate.analysis.effects` what they tell.
+all. `Changes` says which cells a design has; `ablate.analysis.effects` computes effects from them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EFFECT_KINDS: dict[str, str] = {
 DEFAULT: Kind = "both"
 NONE, ALL, ALL_BUT, AND = "none", "all", "all but ", " + "
 MAIN_EFFECT = "main effect"
-MOST = 10  # changes of a factorial: 1,024 cells
+MOST = 10  # changes in a factorial, which then has 1,024 cells
 
 # The columns beyond the first 4 or 5 are products of these, so that main effects are clear of
 # pairs: resolution IV, V for 5 changes (Box, Hunter, Hunter 1978, Statistics for Experimenters,
@@ -47,8 +47,7 @@ GENERATORS |= {k: (*_THREES, "ABCDE")[: k - 5] for k in range(12, 17)}
 
 @dataclass(frozen=True)
 class Changes:
-    """The changes of a sweep, and its design. `rows`: the changes that each of its rows has, by
-    label."""
+    """The changes of a sweep, and its design. `rows`: row label -> the changes of that row."""
 
     names: tuple[str, ...]
     design: Annotated[Kind, Key("the combinations of changes that are trained")] = DEFAULT
@@ -56,7 +55,7 @@ class Changes:
 
     @property
     def crossed(self) -> bool:
-        """Does every cell tell of every change?"""
+        """True where every cell informs about every change: in a factorial or fractional design."""
         return self.design in ("factorial", "fractional")
 
     @property
@@ -65,7 +64,11 @@ class Changes:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """What is told of each change: see `ablate.analysis.effects`."""
+        """The effects that are computed of each change: see `ablate.analysis.effects`.
+
+        They are "alone" (against `none`) and "among all" (against `all`), one or both, or the main
+        effect.
+        """
         parts: dict[str, tuple[str, ...]] = {
             "one_at_a_time": ("alone",),
             "leave_one_out": ("among all",),
@@ -75,15 +78,18 @@ class Changes:
 
     @property
     def contrasts(self) -> int:
-        """How many gains of a column have verdicts."""
+        """The number of gains of a column that have verdicts."""
         return len(self.names) * len(self.parts)
 
     def levels(self, labels: Sequence[str]) -> list[list[int]]:
-        """1 where a row has a change, else 0: a list for each row, in the order of `names`."""
+        """Return a list for each row, in the order of `names`: 1 where it has a change, else 0."""
         return [[int(name in self.rows[label]) for name in self.names] for label in labels]
 
     def aliases(self) -> list[list[tuple[int, int]]]:
-        """The pairs of changes (their numbers), those together that no cell tells apart."""
+        """Return all pairs of changes, as indices into `names`, in groups.
+
+        The interactions of the pairs in a group are aliased: no cell tells them apart.
+        """
         signs = [[2 * level - 1 for level in cell] for cell in self.levels([*self.rows])]
         found: dict[tuple[int, ...], list[tuple[int, int]]] = {}
         for a, b in itertools.combinations(range(len(self.names)), 2):
@@ -92,8 +98,10 @@ class Changes:
 
 
 def design_cells(names: Sequence[str], design: str) -> list[tuple[str, ...]]:
-    """The changes of every cell, each combination once. Raises UserError where the design has none
-    for so many changes."""
+    """Return the changes of every cell of a design, each combination once.
+
+    Raises UserError where there is no such design for this number of changes.
+    """
     count, every = len(names), tuple(names)
     alone = [(name,) for name in names]
     but = [tuple(name for name in names if name != left) for left in names]
@@ -116,14 +124,16 @@ def design_cells(names: Sequence[str], design: str) -> list[tuple[str, ...]]:
 
 
 def _sorted(names: Sequence[str], cells: Iterable[Iterable[bool]]) -> list[tuple[str, ...]]:
-    """The names that each cell has, those of few first."""
+    """Return the names that each cell has, cells with few names first."""
     numbers = ([k for k, has in enumerate(on) if has] for on in cells)
     return [tuple(names[k] for k in on) for on in sorted(numbers, key=lambda on: (len(on), on))]
 
 
 def _fraction(count: int) -> Iterator[tuple[bool, ...]]:
-    """The cells of a fraction that has `none` among them: the sign of a product of an even number
-    of columns is turned."""
+    """Yield the cells of a fraction that has `none` among them: True for the changes of a cell.
+
+    For that, the sign of a product of an even number of columns is flipped.
+    """
     first = count - len(GENERATORS[count])
     for base in itertools.product((-1, 1), repeat=first):
         cell = list(base)
@@ -136,7 +146,7 @@ def _fraction(count: int) -> Iterator[tuple[bool, ...]]:
 
 
 def effect_label(name: str, part: str) -> str:
-    """What is told of a change, named: the change itself for its main effect, else "dpn alone"."""
+    """Return the label of a change's effect: its name for the main effect, else "dpn alone"."""
     return name if part in ("", MAIN_EFFECT) else f"{name} {part}"
 
 
@@ -156,8 +166,12 @@ WORD = "'NAME: key=value ...'"
 
 @dataclass(frozen=True)
 class DeclaredChanges:
-    """`changes:` as written: settings by name; by several names what these changes set together,
-    where two of them set the same key. `place`: of errors."""
+    """The section `changes:`, as written.
+
+    `settings`: the settings of each change, by name. `together`: by several names, the settings
+    that these changes have together, where two of them set the same key. `place`: the start of
+    errors.
+    """
 
     settings: Mapping[str, Mapping[str, Any]]
     together: Mapping[tuple[str, ...], Mapping[str, Any]]
@@ -168,7 +182,10 @@ class DeclaredChanges:
         return tuple(self.settings)
 
     def of(self, design: str) -> tuple[Changes, list[Item]]:
-        """The changes under a design, and a row for each of its cells."""
+        """Return the changes under a design, and a row for each of its cells.
+
+        Raises UserError for an unknown design, and as `design_cells` and `_settings` do.
+        """
         if not isinstance(design, str) or design not in EFFECT_KINDS:
             raise unknown_value("design", design, EFFECT_KINDS)
         made, items = {}, []
@@ -179,8 +196,11 @@ class DeclaredChanges:
         return Changes(self.names, design, made), items  # type: ignore[arg-type]
 
     def _settings(self, on: Sequence[str]) -> dict[str, Any]:
-        """The settings of a cell. Raises UserError where two of its changes set the same key, and
-        nothing says what both are."""
+        """Return the settings of a cell.
+
+        Raises UserError where two of its changes set the same key, and `together` has no value for
+        it.
+        """
         found: dict[str, Any] = {}
         for key in dict.fromkeys(key for name in on for key in self.settings[name]):
             setters = tuple(name for name in on if key in self.settings[name])
@@ -243,8 +263,10 @@ def changes_of(words: Sequence[str], groups: Mapping[str, Sequence[str]]) -> Dec
 
 
 def check_effective(changes: Changes, first: Mapping[str, str]) -> None:
-    """Raises UserError for a change that alters nothing. `first`: of each row, the first one that
-    has the same specs."""
+    """Raise UserError for a change that alters nothing.
+
+    `first`: row label -> the first row that has the same specs.
+    """
     rows = {frozenset(on): label for label, on in changes.rows.items()}
     for name in changes.names:
         pairs = [(on - {name}, on) for on in rows if name in on and on - {name} in rows]

@@ -1,7 +1,8 @@
-"""From settings to a run: Hydra composes the groups (`conf`), values are put on its plain tree.
+"""Composition of runs: Hydra composes the groups (`conf`), values are put on its plain tree.
 
 A compose takes as long as hundreds of builds, so it is done once per distinct set of group choices.
-What Hydra would let pass (`+typo=1`, `optim.lr=abc`, `~recipe`) is refused here or in `build_run`.
+Mistakes that Hydra would let pass (`+typo=1`, `optim.lr=abc`, `~recipe`) are refused here or in
+`build_run`.
 """
 
 from __future__ import annotations
@@ -76,8 +77,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Merged:
-    """Layers, the later ones over the earlier: choices of groups, and values. `height`: the last
-    layer, by its number, that says a key; `typed`: the keys that words say, not a file."""
+    """Layers merged, the later ones over the earlier: choices of groups, and values.
+
+    `height`: key -> the number of the last layer that sets it. `typed`: the keys that words set,
+    and not a file.
+    """
 
     choices: Mapping[str, str]
     values: Mapping[str, Any]
@@ -87,8 +91,11 @@ class Merged:
 
 @contextlib.contextmanager
 def placed(layers: Layers, otherwise: str) -> Iterator[None]:
-    """Put before a UserError's key the place where that key was set, or its group chosen.
-    `otherwise`: where neither was; of words it is the label of a variant, and stands behind."""
+    """Put the place where a UserError's key was set, or its group chosen, before the error.
+
+    `otherwise`: the place where neither was. Where all settings are words it is the label of a
+    variant, and stands after the error.
+    """
     try:
         yield
     except UserError as error:
@@ -108,11 +115,13 @@ def placed(layers: Layers, otherwise: str) -> Iterator[None]:
 
 
 class Composer:
-    """Composes runs, and remembers what Hydra and the data's files have said."""
+    """A composer of runs, with caches of what Hydra and the data's files have said."""
 
     def __init__(self, store: Path, unseen: bool = False) -> None:
-        """`unseen`: see `data_section.complete`. Raises UserError where a file of `./conf` can't be
-        composed."""
+        """List the groups of `conf`. `unseen`: see `data_section.complete`.
+
+        Raises UserError where a file of `./conf` can't be composed.
+        """
         from hydra.core.global_hydra import GlobalHydra
         from hydra.core.object_type import ObjectType
 
@@ -126,10 +135,10 @@ class Composer:
         self._sha256 = functools.cache(sha256_of)
         self._keys = functools.cache(_keys)
         self._trainer = functools.cache(_section)
-        self._codes: dict[str, dict[str, Any]] = {}  # function or command -> what it is run with
+        self._codes: dict[str, dict[str, Any]] = {}  # function or command -> its code section
         self._composed: dict[tuple[tuple[str, str], ...], dict[str, Any]] = {}
         with hydra_on_conf():
-            # By its sources: the loader copies them all whenever it is asked for a group.
+            # Ask the sources: the loader copies all of them each time it lists a group.
             sources = GlobalHydra.instance().config_loader().get_sources()
             self.groups = {
                 group: _listed(sources, group, ObjectType.CONFIG)
@@ -139,7 +148,7 @@ class Composer:
         self.groups.setdefault(TRAINER, [])
         tree, self.defaults = compose_config("config", [])
         self._composed[tuple(sorted(self.defaults.items()))] = tree
-        # The options that our tables generate stand in one section each: they need no compose.
+        # An option that our tables generate fills one section, so it needs no compose.
         self._generated = {
             (kind, name): section
             for kind, options in generated().items()
@@ -148,12 +157,15 @@ class Composer:
 
     @property
     def notes(self) -> list[str]:
-        """What else is done than was asked for, and why, a line each."""
+        """The lines for the user on what is done beyond, or instead of, the request, and why."""
         return [*self._notes, *ours(self._data.values())]
 
     def merge(self, layers: Layers) -> Merged:
-        """The layers as one. Raises UserError for a choice that there is not, and where a choice
-        would overwrite a value of a lower layer."""
+        """Return the layers as one.
+
+        Raises UserError for an unknown choice, and where a choice would overwrite a value of a
+        lower layer.
+        """
         choices: dict[str, Any] = {}
         values: dict[str, Any] = {}
         height: dict[str, int] = {}
@@ -186,10 +198,11 @@ class Composer:
         return Merged(choices, values, height, typed)
 
     def tree(self, layers: Layers) -> dict[str, Any]:
-        """The plain tree of a run, and in it that of its parent if a key `from.KEY` says one;
-        interpolations resolved, not yet validated.
+        """Return the plain tree of a run.
 
-        Raises UserError as `merge` does, and for a length that another one makes void.
+        It holds the tree of the run's parent, where keys `from.KEY` declare one. Interpolations are
+        resolved; values are not yet validated. Raises UserError as `merge` does, and for keys that
+        have no effect, such as a length that another one overrides.
         """
         below, above = parents.split(layers)
         merged = self.merge(with_one_model(below))
@@ -201,8 +214,10 @@ class Composer:
         return tree
 
     def _own_tree(self, merged: Merged, said: Iterable[str]) -> dict[str, Any]:
-        """The tree of a run of the user's own trainer, but for its code. Raises UserError for keys
-        of what such a run has not."""
+        """Return the tree of a run of the user's own trainer, its code not yet read.
+
+        Raises UserError for keys that such a run does not have.
+        """
         name = merged.choices[TRAINER]
         below = f"{TRAINER}."
         section, overrides = self._trainer(name), None
@@ -234,7 +249,7 @@ class Composer:
         return tree
 
     def declares(self, tree: Mapping[str, Any]) -> bool:
-        """Is a run's command that of a trainer here? True for whatever is no command."""
+        """Return whether a run's command is that of a trainer here; True where it has none."""
         if not is_command(tree):
             return True
         sections = map(self._trainer, self.groups[TRAINER])
@@ -262,7 +277,7 @@ class Composer:
             values = {**by_arch(tree, values), **values}
         for key, value in values.items():
             put(tree, key, value)
-        if "data.hub" in values and "data.rows" not in values:  # those are of the group's own
+        if "data.hub" in values and "data.rows" not in values:  # those are the group's own
             tree["data"] = {**tree["data"], "rows": None}
         if whole is None and is_whole(tree["model"]):
             raise UserError("model.name: a whole model is said by model=NAME, in words or a sweep")
@@ -274,7 +289,10 @@ class Composer:
         return tree
 
     def run(self, tree: Mapping[str, Any], seed: int | None = None) -> spec.Run | OwnRun:
-        """The validated run of a tree that `tree` made. Raises UserError, key first."""
+        """Return the validated run of a tree that `tree` made, with `seed` if it is given.
+
+        Raises UserError, key first.
+        """
         if is_own(tree):
             code = {**tree["code"], **self._code(tree)}
             seeded = spec.seeded({**tree, "code": code}, tree["seed"] if seed is None else seed)
@@ -283,7 +301,7 @@ class Composer:
         return build_run(spec.seeded(run, tree["seed"] if seed is None else seed))
 
     def _completed(self, tree: Mapping[str, Any]) -> dict[str, Any]:
-        """With what files say: of data, of classes of the user's own, of weights."""
+        """Return the tree with what files say of its data, the user's own classes, and weights."""
         run = {**tree, "data": self._of_files(tree.get("data"))}
         if also := value_at(tree, "eval.also"):
             run["eval"] = {**tree["eval"], "also": self._tested(also, run["data"])}
@@ -304,7 +322,7 @@ class Composer:
         return run
 
     def _code(self, tree: Mapping[str, Any]) -> dict[str, Any]:
-        """See `trainer.code_of`: read once a plan, so that all of its runs have the same."""
+        """Return what `trainer.code_of` reads, once a plan: so all of its runs have the same."""
         name = trainer_name(tree)
         if name not in self._codes:
             self._codes[name] = trainer.code_of(tree, Path.cwd(), self._store)
@@ -317,8 +335,10 @@ class Composer:
         return self._data[key]
 
     def _tested(self, also: Any, data: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """The sections of the sets of `eval.also`, shown as the run's own data is: of names of
-        data, and of folders. Raises UserError where that is no list of them."""
+        """Return the sections of the sets of `eval.also`, shown as the run's own data is.
+
+        `also`: a list of names of data and of folders. Raises UserError where it is no such list.
+        """
         if not isinstance(also, list):
             raise UserError(f"eval.also: expected a list of names of data, got {also!r}")
         found = []
@@ -336,7 +356,7 @@ class Composer:
         return found
 
     def _set(self, name: str, data: Mapping[str, Any]) -> dict[str, Any]:
-        """The section of one of them, as its files have it."""
+        """Return the section of one set of `eval.also`, as the files of `conf` have it."""
         if name in self.groups["data"]:
             merged = self.merge([SettingsLayer("", {"data": name})])
             return dict(self._composed_tree(merged)["data"])
@@ -352,7 +372,10 @@ class Composer:
         return section
 
     def _hashed(self, weights: Mapping[str, Any]) -> dict[str, Any]:
-        """The section of a file of weights, with its hash. Raises UserError where there is none."""
+        """Return the section of a file of weights, with its hash.
+
+        Raises UserError where there is no such file.
+        """
         given = weights["weights"]
         path = os.path.abspath(os.path.expanduser(str(given)))
         if not os.path.isfile(path):
@@ -360,7 +383,7 @@ class Composer:
         return {"path": path, "sha256": self._sha256(Path(path)), "names": weights["names"]}
 
     def launcher(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The launcher's settings, from `launcher=NAME` and `launcher.KEY=VALUE` alone."""
+        """Return the launcher's settings, from `launcher=NAME` and `launcher.KEY=VALUE` alone."""
         merged = self.merge([SettingsLayer("", settings)])
         tree = dict(self._compose(merged.choices))
         for key, value in merged.values.items():
@@ -371,7 +394,7 @@ class Composer:
         key = tuple(sorted({**self.defaults, **choices}.items()))
         if key not in self._composed:
             words = [
-                # a group of the user's own that the defaults do not list is appended
+                # "+" appends a group of the user's own that the defaults do not list
                 f"{'' if group in self.defaults else '+'}{group}={name}"
                 for group, name in choices.items()
             ]
@@ -379,30 +402,30 @@ class Composer:
         return self._composed[key]
 
     def sets(self, group: str, name: str, key: str) -> bool:
-        """Does choosing `group=name` set `key`?"""
+        """Return whether choosing `group=name` sets `key`."""
         if (group, name) in self._generated or group == TRAINER:
             return key.startswith(f"{group}.")
         return key in self._keys(group, name)
 
 
 def _keys(group: str, name: str) -> set[str]:
-    """All that choosing `group=name` sets."""
+    """Return every dotted key that choosing `group=name` sets."""
     return {key for key, _ in leaves(compose_config(f"{group}/{name}", [])[0])}
 
 
 def _section(trainer: str) -> Any:
-    """What `conf/trainer/NAME.yaml` makes of the section."""
+    """Return the section that `conf/trainer/NAME.yaml` composes, or None."""
     return compose_config(f"{TRAINER}/{trainer}", [])[0].get(TRAINER)
 
 
 def _listed(sources: Iterable[ConfigSource], group: str, kind: ObjectType) -> list[str]:
-    """The names in a group, of options or of groups, that any of Hydra's sources has."""
+    """Return the names in a group, of options or of groups, that any of Hydra's sources has."""
     names = (source.list(group, kind) for source in sources if source.is_group(group))
     return sorted({*itertools.chain.from_iterable(names)})
 
 
 def resolve_run(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]:
-    """What `ablate config` prints: the whole plain tree of one run, and its id.
+    """Return the whole plain tree of one run, and its id: what `ablate config` prints.
 
     Raises UserError, one line, for a word that is wrong, or that belongs to a sweep.
     """
@@ -427,9 +450,10 @@ def resolve_run(words: Sequence[str], store: Path) -> tuple[dict[str, Any], str]
 
 
 def resolve_data(name: str, words: Sequence[str], store: Path) -> tuple[dict[str, Any], list[str]]:
-    """The plain tree of a run on `data=NAME data.KEY=VALUE ...`, whatever the model, and notes.
+    """Return the plain tree of a run on `data=NAME data.KEY=VALUE ...`, and the notes.
 
-    Raises UserError, one line, for a word that is wrong, or that is not about the data.
+    Its model is any that fits the data. Raises UserError, one line, for a word that is wrong, or
+    that is not about the data.
     """
     composer = Composer(store)
     settings = single_values(parse_word(word, composer.groups) for word in words)
@@ -438,8 +462,8 @@ def resolve_data(name: str, words: Sequence[str], store: Path) -> tuple[dict[str
             raise UserError(f"{key}: belongs to a run; `ablate data prepare` takes data.KEY=VALUE")
     tree = composer.tree([SettingsLayer("", {"data": name, **settings})])
     size = tree["data"].get("size") if isinstance(tree["data"], Mapping) else None
-    if isinstance(size, int) and size > 0:  # a patch that divides the image, whatever its size
+    if isinstance(size, int) and size > 0:  # one patch as large as the image, which fits any size
         tree["model"] = {**tree["model"], "arch": f"mu/{size}"}
-    if value_at(tree, "data.labels") == "masks":  # by a task that learns from them
+    if value_at(tree, "data.labels") == "masks":  # only some tasks learn from masks
         tree["task"] = tasks_for_labels("masks")[0]
     return spec.to_tree(composer.run(tree)), composer.notes

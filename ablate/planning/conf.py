@@ -1,4 +1,4 @@
-"""The groups of `conf`, ours and the user's and those of spec's tables, as Hydra composes them."""
+"""The groups of `conf`, as Hydra composes them: ours, the user's, and those of spec's tables."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ _HERE = Path(__file__).resolve().parent.parent
 
 
 def shipped_folder(name: str) -> Path:
-    """The folder `conf` or `sweeps` that came with us: in the package (a wheel), else beside it."""
+    """Return the shipped folder `conf` or `sweeps`: in the package (a wheel), else next to it."""
     inside = _HERE / name
     return inside if inside.is_dir() else _HERE.parent / name
 
 
 def user_conf_folder() -> Path | None:
-    """The folder `./conf`; None where it is another Hydra application's, with a config at its
-    top. Of such a one only the trainers are read."""
+    """Return the folder `./conf`; None where it is another Hydra application's.
+
+    A config at its top marks it as such. Only the trainers of such a folder are read.
+    """
     return None if any(Path("conf").glob("*.yaml")) else Path("conf")
 
 
 @functools.cache
 def _search_user_conf_first() -> None:
-    """Register, once, what puts `./conf` of the moment before ours in Hydra's search path.
+    """Register, once, a plugin that puts the current `./conf` before ours on Hydra's search path.
 
     (`hydra.searchpath` in a config would put it last.)
     """
@@ -47,12 +49,12 @@ def _search_user_conf_first() -> None:
     Plugins.instance().register(UserConf)
 
 
-_stored: dict[str, dict[str, dict[str, Any]]] = {}  # what Hydra's store has of `generated`
+_stored: dict[str, dict[str, dict[str, Any]]] = {}  # the part of `generated` in Hydra's store
 
 
 @contextlib.contextmanager
 def hydra_on_conf() -> Iterator[None]:
-    """Hydra, initialised on our folder, the user's, and the groups that spec's tables generate."""
+    """Initialise Hydra on our folder, the user's, and the groups that spec's tables generate."""
     from hydra import initialize_config_dir
     from hydra.core.config_store import ConfigStore
     from omegaconf import OmegaConf
@@ -63,7 +65,7 @@ def hydra_on_conf() -> Iterator[None]:
     for kind, options in generated().items():
         if _stored.get(kind) == options and kind in store.repo:
             continue
-        store.repo.pop(kind, None)  # it is global: what tables held once would stay
+        store.repo.pop(kind, None)  # it is global, and would keep old options
         for name, node in options.items():
             store.store(group=kind, name=name, node=node, provider="ablate")
         _stored[kind] = options
@@ -71,7 +73,7 @@ def hydra_on_conf() -> Iterator[None]:
     if user_conf_folder() is None:
         for name, section in other_app_trainers().items():
             store.store(group=TRAINER, name=name, node=section, provider="user")
-    OmegaConf.clear_resolver("oc.env")  # in a list of defaults Hydra resolves it by itself
+    OmegaConf.clear_resolver("oc.env")  # Hydra would resolve it in a list of defaults
     try:
         with initialize_config_dir(str(shipped_folder("conf")), version_base="1.3"):
             yield
@@ -80,8 +82,10 @@ def hydra_on_conf() -> Iterator[None]:
 
 
 def other_app_trainers() -> dict[str, Any]:
-    """Read the trainers in a `./conf` that is another application's: name -> section. The options
-    of a group `trainer` of that application's own are none."""
+    """Read the trainers in a `./conf` that is another application's: name -> section.
+
+    Options of a group `trainer` that is that application's own are left out.
+    """
     sections = {file.stem: _loaded(file) for file in Path("conf", TRAINER).glob("*.yaml")}
     return {
         name: section
@@ -92,8 +96,11 @@ def other_app_trainers() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def without_ours() -> Iterator[None]:
-    """Take our groups out of Hydra's store, which is global: inside another application's
-    configuration is composed, whose groups may have the same names."""
+    """Take our groups out of Hydra's store while the block runs.
+
+    The store is global, and another application, composed in the block, may have groups of the same
+    names.
+    """
     from hydra.core.config_store import ConfigStore
 
     store = ConfigStore.instance()
@@ -112,9 +119,9 @@ def _loaded(file: Path) -> Any:
 
 
 def generated() -> dict[str, dict[str, dict[str, Any]]]:
-    """kind -> name -> the section that choosing it makes: its name and its defaults.
+    """Return kind -> name -> the section that choosing it makes: its name and its defaults.
 
-    Without those that have a file: Hydra would take the other for that file's schema.
+    Options that have a file are left out: Hydra would take the section for that file's schema.
     """
     folders = [*filter(None, (shipped_folder("conf"), user_conf_folder()))]
     tables: dict[str, dict[str, Mapping[str, Param]]] = {
@@ -132,7 +139,10 @@ def generated() -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def compose_config(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """(plain tree, interpolations unresolved; what was chosen of each group)."""
+    """Return a config's plain tree, interpolations unresolved, and the choice of each group.
+
+    Raises UserError for whatever Hydra refuses, and for resolvers.
+    """
     with told(f"conf: {' '.join([name, *words])}"), hydra_on_conf():
         tree, choices = composed(name, words)
     check_resolvers(tree, "conf")
@@ -140,7 +150,7 @@ def compose_config(name: str, words: list[str]) -> tuple[dict[str, Any], dict[st
 
 
 def composed(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """`compose_config`, of the folder that Hydra is initialised on."""
+    """Return what `compose_config` does, for the folder that Hydra is initialised on."""
     from hydra import compose
     from omegaconf import OmegaConf
 
@@ -154,7 +164,7 @@ def composed(name: str, words: list[str]) -> tuple[dict[str, Any], dict[str, str
 
 @contextlib.contextmanager
 def told(what: str) -> Iterator[None]:
-    """What Hydra and those below it refuse inside is a UserError, `what` first."""
+    """Raise the errors of Hydra and of the libraries below it as UserError, `what` first."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -167,16 +177,19 @@ def told(what: str) -> Iterator[None]:
         raise UserError(f"{what}: its `defaults` include themselves") from error
 
 
-DEEP = 50  # levels of a file
+DEEP = 50  # most levels of a file
 MOST = 100_000  # values of a word, combinations of a sweep, nodes of a file: more is a slip
 
 
 def check_yaml(path: Path, place: str) -> None:
-    """Raises UserError where loading the file would fill the memory or the stack: its aliases
-    (`*name`) counted as what they stand for. Other mistakes are left to whoever loads it."""
+    """Raise UserError where loading the file would fill the memory or the stack.
+
+    Aliases (`*name`) count as the values that they stand for. Other mistakes are left to the
+    loader.
+    """
     import yaml
 
-    sizes: dict[str | None, int] = {}  # of whole nodes, by anchor
+    sizes: dict[str | None, int] = {}  # anchor -> number of values in its node
     open_nodes: list[tuple[str | None, int]] = [(None, 0)]
     try:
         for event in yaml.parse(path.read_bytes(), getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
@@ -204,8 +217,11 @@ def check_yaml(path: Path, place: str) -> None:
 
 
 def check_resolvers(tree: Any, place: str = "", key: str = "") -> None:
-    """Raises UserError for a text such as ${oc.env:HOME}, which says something else elsewhere, or
-    what nobody was to read. `place` and `key` are how the error names the tree."""
+    """Raise UserError for a text such as ${oc.env:HOME}.
+
+    It would mean something else elsewhere, or disclose what nobody should read. `place` and `key`:
+    how the error names the tree.
+    """
     if isinstance(tree, str) and (found := RESOLVER.search(tree)):
         raise UserError(
             f"{': '.join(filter(None, (place, key)))}: {found[0]!r}: resolvers are refused, since "
@@ -230,6 +246,6 @@ def interpolate(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def first_line(error: BaseException) -> str:
-    """Hydra's message without the lines that point to its manual."""
+    """Return the first line of Hydra's message, without its lists of what the grammar expects."""
     lines = [re.sub(r" expecting \{.*", "", line.strip()) for line in str(error).splitlines()]
     return next((line.rstrip(".:;") for line in lines if line), type(error).__name__)

@@ -1,4 +1,4 @@
-"""The `data` section of a run, with what its files say."""
+"""The `data` section of a run, completed from its files."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ from ablate.shared import (
     split_folder,
 )
 
-NAMED = 3  # sets that a line names, folders that have one
+NAMED = 3  # most sets in one line, and most folders with a line of their own
 USES = {"test": "tests", "validation": "validates"}
-NOT_SEEN = "was not seen"  # of a set that a plan was made without
-BEHIND = chr(ord(os.sep) + 1)  # in name order
+NOT_SEEN = "was not seen"  # in notes on a set whose files were missing
+BEHIND = chr(ord(os.sep) + 1)  # the character after os.sep: ends a folder's part of the name order
 
 
 def complete(
     data: Any, memo: Path | None, notes: list[str], tested: bool = False, unseen: bool = False
 ) -> dict[str, Any]:
-    """The `data` section with what its files say: path, classes, splits, fingerprint. `tested`: of
-    a set that nothing is learnt from, of which only `test` is read. `unseen`: a set that is to be
-    fetched by hand may be missing, where its group knows how large it is; `notes` says so.
+    """Return the `data` section with what its files say: path, classes, splits, fingerprint.
 
-    Local files that lack a split of the hub's set are cut anew, and that is added to `notes`, as
-    are images that are not read, and how the images of a folder are split.
-    Raises UserError for keys and types that are wrong and for data that is not there.
+    `tested`: nothing is learnt from the set, and only its `test` is read. `unseen`: a set that has
+    to be fetched by hand may be missing, where its group knows how large it is; `notes` says so.
+
+    `notes` also reports splits of the hub's set that local files lack, and that are cut anew;
+    images that are not read; and how the images of a folder are split. Raises UserError for wrong
+    keys and types, and for missing data.
     """
     if not isinstance(data, Mapping):
         raise UserError(f"data: expected settings (key: value), got {data!r}")
@@ -49,7 +50,7 @@ def complete(
         raise UserError("data.fingerprint: is computed; leave it out")
     filled = {**data, "fingerprint": ""}
     if "classes" in data and data["classes"] is None:
-        filled["classes"] = 2  # for the moment: they are counted
+        filled["classes"] = 2  # a stand-in: they are counted below
     read_section(sections.Data, filled, "data")  # before any file is looked at
     data = dict(data)
     if data["path"] is not None:
@@ -67,7 +68,7 @@ def complete(
                 f"{', '.join(names) or 'no folder'}"
             )
         data["classes"] = len(names)
-    present = BUNDLED.get(data["source"])  # None where only fetching the set would tell
+    present = BUNDLED.get(data["source"])  # None: known only once the set is fetched
     lacks = data["source"] == "datasets" and data["path"] is None and data["hub"] is None
     unseen = unseen and lacks and bool(data.get("rows"))
     if found is not None:
@@ -92,7 +93,7 @@ def complete(
     }
     if data["path"] is not None and data["hub"] is not None and present is not None:
         missing = sorted(set(named.values()) - set(present))
-        # Slices of a permutation are as large as their paper's; cut anew they would not be.
+        # Slices of a permutation have their paper's sizes, which cutting anew would change.
         if missing and len(present) == 1 and data.get("order", "stored") == "stored":
             shares = {key: 0.1 for key in ("validation", "test") if key in named}
             data = {**data, "train": present[0], **shares}
@@ -113,7 +114,7 @@ def complete(
 def _read(
     data: Mapping[str, Any], found: Listing, present: Sequence[str], notes: list[str]
 ) -> dict[str, Any]:
-    """The section of a set of images and texts, its classes counted."""
+    """Return the section of a set of images and texts, with its classes counted."""
     splits = select_splits(data, present)
     data = {"classes": None, "test_classes": None, **data}
     if data["classes"] is None:
@@ -139,12 +140,15 @@ def _unseen(data: Mapping[str, Any]) -> str:
 
 
 def _folder_lines(data: Mapping[str, Any], found: Listing, present: Sequence[str]) -> Iterator[str]:
-    """Which images are not read; how many there are for what, cut as `data.source.cut`
-    does; and which folders beside these no key names."""
+    """Yield notes on the images of a folder.
+
+    They say which images are not read; how many there are to train, validate and test on, cut as
+    `data.source.cut` does; and which other folders there are that no key names.
+    """
     if found.unread:
         yield f"data={data['name']}: {data['path']}: {found.unread}"
     if found.kind != "folder" or None in (data["train"], data["validation"]):
-        return  # counted by the worker; tested on alone, or refused
+        return  # the worker counts; or the set is only tested on, or refused
     stored = {split: _images_in(found, split) for split in present}
     names = {key: data[key] for key in ("train", "validation", "test")}
     slices = {key: parse_slice(key, name) for key, name in names.items() if isinstance(name, str)}
@@ -172,7 +176,7 @@ def _folder_lines(data: Mapping[str, Any], found: Listing, present: Sequence[str
 
 
 def _images_in(found: Listing, split: str) -> int:
-    """How many images a split has. The files are in name order."""
+    """Return the number of images of a split, by bisection: the files are in name order."""
     masked = (found.path / MASKS).is_dir()
     folder = found.path / PICTURES / split if masked else split_folder(found.path, split)
     first, last = (bisect_left(found.files, f"{folder}{end}") for end in (os.sep, BEHIND))
@@ -180,7 +184,10 @@ def _images_in(found: Listing, split: str) -> int:
 
 
 def _counted(data: Mapping[str, Any], texts: Sequence[str]) -> int:
-    """How many classes the texts are. Raises UserError where there is nothing to tell apart."""
+    """Return the number of classes, which the texts are.
+
+    Raises UserError for fewer than two, which leave nothing to tell apart.
+    """
     if len(texts) < 2:
         raise UserError(
             f"data.text: each text is a class, and all rows of {data['path']} have the same "
@@ -197,7 +204,10 @@ def _say(notes: list[str], note: str) -> None:
 
 
 def ours(sets: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Of `data` sections: a line on those whose images are chosen here (`data.order=keyed`)."""
+    """Return a line on the sets whose images are chosen by us (`data.order=keyed`); [] without any.
+
+    `sets`: `data` sections.
+    """
     chosen = [
         data["name"]
         for data in sets
@@ -215,7 +225,7 @@ def ours(sets: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _tested(data: Mapping[str, Any], present: Sequence[str] | None) -> str:
-    """The split to test on: the set's own; all of its images, where it has none apart."""
+    """Return the split to test on: the set's own, or all images of a set that has none apart."""
     test = "test" if data["test"] == "auto" else data["test"]
     if not isinstance(test, str):  # cut from the training split, from which nothing is learnt
         return str(data["train"])
@@ -226,7 +236,7 @@ def _tested(data: Mapping[str, Any], present: Sequence[str] | None) -> str:
 
 def _folder(data: Mapping[str, Any], found: Listing | None, key: str) -> Listing:
     if found is None:
-        data_fingerprint(dict(data))  # where files are needed anyway, it says so
+        data_fingerprint(dict(data))  # raises where files are needed in any case
         raise UserError(f"data.{key}: planning does not ask the hub; give data.{key}=VALUE")
     if key == "classes" and found.kind != "folder":
         raise UserError(

@@ -1,9 +1,9 @@
-"""What a sweep declares, and the parts of its grammar that files and words share.
+"""The declaration of a sweep, and the parts of its grammar that files and words share.
 
 Every mistake is a UserError of one line: file, place in it, what was expected and the right form.
 
-What a sweep file says of its table alone: the published table beside it (`paper:`), and the
-groups of its columns (`groups:`). No run's id depends on it.
+A sweep file also declares two things of its table alone, on which no run's id depends: the
+published table to compare with (`paper:`), and the groups of its columns (`groups:`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ablate.planning.changes import Changes
 
 
-ASIDE = ("logger", "notify")  # what stands beside a sweep: see ablate.planning.logger
+ASIDE = ("logger", "notify")  # keys outside a sweep's plan: see ablate.planning.logger
 
 
 @dataclass(frozen=True)
@@ -50,23 +50,26 @@ class Item:
 
 @dataclass(frozen=True)
 class CellRule:
-    """Cells that match `when` get `then`, too; those that match an exclude are left out."""
+    """A rule for the cells that match `when`.
+
+    An override sets `then` on them; an exclude leaves them out.
+    """
 
     place: str
     when: Mapping[str, Any]
-    then: Mapping[str, Any] = field(default_factory=dict)  # {} of an exclude
+    then: Mapping[str, Any] = field(default_factory=dict)  # {} for an exclude
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A declaration: rows, columns, and what holds for all of them."""
+    """A declaration: rows, columns, and the settings that hold for all of them."""
 
-    place: str  # of errors: the file; "" for a command line without one
+    place: str  # the start of errors: the file, or "" for a command line without one
     title: str
     rows: tuple[Item, ...]
     columns: tuple[Item, ...]
-    under: tuple[SettingsLayer, ...]  # base, and that of the scale
-    over: Mapping[str, Any]  # the command line, but for what it crosses
+    under: tuple[SettingsLayer, ...]  # `base` and `from` of the file and of the scale
+    over: Mapping[str, Any]  # the command line, without the words that cross columns
     baseline: str | None
     seeds: tuple[int, ...]
     analysis: Analysis
@@ -74,28 +77,31 @@ class Sweep:
     excludes: tuple[CellRule, ...] = ()
     paper: Mapping[str, Any] = field(default_factory=dict)
     scale: str | None = None
-    own: Collection[str] = ()  # what of the table the scale says: "paper.columns", "groups"
+    own: Collection[str] = ()  # parts that the scale declares: "paper.columns", "groups"
     tune: Tune | None = None
     groups: tuple[ColumnGroup, ...] = ()
     design: Design = field(default_factory=Fixed)
-    crossed: tuple[str, ...] = ()  # keys of its columns that are of the command line
-    changes: Changes | None = None  # whose cells are its rows
+    crossed: tuple[str, ...] = ()  # keys of columns that the command line adds
+    changes: Changes | None = None  # their cells are its rows
 
     def at(self, part: str) -> str:
-        """Where a part of it stands, as errors begin."""
+        """Return the place of a part of the sweep, as errors begin."""
         return f"{self.place}: {part}" if self.place else part
 
     def where(self, part: str) -> tuple[str, bool]:
-        """The place of a part of the table such as `paper.rows`; and must it fit all that the sweep
-        has? A scale may lack some of what the file says."""
+        """Return (the place of a part of the table such as `paper.rows`, must all of it fit?).
+
+        A part that a scale inherits from the file need not fit: the scale may lack rows and columns
+        that the part names.
+        """
         own = part in self.own
         return self.at(f"scales.{self.scale}.{part}" if own else part), own or self.scale is None
 
     def layers(
         self, row: Item, column: Item, overrides: Iterable[CellRule] = ()
     ) -> list[SettingsLayer]:
-        """A cell's settings, the lowest first."""
-        if not self.place:  # words are on one level, rows' and columns' among them
+        """Return a cell's settings, the lowest layer first."""
+        if not self.place:  # all words are on one level, also those of rows and columns
             return [SettingsLayer("", {**self.over, **column.settings, **row.settings})]
         words = {key: column.settings[key] for key in self.crossed}
         own = {key: value for key, value in column.settings.items() if key not in words}
@@ -112,14 +118,14 @@ class Sweep:
 
 
 def matches(when: Mapping[str, Any], settings: Mapping[str, Any]) -> bool:
-    """Does every key have its value, or one of a list of them?"""
+    """Return whether each key of `when` has its value, or one of a list of them, in `settings`."""
     return all(
         key in settings and matches_value(value, settings[key]) for key, value in when.items()
     )
 
 
 def matches_value(expected: Any, actual: Any) -> bool:
-    """Is `actual` the value, or one of the list? 1 is 1.0, but not true."""
+    """Return whether `actual` is the expected value, or one of a list. 1 is 1.0, but not true."""
     any_of = expected if isinstance(expected, list) else [expected]
     return any(
         value == actual and isinstance(value, bool) == isinstance(actual, bool)
@@ -128,7 +134,11 @@ def matches_value(expected: Any, actual: Any) -> bool:
 
 
 def seeds(raw: Any, place: str) -> tuple[int, ...]:
-    """The seeds of a count, or a list of them."""
+    """Return the seeds that a count or a list declares.
+
+    Raises UserError for anything else, for a seed that comes twice, and for the seeds from
+    FIRST_TUNING_SEED on, which are kept for tuning.
+    """
     form = "a count or a bracketed list of whole numbers"
     if isinstance(raw, int) and not isinstance(raw, bool):
         if raw < 1:
@@ -154,23 +164,26 @@ Reader = Callable[[Any, str], Any]  # (value, place) -> the value; raises UserEr
 def parts_at(
     raw: Any, place: str, readers: Mapping[str, Reader], form: str, dot: str = "."
 ) -> dict[str, Any]:
-    """The keys of a section, each by its reader. Raises UserError for any other key."""
+    """Read the keys of a section, each by its reader. Raises UserError for any other key."""
     check_keys(place, mapping_at(raw, place, form), readers, dot)
     return {key: readers[key](value, f"{place}{dot}{key}") for key, value in raw.items()}
 
 
 def field_readers(cls: Any, *keys: str) -> dict[str, Reader]:
-    """The readers of a dataclass' fields, of their types and within their bounds."""
+    """Return the readers of a dataclass' fields, which check types and bounds.
+
+    `keys`: the fields to read; all without any.
+    """
     return {key: functools.partial(read_field, cls, key) for key in keys or field_types(cls)}
 
 
 def analysis(raw: Any, place: str) -> dict[str, Any]:
-    """What `analysis:` says, checked key by key, or the command line's `analysis.KEY`."""
+    """Read `analysis:`, or the command line's `analysis.KEY`: the keys that are given, checked."""
     return parts_at(raw, place, ANALYSIS, "{key: value}")
 
 
 def change_analysis(declared: Analysis, words: Mapping[str, Any]) -> Analysis:
-    """A driven sweep's analysis under the command line's `analysis.KEY`."""
+    """Return a driven sweep's analysis, changed by the command line's `analysis.KEY`."""
     return replace(declared, **analysis(words, "analysis"))
 
 
@@ -202,7 +215,10 @@ ANALYSIS = {**field_readers(Analysis), "looks": _looks_at, "contrasts": _contras
 def combinations(
     kind: str, values: Mapping[str, Sequence[Any]], place: str
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """(settings, default label) of every combination."""
+    """Yield (settings, default label) of every combination of a product, zip or each.
+
+    Raises UserError for a zip of lists that differ in length, and for too many combinations.
+    """
     if kind == "each":
         yield from one_at_a_time(values)
         return
@@ -216,7 +232,10 @@ def combinations(
 
 
 def one_at_a_time(values: Mapping[str, Sequence[Any]]) -> Iterator[tuple[dict[str, Any], str]]:
-    """One key set, the others left; labelled by the value, and by its key where two are equal."""
+    """Yield (settings, label) for each value of each key, with that key set alone.
+
+    The label is the value; with its key, where the value comes more than once.
+    """
     often = Counter(value_text(value) for column in values.values() for value in column)
     for key, column in values.items():
         for value in column:
@@ -236,8 +255,11 @@ def _tuples(values: Mapping[str, Sequence[Any]], place: str) -> Iterator[tuple[A
 
 
 def name_settings(settings: Mapping[str, Any]) -> str:
-    """Join the values to a label. Of several keys a number and a truth value say whose they are, by
-    the key's last part where that is enough: "dpn · lr=0.003"."""
+    """Join the values to a label such as "dpn · lr=0.003".
+
+    Among several keys, a value that is no text is labelled by its key; the key's last part is
+    enough unless another key ends in the same part.
+    """
     last = {key: key.rpartition(".")[2] for key in settings}
     often = Counter(last.values())
     return JOINT.join(
@@ -249,7 +271,10 @@ def name_settings(settings: Mapping[str, Any]) -> str:
 
 
 def fill_label(template: str, settings: Mapping[str, Any], place: str) -> str:
-    """`{block.attn}/{block.mlp}` with the row's own values."""
+    """Fill a template such as `{block.attn}/{block.mlp}` with the row's own values.
+
+    Raises UserError for a key that the row does not set.
+    """
 
     def value(match: re.Match[str]) -> str:
         if match[1] not in settings:
@@ -260,7 +285,7 @@ def fill_label(template: str, settings: Mapping[str, Any], place: str) -> str:
 
 
 def distinct(items: Iterable[Item], what: str, place: str) -> tuple[Item, ...]:
-    """The items, none of whose labels comes twice."""
+    """Return the items. Raises UserError where a label comes twice, and where there are none."""
     seen: dict[str, Item] = {}
     for item in items:
         one_line(item.label, f"{item.place}: label".removeprefix(": "))
@@ -276,7 +301,7 @@ def distinct(items: Iterable[Item], what: str, place: str) -> tuple[Item, ...]:
 
 
 def settings_at(raw: Any, place: str, empty: bool = True) -> dict[str, Any]:
-    """{key: value}, values plain."""
+    """Read {key: value}, values plain. `empty`: may there be no keys?"""
     settings = mapping_at(raw, place, "{key: value}")
     if not settings and not empty:
         raise UserError(f"{place}: expected {{key: value}}, got {{}}")
@@ -284,7 +309,7 @@ def settings_at(raw: Any, place: str, empty: bool = True) -> dict[str, Any]:
 
 
 def parent_at(raw: Any, place: str) -> dict[str, Any]:
-    """The keys of `from:`, each as `from.KEY`; those of its own `from:` as `from.from.KEY`."""
+    """Read `from:`: its keys as `from.KEY`, those of its own `from:` as `from.from.KEY`."""
     content = dict(mapping_at(raw, place, "{recipe: NAME, data: NAME, ...}"))
     if "tune" in content:
         raise UserError(f"{place}.tune: only the parents of the table's runs can be searched")
@@ -312,7 +337,7 @@ def key_at(key: Any, place: str) -> str:
 
 
 def colon(text: Any) -> str:
-    """ "; put a space behind the colon" for "norm:rmsnorm", which YAML reads as one word."""
+    """Return a hint on the missing space in "norm:rmsnorm", which YAML reads as one word, or ""."""
     slip = isinstance(text, str) and re.search(r"[\w}]:\S", text)
     return "; put a space behind the colon" if slip else ""
 
@@ -337,7 +362,10 @@ def text_at(raw: Any, place: str) -> str:
 
 
 def one_line(text: str, place: str) -> str:
-    """A label or a title: what would move a terminal's cursor or turn its text around is none."""
+    """Return a label or a title.
+
+    Raises UserError for characters that would move a terminal's cursor or reverse the text.
+    """
     if not text.isprintable():
         raise UserError(f"{place}: expected printable characters on one line, got {text!r}")
     return text
@@ -374,7 +402,10 @@ def _names_at(raw: Any, place: str) -> dict[str, str]:
 
 
 def read_groups(raw: Any, place: str) -> tuple[ColumnGroup, ...]:
-    """The groups, none of whose columns comes twice, nor is shown as another one is."""
+    """Read `groups:`.
+
+    Raises UserError where a column comes twice, or where two columns are shown under one name.
+    """
     groups, seen, names = [], dict[str, str](), dict[str, str]()
     for key, value in mapping_at(raw, place, GROUPS_FORM).items():
         group = label_at(key, place)
@@ -393,14 +424,19 @@ def read_groups(raw: Any, place: str) -> tuple[ColumnGroup, ...]:
 
 
 def _named(raw: Any, place: str) -> Iterator[tuple[Any, Any]]:
-    """(name, column) of `{NAME: column}`; (None, column) of a list."""
+    """Return the pairs (name, column) of `{NAME: column}`; (None, column) of a list."""
     if isinstance(raw, dict) and raw:
         return iter(raw.items())
     return ((None, each) for each in list_at(raw, place, "[column, ...] or {NAME: column}"))
 
 
 def paper_of(sweep: Sweep, first: Mapping[str, str]) -> Mapping[str, Any]:
-    """`paper:`, its rows and columns being ours; columns by label or by their wide heading."""
+    """Return `paper:`, checked against the sweep's rows and columns.
+
+    Its columns are named by label or by wide heading. A row that equals an earlier one is replaced
+    by that one (`first`). Raises UserError for an unknown row, and for an unknown column where the
+    part must fit.
+    """
     paper = dict(sweep.paper)
     places = wide_places([item.column for item in sweep.columns])
     headings = [place.heading for place in places.values() if place.arch and place.heading]
@@ -419,8 +455,12 @@ def paper_of(sweep: Sweep, first: Mapping[str, str]) -> Mapping[str, Any]:
 
 
 def groups_of(sweep: Sweep, columns: Sequence[Item], notes: list[str]) -> tuple[ColumnGroup, ...]:
-    """`groups:` of the `columns` that have cells. Raises UserError for a heading that no column
-    has, and for a column that is in no group; a scale with other columns has its own, or none."""
+    """Return `groups:` without the columns that are not in `columns`, which have cells.
+
+    Words that cross the columns leave the groups out, and so does a scale that has none of the
+    groups' columns; `notes` says so. Raises UserError for a heading that no column has, and for a
+    column that is in no group.
+    """
     if sweep.groups and sweep.crossed:
         notes.append(f"groups are left out: {', '.join(sweep.crossed)} crosses their columns")
     if not sweep.groups or sweep.crossed:

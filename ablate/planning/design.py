@@ -1,8 +1,9 @@
 """The design of a sweep: which seeds its cells have, and when its gains are judged.
 
 `Fixed` and `Looks` answer the same questions. A plan, its table, its ledger and its messages ask
-its design, and none asks which one it is. `analysis.course` judges by the numbers of its looks.
-`ablate_designs/NAME.py` brings another, a subclass of one of them, for sweep files with `NAME:`.
+its design, and none of them needs to know which one it is. `analysis.course` judges at the numbers
+of seeds of its looks. `ablate_designs/NAME.py` adds a design, a subclass of one of them, for sweep
+files with `NAME:`.
 """
 
 from __future__ import annotations
@@ -16,134 +17,145 @@ from ablate.planning.analysis_keys import Analysis
 from ablate.planning.cell import FIRST_TUNING_SEED, Cell, Tune
 from ablate.shared import Key, UserError, check_keys, ids_of, parts, read_field, read_value
 
-if TYPE_CHECKING:  # which have a design
+if TYPE_CHECKING:  # both have a design
     from ablate.planning.declaration import Sweep
     from ablate.planning.plan import Plan
 
-FEWEST = 5  # at the first look: with fewer, a noisy baseline or two noisy rows go unseen
-APART = 2  # seeds between looks, at least: one has no spread
+FEWEST = 5  # seeds at the first look: fewer hide a noisy baseline or two noisy rows
+APART = 2  # least seeds between looks: one has no spread
 DEFAULT = (5, 8, 12)
 USUAL = (*DEFAULT, 20, 30)  # looks of --until
 UNTIL_FORM = "{looks: [5, 8, 12], margin: 0.5}"
-# By row and column: at how many seeds the newest look at it was, and what the look said.
+# row -> column -> (number of seeds at the newest look, what that look said)
 Standing = Mapping[str, Mapping[str, tuple[int, str]]]
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """Every cell has the declared seeds. Gains are judged when every run has a result."""
+    """A design in which every cell has the declared seeds.
 
-    at: ClassVar[tuple[int, ...]] = ()  # the numbers of seeds at which it looks
-    analysis: ClassVar[Mapping[str, Any]] = {}  # what it says itself of margin and spread
-    grows = False  # does it ask for seeds after results?
-    # What a table says of it.
+    Gains are judged when every run has a result.
+    """
+
+    at: ClassVar[tuple[int, ...]] = ()  # the numbers of seeds at its looks
+    analysis: ClassVar[Mapping[str, Any]] = {}  # its own margin and spread, if any
+    grows = False  # may it add seeds after results?
+    # Texts for a table.
     family = ""
-    on_other_sets = ""  # "": they are judged as the run's own test set is
+    on_other_sets = ""  # "": other sets are judged as the run's own test set is
     void = "no verdicts"
     unfinished = "Gains have no intervals and no verdicts before every run has a result."
-    without_images = "one way"  # how a column is judged that images tell no spread of
+    without_images = "one way"  # how a column is judged where images give no spread
     trains: ClassVar[bool] = True  # can its runs be trained here?
 
     def tree(self) -> dict[str, Any]:
-        """What a plan's file has of it, under the key of `DESIGNS`."""
+        """Return the design's part of a plan's file, under the key of `DESIGNS`."""
         return {}
 
     @classmethod
     def of_tree(cls, tree: Mapping[str, Any]) -> Self:
-        """That which has this `tree`."""
+        """Return the design that a plan's file holds: the inverse of `tree`."""
         return cls()
 
     @classmethod
     def declared(cls, raw: Any, place: str) -> Self:
-        """What a sweep file says under the key of `DESIGNS`. Raises UserError."""
+        """Read the design from a sweep file's value of its key. Raises UserError."""
         raise NotImplementedError
 
     def of_look(self) -> dict[str, Any]:
-        """What the analysis of a look has of it."""
+        """Return the design's part of the analysis that is recorded with a look."""
         return {}
 
     @property
     def blocks(self) -> bool:
-        """Do all runs of a seed share what the seed decides?"""
+        """True where all runs of a seed share what the seed decides."""
         return True
 
     def reach(self, seeds: Sequence[int]) -> Sequence[int]:
-        """The seeds that a sweep with these may come to have."""
+        """Return the seeds that a sweep with these may come to have."""
         return seeds
 
     def spelled(self, seeds: Sequence[int]) -> str:
-        """Of a declaration with these seeds: "8"."""
+        """Return the text for a declaration with these seeds: "8"."""
         return spelled(seeds)
 
     def driven(self, seeds: Sequence[int]) -> str:
-        """Of a drive: "seeds=8"."""
+        """Return the text for a drive with these seeds, as the ledger records it: "seeds=8"."""
         return f"seeds={spelled(seeds)}"
 
     def each(self, seeds: str) -> str:
-        """Of every cell of a plan: " x 3 seeds"."""
+        """Return the text on seeds that follows a plan's rows and columns: " x 3 seeds"."""
         return f" x {seeds}"
 
     def words(self, words: Sequence[str], seeds: Sequence[int]) -> tuple[str, ...]:
-        """The words of a sweep, for these seeds."""
+        """Return the words of a sweep, changed to give these seeds."""
         if not any(word.startswith("seeds=") for word in words):
             words = [*words[:1], "seeds=", *words[1:]]
         said = self.driven(seeds)
         return tuple(said if other.startswith("seeds=") else other for other in words)
 
     def other_seeds(self, given: Sequence[int], seeds: Sequence[int]) -> bool:
-        """Are the seeds that words give others than the driven ones?"""
+        """Return whether the seeds that words give differ from those that were driven."""
         return {*given} != {*seeds}
 
     def planned(self, plan: Plan, cell: Cell) -> tuple[int, ...]:
-        """The seeds that the cell has, or will have."""
+        """Return the seeds that the cell has, or will have."""
         skipped = plan.gone(cell)
         return tuple(seed for seed in plan.seeds if seed not in skipped)
 
     def stored_seeds(self, seeds: tuple[int, ...], tune: Tune | None) -> tuple[int, ...]:
-        """The seeds that a new cell keeps: none, for they are the plan's."""
+        """Return the seeds that a new cell keeps: none, for they are the plan's."""
         return ()
 
     def at_most(self, plan: Plan) -> Plan:
-        """The plan with all seeds that it may come to have."""
+        """Return the plan with all seeds that it may come to have."""
         return plan
 
     def compared(self, plan: Plan) -> Plan:
-        """The plan with the seeds that are compared over all cells."""
+        """Return the plan with the seeds that are compared over all cells."""
         return plan
 
     def needed(self, plan: Plan) -> dict[str, str]:
-        """By id of the runs that can't be skipped: what needs them."""
+        """Return the runs that can't be skipped: id -> what needs the run, such as "its search"."""
         return {run.id: "its search" for run in plan.tried()}
 
     def check_plan(self, plan: Plan, place: str) -> None:
-        """Raises UserError for a plan that it can't have."""
+        """Raise UserError for a plan that can't have this design."""
 
     def check_change(self, plan: Plan, key: str) -> None:
-        """Raises UserError where this key of a driven plan's analysis must stay."""
+        """Raise UserError where this key of a driven plan's analysis must stay."""
 
     def under(self, sweep: Sweep, words: Mapping[str, Any], margin: float | None) -> Sweep:
-        """The sweep as it begins, `margin` being that of --margin. Raises UserError for what the
-        design can't go with. `words`: the sweep's own, by key."""
+        """Return the sweep as it begins under this design.
+
+        `words`: the sweep's own, by key. `margin`: that of --margin. Raises UserError for parts of
+        the sweep that the design excludes.
+        """
         if margin is not None:
             raise UserError("--margin: needs --until N; of a table it is analysis.margin=POINTS")
         return sweep
 
     def recall(self, declared: Sweep, before: Plan, words: Mapping[str, Any]) -> tuple[Sweep, str]:
-        """The declared sweep in this design, that of the plan by which it was driven last; and
-        what of it stays, in words."""
+        """Return the declared sweep in this design, that of the plan by which it was driven last.
+
+        Also return what stays as it was, in words: "3 seeds".
+        """
         n, seeds = len(before.seeds), before.seeds
         listed = f"{n:,} seed{'s'[: n > 1]}" if _is_count(seeds) else f"seeds {_list(seeds)}"
         return replace(declared, design=self, seeds=seeds), listed
 
     def extended(self, last: int) -> Looks:
-        """The design under `--until LAST`."""
+        """Return the design under `--until LAST`."""
         return Looks(looks_to(last), place="--until")
 
 
 @dataclass(frozen=True)
 class Looks:
-    """Every cell has the seeds of the first look; rows that a look leaves undecided get those of
-    the next. `analysis`: what `until:` itself says of margin and spread; `place`: of errors."""
+    """A design with looks: every cell has the seeds of the first look.
+
+    Rows that a look leaves undecided get the seeds of the next. `analysis`: what `until:` itself
+    says of margin and spread. `place`: the start of errors.
+    """
 
     at: tuple[int, ...] = DEFAULT
     analysis: Mapping[str, Any] = field(default_factory=dict)
@@ -174,7 +186,11 @@ class Looks:
 
     @classmethod
     def declared(cls, raw: Any, place: str) -> Self:
-        """Its margin and spread are `analysis.margin` and `.spread` of a sweep with looks."""
+        """Read `until:`.
+
+        Its margin and spread are `analysis.margin` and `analysis.spread` of a sweep with looks.
+        Raises UserError.
+        """
         if not isinstance(raw, dict):
             raise UserError(f"{place}: expected {UNTIL_FORM}, got {raw!r}")
         check_keys(place, raw, ("looks", "first_seed", "margin", "spread"))
@@ -212,7 +228,10 @@ class Looks:
         return seeds if tune is not None else ()
 
     def at_most(self, plan: Plan) -> Plan:
-        """Those of the last look, where a column has rows to judge."""
+        """Return the plan with the seeds of the last look.
+
+        Only columns that have rows to judge get them.
+        """
         judged = {cell.column for cell in plan.cells if cell.row != plan.baseline}
         cells = [cell for cell in plan.cells if cell.column in judged]
         return with_seeds(plan, {(cell.row, cell.column): self.at[-1] for cell in cells})
@@ -237,7 +256,11 @@ class Looks:
         )
 
     def under(self, sweep: Sweep, words: Mapping[str, Any], margin: float | None) -> Sweep:
-        """With the seeds of the first look."""
+        """Return the sweep with the seeds of the first look.
+
+        Raises UserError where `until` and the analysis, the seeds or the searches contradict each
+        other.
+        """
         place = self.place or f"{sweep.place}: until"
         said, default = sweep.analysis, Analysis()
         for key, value in self.analysis.items():
@@ -281,8 +304,11 @@ class Looks:
 
 @dataclass(frozen=True)
 class SheetKeys:
-    """Which columns of a sheet say what. `metrics`: by the name that a metric gets; `predictions`
-    names files; `result`: the file of each job of a Hydra multirun."""
+    """The columns of a sheet, by what they hold.
+
+    `metrics`: a metric's name -> its column. `predictions`: the column that names files. `result`:
+    the file of each job of a Hydra multirun.
+    """
 
     row: str
     metrics: Mapping[str, str]
@@ -299,8 +325,11 @@ class SheetKeys:
 
 @dataclass(frozen=True)
 class SheetSource:
-    """What runs were imported from. `file`: its path, which is a text where the plan is another
-    store's; `hides`: lines on what makes its rows unlike."""
+    """The file that runs were imported from.
+
+    `file`: its path; only a text where the plan is another store's. `hides`: lines on what makes
+    its rows unlike.
+    """
 
     file: str
     sha256: str
@@ -311,8 +340,10 @@ class SheetSource:
 
 @dataclass(frozen=True)
 class Imported(Fixed):
-    """Every cell has the seeds that sheets have: its runs were trained elsewhere. Where they are
-    not `seeded` seeds are numbers of lines, which say nothing of other rows."""
+    """A design for runs that were trained elsewhere: every cell has the seeds that sheets have.
+
+    Where the runs are not `seeded`, their seeds are numbers of lines, which link no rows.
+    """
 
     seeded: bool
     sources: tuple[SheetSource, ...]
@@ -345,11 +376,11 @@ class Imported(Fixed):
 
 
 Design = Fixed | Looks
-DESIGNS: dict[str, type[Design]] = {"until": Looks}  # by the key of a sweep file, and of plans
+DESIGNS: dict[str, type[Design]] = {"until": Looks}  # by the key in a sweep file and in plans
 
 
 def design_of(tree: Mapping[str, Any]) -> Design:
-    """The design that a plan's file has."""
+    """Return the design that a plan's file has."""
     for key, kind in (("imported", Imported), *DESIGNS.items()):
         if key in tree:
             return kind.of_tree(tree)
@@ -360,7 +391,7 @@ def design_of(tree: Mapping[str, Any]) -> Design:
 
 
 def checked_looks(raw: Any, place: str) -> tuple[int, ...]:
-    """Read the numbers of seeds of looks. Raises UserError."""
+    """Read the numbers of seeds of looks: two or more, increasing. Raises UserError."""
     form = "two or more increasing numbers of seeds such as [5, 8, 12]"
     whole = isinstance(raw, list) and all(type(n) is int for n in raw)
     if not whole or len(raw) < 2 or sorted(raw) != raw:
@@ -376,7 +407,10 @@ def checked_looks(raw: Any, place: str) -> tuple[int, ...]:
 
 
 def looks_to(last: int) -> tuple[int, ...]:
-    """The looks of `--until LAST`: the usual ones that are far enough below it, and it."""
+    """Return the looks of `--until LAST`: the usual ones that are far enough below it, and LAST.
+
+    Raises UserError where LAST is too small for two looks.
+    """
     if last < FEWEST + APART:
         raise UserError(
             f"--until: expected at least {FEWEST + APART} seeds, got {last}: the first look is at "
@@ -386,7 +420,7 @@ def looks_to(last: int) -> tuple[int, ...]:
 
 
 def spelled(seeds: Sequence[int]) -> str:
-    """As `seeds=` takes them: "8", "[3,5,7]"."""
+    """Return seeds as `seeds=` takes them: "8", "[3,5,7]"."""
     return str(len(seeds)) if _is_count(seeds) else f"[{','.join(map(str, seeds))}]"
 
 
@@ -403,7 +437,7 @@ def _list(numbers: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class Condition:
-    """What all seeds of a row share, so that its gains have intervals and no verdicts."""
+    """A thing that all seeds of a row share, so that its gains have intervals and no verdicts."""
 
     shared: str
     note: str
@@ -422,8 +456,10 @@ ONE_PARENT = Condition(
 
 
 def with_seeds(plan: Plan, counts: Mapping[tuple[str, str], int]) -> Plan:
-    """The plan with so many seeds of each (row, column) at least; where settings are tuned their
-    runs have ids once a search has chosen the settings of each."""
+    """Return the plan with at least so many seeds of each (row, column).
+
+    Where settings are tuned, the new runs have ids only once a search has chosen their settings.
+    """
     cells, first = [], plan.seeds[0]
     for cell in plan.cells:
         count = counts.get((cell.row, cell.column), 0)

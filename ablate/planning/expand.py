@@ -1,4 +1,4 @@
-"""From a declaration to a plan: every (row x column x seed), its spec and its id.
+"""Expansion of a declaration to a plan: every (row x column x seed), its spec and its id.
 
 Seeds are state: those that a sweep was driven with stay, until `--replace` gives them up.
 """
@@ -39,8 +39,11 @@ Recall = Callable[[str, Sequence[str]], Plan | None]
 
 @dataclass(frozen=True)
 class Recalled:
-    """A sweep with its seeds. `words`: the command line that makes it again; `notes`: a line where
-    they are those of last time."""
+    """A sweep with its seeds.
+
+    `words`: the command line that makes it again. `notes`: a line where the seeds are those of last
+    time.
+    """
 
     sweep: Sweep
     words: Sequence[str]
@@ -48,7 +51,7 @@ class Recalled:
 
 
 def recall_crossed(line: CommandLine, before: Plan | None, composer: Composer) -> list[Word]:
-    """The words that `before` was crossed with, and that the command line does not say."""
+    """Return the words that `before` was crossed with, and that the command line lacks."""
     if before is None or line.file is None:
         return []
     words = read_line(before.words, composer.groups).crossed
@@ -59,8 +62,11 @@ def recall_crossed(line: CommandLine, before: Plan | None, composer: Composer) -
 def check_crossed(
     line: CommandLine, sweep: Sweep, before: Plan | None, composer: Composer, name: str, own: bool
 ) -> None:
-    """Raises UserError where words that cross a file leave out a value that the sweep was driven
-    with, or the file's own value of a key, by which the sweep is still its `own`."""
+    """Raise UserError where words that cross a file leave out a value that the sweep has.
+
+    Those are the values that it was driven with (`before`) and, where the name is the sweep's
+    `own`, the file's own value of a key.
+    """
     if not line.crossed:
         return
     trees = [dict(cell.spec) for cell in before.cells] if before is not None else []
@@ -72,7 +78,7 @@ def check_crossed(
     for word in line.crossed:
         found = (value_at(tree, word.key) for tree in trees)
         had = [value.get("name") if isinstance(value, Mapping) else value for value in found]
-        had = [value for value in had if value is not None]  # a recipe's name is in no tree
+        had = [value for value in had if value is not None]  # no tree has the name of a recipe
         lacking = {
             value_text(value): None for value in had if not matches_value([*word.values], value)
         }
@@ -87,10 +93,11 @@ def check_crossed(
 def recall_seeds(
     declared: Sweep, line: CommandLine, before: Plan | None, by_default: bool
 ) -> Recalled:
-    """The declared sweep under what the command line says. Without such a word it has all seeds of
-    `before`, by which it was driven last. `by_default`: does nobody declare its seeds?
+    """Return the declared sweep under what the command line says, with its seeds.
 
-    Raises UserError where the command line says seeds that lack some of those.
+    Where the command line says nothing of seeds, the sweep has all seeds of `before`, the plan by
+    which it was driven last. `by_default`: the seeds are declared nowhere. Raises UserError where
+    the command line gives seeds that lack some of `before`.
     """
     last = line.options.until
     design = declared.design if last is None else declared.design.extended(last)
@@ -102,15 +109,18 @@ def recall_seeds(
     who = "the default is" if by_default else "the file says"
     otherwise = f"as last time; {who} {sweep.design.spelled(sweep.seeds)}"
     sweep, what = before.design.recall(declared, before, line.sweep)
-    looks = split_options(before.words)[1]  # else a file declared them
+    looks = split_options(before.words)[1]  # without these words, a file declared the looks
     again = Options(until=looks.until, margin=looks.margin).texts
     words = [*sweep.design.words(line.texts, sweep.seeds), *again]
     return Recalled(sweep, words, (f"{what}, {otherwise}",))
 
 
 def _covers(sweep: Sweep, before: Plan, said: bool) -> bool:
-    """Has, or may get, the sweep all seeds that it was driven with? Without a word a drive goes on
-    to all that its design reaches, and no other design follows it."""
+    """Return whether the sweep has, or may get, all seeds that it was driven with.
+
+    `said`: a word gives seeds. Without one, a drive goes on to all seeds that the design of
+    `before` reaches, and a design of another kind must begin with all of them.
+    """
     same = type(sweep.design) is type(before.design)
     has = sweep.design.reach(sweep.seeds) if said or same else sweep.seeds
     had = before.seeds if said else before.design.reach(before.seeds)
@@ -141,11 +151,11 @@ def plan_from_words(
     unseen: bool = False,
     **options: Any,
 ) -> tuple[Plan, dict[str, Any]]:
-    """The plan of `[NAME] k=v ...`, and the launcher's settings. Nothing is trained or recorded.
+    """Return the plan of `[NAME] k=v ...`, and the launcher's settings.
 
-    `options`: fields of `Options`; `recall`: of the seeds that the sweep has already; `unseen`: see
-    `data_section.complete`, the ids are then those of no run. Raises UserError, one line, for
-    every mistake in words and files.
+    Nothing is trained or recorded. `recall`: finds the plan by which the sweep was driven last.
+    `unseen`: see `data_section.complete`; the ids are then those of no run. `options`: fields of
+    `Options`. Raises UserError, one line, for every mistake in words and files.
     """
     composer = Composer(store, unseen)
     given = Options(**options)
@@ -183,7 +193,10 @@ def plan_from_words(
 
 
 def list_sweeps() -> list[tuple[str, str, Path]]:
-    """(name, title, file) of every sweep that can be named; one that can't be read says so."""
+    """Return (name, title, file) of every sweep that can be named.
+
+    For a file that can't be read, the title is the error in parentheses.
+    """
     found = []
     for name, path in sweep_files().items():
         try:
@@ -198,8 +211,11 @@ def list_sweeps() -> list[tuple[str, str, Path]]:
 
 
 def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) -> Plan:
-    """Every cell composed once, seeds last. Raises UserError for cells that can't be built, and
-    for parts of the sweep that apply to no cell."""
+    """Return the plan of a sweep: every cell is composed once, seeds come last.
+
+    Raises UserError for cells that can't be built, and for parts of the sweep that apply to no
+    cell.
+    """
     cells: list[Cell] = []
     identities: dict[tuple[str, str], str] = {}
     used: set[str] = set()  # places of the excludes and overrides that matched a cell
@@ -246,7 +262,10 @@ def expand(sweep: Sweep, composer: Composer, name: str, words: Sequence[str]) ->
 
 
 def _same_sets(cells: Sequence[Cell], place: str) -> None:
-    """Raises UserError where the rows of a column are tested on other sets: each is a column."""
+    """Raise UserError where rows of a column are tested on different sets.
+
+    Such sets belong into columns of their own.
+    """
     first: dict[str, Cell] = {}
     for cell in cells:
         other = first.setdefault(cell.column, cell)
@@ -256,7 +275,11 @@ def _same_sets(cells: Sequence[Cell], place: str) -> None:
 
 
 def _searched(sweep: Sweep) -> Tune | None:
-    """The search. Raises UserError where rows or columns set what is searched."""
+    """Return the sweep's searches; None where it has none.
+
+    Raises UserError where rows or columns set a key that is searched, and where `tune: none` takes
+    out every column, or a column of a search of parents.
+    """
     space = {key for stage in sweep.tune.stages for key in stage.space} if sweep.tune else set()
     for item in (*sweep.rows, *sweep.columns):
         if both := space & item.settings.keys():
@@ -277,7 +300,10 @@ def _searched(sweep: Sweep) -> Tune | None:
 def _cell(
     sweep: Sweep, composer: Composer, row: Item, column: Item, used: set[str]
 ) -> tuple[Cell, str] | None:
-    """The cell and its identity, or None where it is excluded."""
+    """Return the cell and its identity, or None where it is excluded.
+
+    The places of the excludes and overrides that match it are added to `used`.
+    """
     label = f"{row.label}@{column.label}" if column.label else row.label
     otherwise = sweep.at(label)
     layers = sweep.layers(row, column)
@@ -320,7 +346,7 @@ def _cell(
 
 
 def _matches(part: CellRule, known: Mapping[str, Any], tree: Mapping[str, Any]) -> bool:
-    """Does a cell have all that `part.when` says: as it was set, or as it is by default?"""
+    """Return whether a cell has all values of `part.when`, as it was set, or else by default."""
     return all(
         matches_value(expected, known[key] if key in known else value_at(tree, key))
         for key, expected in part.when.items()
@@ -332,7 +358,7 @@ def _of_recipe(key: str) -> bool:
 
 
 def _rows(sweep: Sweep, first: Mapping[str, str], baseline: str) -> Iterator[Row]:
-    """The rows that have cells; equal ones once, the others' labels being its aliases."""
+    """Yield the rows that have cells. Equal rows come once, with the others' labels as aliases."""
     aliases: dict[str, list[str]] = {}
     for label, same in first.items():
         aliases.setdefault(same, []).extend([label] if label != same else [])
@@ -349,11 +375,11 @@ def _rows(sweep: Sweep, first: Mapping[str, str], baseline: str) -> Iterator[Row
 
 
 def _confounds(row: Item, baseline: Item, sweep: Sweep) -> tuple[str, ...]:
-    """The recipe keys that the row sets and the baseline does not set to the same value.
+    """Return the recipe keys that the row sets and the baseline does not set to the same value.
 
-    Those of the baseline itself: what another row does not set.
+    For the baseline itself, return those that at least one row does not set.
     """
-    if sweep.changes is not None:  # which may be of the recipe
+    if sweep.changes is not None:  # a change may set recipe keys
         return ()
     keys = [key for key in row.settings if _of_recipe(key) and key not in sweep.over]
     if row is baseline:
@@ -363,7 +389,7 @@ def _confounds(row: Item, baseline: Item, sweep: Sweep) -> tuple[str, ...]:
 
 
 def _first_of_equals(sweep: Sweep, identities: Mapping[tuple[str, str], str]) -> dict[str, str]:
-    """row label -> the first row that has the same specs in the same columns."""
+    """Return row label -> the first row that has the same specs in the same columns."""
     seen: dict[tuple[tuple[str, str], ...], str] = {}
     first = {}
     for row in sweep.rows:
@@ -401,7 +427,7 @@ def _baseline(
     identities: Mapping[tuple[str, str], str],
     columns: Sequence[Item],
 ) -> str:
-    """The baseline's row. Raises UserError where there is none, or it lacks a column."""
+    """Return the baseline's row. Raises UserError where there is none, or it lacks a column."""
     place = sweep.at("baseline")
     labels = [row.label for row in sweep.rows]
     label = labels[0] if sweep.baseline is None else sweep.baseline
@@ -423,8 +449,10 @@ def _baseline(
 
 
 def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str]:
-    """Notes on excludes that a scale, or a word of the command line, left without a cell. Raises
-    UserError for other such parts."""
+    """Return notes on excludes that match no cell because of a scale or a word of the command line.
+
+    Raises UserError for every other exclude or override that matches no cell.
+    """
     notes = []
     for part in (*sweep.excludes, *sweep.overrides):
         if part.place in used:
@@ -443,7 +471,11 @@ def _unused(sweep: Sweep, used: Collection[str], composer: Composer) -> list[str
 
 
 def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
-    """The analysis without contrasts that lack columns at this scale, in a stored plan's order."""
+    """Return the analysis without contrasts that lack columns at this scale.
+
+    Contrasts are in a stored plan's order. `notes` names those that are left out. Raises UserError
+    where no scale explains that the columns are missing.
+    """
     place, must_fit = sweep.where("analysis.contrasts")
     kept = {}
     for name, contrast in sorted(sweep.analysis.contrasts.items()):
@@ -464,8 +496,11 @@ def _analysis(sweep: Sweep, notes: list[str]) -> Analysis:
 
 
 def _metric_said(plan: Plan, place: str) -> Plan:
-    """The plan, its metric spelled. Raises UserError where its runs don't share a task, or their
-    task has no such metric."""
+    """Return the plan with the name and declaration of its metric.
+
+    The default is the first metric of its task. Raises UserError where its runs don't share a task,
+    or their task has no such metric.
+    """
     tasks = {spec.task_of(cell.spec): cell.label for cell in plan.cells}
     if len(tasks) > 1:
         told = ", ".join(f"{task} ({label})" for task, label in tasks.items())
@@ -480,8 +515,11 @@ def _metric_said(plan: Plan, place: str) -> Plan:
 
 
 def find_cell(plan: Plan, row: str | None, column: str | None) -> Cell:
-    """The cell in this row and column; without, in that of the baseline and in the first that it
-    has. Raises UserError where there is none."""
+    """Return the cell in this row and column.
+
+    By default the row is the baseline, and the column the first that the row has. Raises UserError
+    where there is no such cell.
+    """
     aliases = {alias: each.label for each in plan.rows for alias in each.aliases}
     headings = {each.heading: each.label for each in plan.columns}
     label = plan.baseline if row is None else aliases.get(row, row)
@@ -501,8 +539,11 @@ def find_cell(plan: Plan, row: str | None, column: str | None) -> Cell:
 
 
 def first_run(plan: Plan, cell: Cell) -> tuple[dict[str, Any], str | None, Iterator[str]]:
-    """Of the first seed of a cell whose plan was just made: its whole plain tree; its id, None
-    where it is not known yet; what `ablate config` says above it, a line each."""
+    """Return the first seed's run of a cell, of a plan that was just made.
+
+    It is (its whole plain tree; its id, or None where that is not known yet; the lines that `ablate
+    config` prints above the tree).
+    """
     seed = plan.seeds[0]
     run = PlannedRun(cell.ids[seed], cell, seed)
     whole = run.spec()
@@ -523,7 +564,7 @@ def _said(plan: Plan, run: PlannedRun, known: bool) -> Iterator[str]:
 
 
 def check_seeds(tree: Mapping[str, Any], seeds: Sequence[int]) -> None:
-    """Raises UserError for several seeds of a command that takes none, which would be equal."""
+    """Raise UserError for several seeds of a command without {seed}: all would be one run."""
     if (
         len(seeds) > 1
         and is_command(tree)

@@ -21,9 +21,12 @@ KINDS = {bool: "bool", int: "int", float: "float", str: "str", list: "list"}
 
 @dataclass(frozen=True)
 class Composed:
-    """What an application composes from overrides. options: what each group may be, also one that
-    its list of defaults lacks; choices: what it is; values: by dotted key; derived: the keys of
-    interpolations; missing: of no value yet."""
+    """The result of composing an application's configuration from overrides.
+
+    options: what each group may be, including groups that its list of defaults lacks; choices: what
+    each group is; values: by dotted key; derived: the keys of interpolations; missing: the keys
+    that have no value yet.
+    """
 
     options: Mapping[str, Sequence[str]]
     choices: Mapping[str, str]
@@ -33,11 +36,14 @@ class Composed:
 
 
 def keys_of(words: Sequence[str], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """(the declaration of each key, as a yaml's `keys` has it, with its value as default; the words
-    that give the application what it would not have by itself).
+    """Return the declaration of each key of an application, and the overrides of a run.
+
+    A declaration is as a yaml's `keys` has it, with the key's value as default; the overrides are
+    the words that give the application what it would not have by itself.
 
     words: of the command, one of which is the script with `@hydra.main`; given: settings of a run,
-    by group or dotted key. Raises UserError, one line, for a key that the application has not.
+    by group or dotted key. Raises UserError, one line, for a key that the application does not
+    have.
     """
     folder, name = _main(words)
     try:
@@ -69,7 +75,7 @@ def keys_of(words: Sequence[str], given: Mapping[str, Any]) -> tuple[dict[str, A
     declares: dict[str, Any] = {
         key: {"default": choice, "choices": [*composed.options[key]]}
         for key, choice in composed.choices.items()
-        # An optional default that an interpolation makes may name a file that there is not.
+        # An optional default from an interpolation may name a file that does not exist.
         if choice in composed.options[key]
     }
     for key, value in {**composed.values, **new}.items():
@@ -80,7 +86,11 @@ def keys_of(words: Sequence[str], given: Mapping[str, Any]) -> tuple[dict[str, A
 
 
 def _main(words: Sequence[str]) -> tuple[Path, str]:
-    """The folder of configs and the name of the first, by the decorator of the command's script."""
+    """Return the folder and the name of the main config, from the script's `@hydra.main`.
+
+    Raises UserError where the command has no script, or the script no such decorator with plain
+    texts.
+    """
     script = next((Path(word) for word in words if word.endswith(".py")), None)
     if script is None or not script.is_file():
         raise UserError(f"{TRAINER}.keys: hydra: the command names no script, such as train.py")

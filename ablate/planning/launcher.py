@@ -11,7 +11,7 @@ from typing import Any, Literal
 from ablate.shared import Choice, Param, UserError, check_keys, read_settings, unknown_value
 
 World = Literal["auto", 1, 2, 4, 8]  # devices of a run
-GPUS = {  # of launchers that group them
+GPUS = {  # of the launchers that group GPUs
     "runs_per_gpu": Param(int, 1, "runs that share a GPU", above=0),
     "gpus_per_run": Param(
         World,
@@ -69,7 +69,7 @@ LAUNCHERS: dict[str, Choice] = {
         },
     ),
 }
-DRIVER_KEYS: dict[str, Param] = {  # of every launcher
+DRIVER_KEYS: dict[str, Param] = {  # keys of every launcher
     "attempts": Param(int, 3, "deaths without a newer checkpoint that make a run failed", above=0),
     "hang_s": Param(
         float, 1800.0, "seconds without a sign of life before the driver kills a run", above=0
@@ -84,7 +84,10 @@ def launcher_params(name: str) -> dict[str, Param]:
 
 
 def listed(value: Any) -> Any:
-    """A text, however a file or a command line says it: "0,2" for several, "10" for a number."""
+    """Return a whole number or a text, or a list of them, as one text: "10", "0,2".
+
+    Other values are returned as they are.
+    """
     values = value if isinstance(value, list) else [value]
     return value if any(type(v) not in (int, str) for v in values) else ",".join(map(str, values))
 

@@ -1,6 +1,7 @@
-"""The loggers as data, each with settings of its own; and the words that choose what stands beside
-a sweep: `logger`, `notify`. The sweep's plan never has these words: they change no result, and a
-command to notify somebody may hold a token.
+"""The loggers as data, each with settings of its own, and the words `logger` and `notify`.
+
+These words choose loggers and notifications. A sweep's plan never has them: they change no result,
+and a command to notify somebody may hold a token.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ LOGGERS: dict[str, Choice] = {
     ),
     "trackio": Choice(
         "writes a Trackio run for each run that has ended, in the group of the sweep's name",
-        # The constraints have a newer Pillow than it takes.
+        # Not by our constraints: their Pillow is newer than Trackio accepts.
         "trackio: pip install 'trackio>=0.43'",
         "ablate.running.loggers.wandb:Trackio",
         {"project": Param(str, "ablate", "Trackio project")},
@@ -51,28 +52,34 @@ LOGGERS: dict[str, Choice] = {
         "writes a file of JSON lines for each run", "-", "ablate.running.loggers.jsonl:JsonLines"
     ),
 }
-SHARED_LOGGER_KEYS: dict[str, Param] = {  # by all loggers
+SHARED_LOGGER_KEYS: dict[str, Param] = {  # keys of every logger
     "folder": Param(str, "", "folder that loggers write into; empty: logs, in the store")
 }
 
 
 @dataclass(frozen=True)
 class LoggerSettings:
-    """What a sweep has at its side. `loggers`: their settings, by name."""
+    """The loggers of a sweep, and its shell command for notifications.
+
+    `loggers`: their settings, by name. `notify`: "" where nobody is notified.
+    """
 
     loggers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     notify: str = ""
 
 
 def split_logger_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(the words of the plan, the words `logger...=` and `notify=`)."""
+    """Split words into those of the plan and the words `logger...=` and `notify=`."""
     ours = [word for word in words if re.match(r"\+*(logger(\.[^=]*)?|notify)=", word)]
     return [word for word in words if word not in ours], ours
 
 
 def read_logger_words(words: Sequence[str]) -> LoggerSettings:
-    """Read these words. Raises UserError for an unknown logger or setting, for a setting of another
-    logger, and for a word that comes twice."""
+    """Read the words `logger...=` and `notify=`.
+
+    Raises UserError for an unknown logger or setting, for a setting of another logger, and for a
+    word that comes twice.
+    """
     notices = [word.partition("=")[2] for word in words if _notifies(word)]
     if len(notices) > 1:
         raise UserError("notify: given twice")

@@ -1,8 +1,8 @@
-"""A run that starts from another: which settings are its parent's, and what it has of it.
+"""Runs that start from another run: which settings are their parent's, and what they inherit.
 
-`from.KEY` is a key of the parent, `from.from.KEY` of the parent's own. What is said of the model
-holds for parent and child: so a child has the model of its parent, whatever the recipes of the two
-say of models, but for what is no matter of weights.
+`from.KEY` is a key of the parent, `from.from.KEY` of the parent's own parent. Settings of the model
+hold for parent and child: a child has the model of its parent, whatever the recipes of the two say
+of models, apart from the settings that don't concern weights.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from ablate.planning.settings import Layers, SettingsLayer
 from ablate.shared import CHOICES, DEFAULT_TASK, TASKS, UserError, is_whole, unknown_value
 
 FROM_PREFIX = "from."
-SHARED = ("model", *CHOICES)  # sections, and groups, of both
-OWN = TASKS[DEFAULT_TASK].says  # keys of `model` that a child says for itself
+SHARED = ("model", *CHOICES)  # sections and groups that parent and child share
+OWN = TASKS[DEFAULT_TASK].says  # keys of `model` that a child sets for itself
 OWN_OF_ANY = tuple({key: None for task in TASKS.values() for key in task.says})
-OF_FILE = ("weights", "names")  # keys of a start from a file
+OF_FILE = ("weights", "names")  # keys of `from` for a start from a file of weights
 
 
 def split(layers: Layers) -> tuple[list[SettingsLayer], list[SettingsLayer]]:
-    """(the run's own layers, those of its parent: [] where no key says that there is one). Raises
-    UserError for keys that only a composed tree has."""
+    """Return (the run's own layers, those of its parent).
+
+    The latter are [] where no key declares a parent. Raises UserError for keys that only a composed
+    tree has.
+    """
     for key in (key for layer in layers for key in layer.settings):
         if key.partition(".")[0] in ("parent", "weights"):
             raise UserError(
@@ -46,7 +49,7 @@ def split(layers: Layers) -> tuple[list[SettingsLayer], list[SettingsLayer]]:
 
 
 def check_once(settings: Mapping[str, Any], place: str) -> None:
-    """Raises UserError where a key that parent and child share has two values on one level."""
+    """Raise UserError where a key that parent and child share has two values on one level."""
     said: dict[str, str] = {}
     for key, value in settings.items():
         first = said.setdefault(bare(key), key)
@@ -59,7 +62,7 @@ def check_once(settings: Mapping[str, Any], place: str) -> None:
 
 
 def bare(key: str) -> str:
-    """The key, in whichever run of the chain it is set: `data.path` of `from.from.data.path`."""
+    """Return the key without `from.` prefixes: `data.path` for `from.from.data.path`."""
     while _above(key):
         key = key.removeprefix(FROM_PREFIX)
     return key
@@ -71,7 +74,7 @@ def _above(key: str) -> bool:
 
 @contextmanager
 def of_parent() -> Iterator[None]:
-    """A UserError inside is about a key of the parent."""
+    """Mark a UserError raised in the block as one about a key of the parent."""
     try:
         yield
     except UserError as error:
@@ -81,9 +84,10 @@ def of_parent() -> Iterator[None]:
 def descend(
     tree: dict[str, Any], above: Layers, compose: Callable[[Layers], dict[str, Any]]
 ) -> None:
-    """Put into the composed tree of a run what it starts from. `compose`: the tree of layers.
+    """Put the parent, or the weights, that a run starts from into its composed tree.
 
-    Raises UserError as `compose` does, and where a run would start from two things.
+    `compose`: makes the tree of layers. Raises UserError as `compose` does, and where a run would
+    start from two things.
     """
     said = {key: value for layer in above for key, value in layer.settings.items()}
     if "weights" in said:
@@ -95,7 +99,7 @@ def descend(
         return
     with of_parent():
         parent = compose(above)
-    if "seed" not in said:  # its child's
+    if "seed" not in said:  # it is that of its child
         del parent["seed"]
     tree["parent"] = parent
     task = TASKS.get(str(tree.get("task")))
@@ -109,19 +113,22 @@ def descend(
 
 
 def _headless(model: Mapping[str, Any]) -> dict[str, Any]:
-    """The section of a model whose head starts anew."""
+    """Return the section of a model whose head starts anew."""
     return dict(model) if is_whole(model) else {**model, "head_bias": 0.0}
 
 
 def is_of_parent(key: str) -> bool:
-    """Does a run start from another one where this key has another value?"""
+    """Return whether another value of this key would make a run start from another run."""
     bare = key.removeprefix(FROM_PREFIX)
     return _above(key) or _is_shared(bare)
 
 
 def trees_of(tree: Mapping[str, Any], key: str) -> tuple[list[Mapping[str, Any]], str]:
-    """The trees in which a key is set, of a run's and those that it starts from, and its name
-    there: `from.KEY` is set in the parent's, a key of the model in all. [] where no run has it."""
+    """Return the trees in which a key is set, and its name there.
+
+    `from.KEY` is set in the parent's tree; a key of the model in the run's and those of all runs
+    that it starts from. The list is [] where no run has the key.
+    """
     chain, depth = [tree, *spec_parents(tree)], 0
     while _above(key):
         key, depth = key.removeprefix(FROM_PREFIX), depth + 1

@@ -1,9 +1,9 @@
-"""What a sweep planned: its rows, columns, cells and the ids of their runs. Plain data.
+"""The plan of a sweep: its rows, columns, cells and the ids of their runs. Plain data.
 
 `sweep` makes a plan, `ledger` keeps it, `drive` trains it, `report` tabulates it. A plan says all
 that a table needs to know of a sweep, so that an edited sweep file leaves old tables as they were.
 
-One plan is made of two of the same sweep, as two stores drove it.
+Two plans of one sweep, which two stores drove, can be united into one.
 """
 
 from __future__ import annotations
@@ -55,13 +55,15 @@ from ablate.shared import (
 from ablate.version import FORMAT
 
 Spread = Literal["images", "one way", "paired"]
-FEWEST_AT_ONCE = 5  # seeds: with fewer, a family of several columns is judged in pairs
+FEWEST_AT_ONCE = 5  # seeds; with fewer, a family of several columns has a paired spread
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A sweep, expanded: every cell and every run, in order. Without `across` it has one column,
-    labelled ""."""
+    """A sweep, expanded: every cell and every run, in order.
+
+    Without `across` it has one column, labelled "".
+    """
 
     name: str
     title: str
@@ -73,23 +75,24 @@ class Plan:
     seeds: tuple[int, ...]
     analysis: Analysis = field(default_factory=Analysis)
     paper: Mapping[str, Any] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()  # what `plan` says beside the table: aliases, ignored excludes
+    notes: tuple[str, ...] = ()  # lines that `plan` prints with the table: aliases, unused excludes
     tune: Tune | None = None
     trials: tuple[Trial, ...] = ()  # asked so far
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # see `read_own_metric`
     groups: tuple[ColumnGroup, ...] = ()  # of the columns, in their order
-    design: Design = field(default_factory=Fixed)  # by which a cell may get more than `seeds`
-    # Hashes of the sweep file, of a plan of words {}: see `planning.sweep_file`.
+    design: Design = field(default_factory=Fixed)  # which may give cells seeds of their own
+    # Hashes of the sweep file (see `planning.sweep_file`); {} for a plan of words alone.
     file: Mapping[str, str] = field(default_factory=dict)
-    # Labels of runs that the user has skipped -> how far each had come: see `find.left_out`.
+    # Labels of runs that the user has skipped -> how far each had come: see `find.without_skipped`.
     skipped: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    changes: Changes | None = None  # whose cells are the rows
+    changes: Changes | None = None  # their cells are the rows
 
     def runs(self) -> Iterator[PlannedRun]:
-        """Seed-major: every variant once before any twice, so half a sweep is a fair table.
+        """Yield every run, seed-major: every variant once before any twice.
 
-        Trials come first, equal ones of a search once, and reports as their settings are chosen;
-        before each the runs that it starts from, once however many do.
+        So half a sweep is a fair table. Trials come first, equal ones of a search once; reports
+        follow as their settings are chosen. Before each run come the runs that it starts from, each
+        only once.
         """
         ancestors: set[str] = set()
         for run in self._asked():
@@ -100,8 +103,11 @@ class Plan:
             yield run
 
     def parents(self) -> list[Cell]:
-        """What others start from, each once: its label is that of the first that does, its ids are
-        those of all of its seeds."""
+        """Return the cells of the runs that others start from, each once.
+
+        A cell's label is that of the first run that starts from it, with ".from"; its ids are those
+        of all of its seeds.
+        """
         found: dict[str, tuple[PlannedRun, dict[int, str]]] = {}
         for run in self.runs():
             if run.above:
@@ -113,7 +119,7 @@ class Plan:
         ]
 
     def _asked(self) -> Iterator[PlannedRun]:
-        """`runs`, but for those that others start from."""
+        """Yield `runs` without the runs that others start from."""
         seen: set[tuple[str, str, str]] = set()
         for run in self.tried():
             place = run.cell.row, run.cell.column, run.id
@@ -126,26 +132,30 @@ class Plan:
                     yield PlannedRun(cell.ids[seed], cell.at(seed), seed)
 
     def tried(self) -> Iterator[PlannedRun]:
-        """Every trial, also those that are the run of another."""
+        """Yield the run of every trial, also where it is the run of another trial."""
         for trial in self.trials:
             for seed, run in trial.cell.ids.items():
                 yield PlannedRun(run, trial.cell, seed, trial)
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The words of `ablate` that make it again."""
+        """The words after `ablate` that make the plan again."""
         return ("sweep", *self.words) if self.design.trains else self.words
 
     @property
     def task(self) -> TaskChoice:
-        """Of all its runs."""
+        """The task of all its runs, with the user's own metrics."""
         task = task_in(self.cells[0].spec) if self.cells else TASKS[DEFAULT_TASK]
         own = {name: analysis_keys.metric_of(name, said) for name, said in self.own.items()}
         return replace(task, own=own) if own else task
 
     @property
     def metric(self) -> Metric:
-        """That the table is of."""
+        """The metric of the table.
+
+        Raises UserError where the runs don't have it, and where diverged runs are to be scored at
+        chance but guessing has no such score.
+        """
         found = self.named(self.analysis.metric or self.task.metrics[0].key, "analysis.metric")
         if self.analysis.diverged == "chance" and (found.neutral or not found.guessed):
             raise UserError(f"analysis.diverged: guessing has no {found.key}; leave chance out")
@@ -153,11 +163,12 @@ class Plan:
 
     @property
     def spread(self) -> Spread:
-        """By which gains are judged: what `analysis.spread` says, `auto` being `images` where the
-        metric counts right and wrong test images, else `one way`.
+        """The spread that gains are judged by, from `analysis.spread`.
 
-        It is `paired` where these err above .06 (docs/statistics.md): over several columns at once,
-        and at declared looks, without images; with images over several columns by few seeds.
+        `auto` is `images` where the metric counts right and wrong test images, else `one way`. It
+        is `paired` where the error rate of these is above .06 (docs/statistics.md). Without images,
+        that is over several columns at once, and at declared looks; with images, over several
+        columns at once with few seeds.
         """
         at_once = self.analysis.family == "table" and len(self.columns) > 1
         if self.analysis.spread == "paired":
@@ -167,7 +178,7 @@ class Plan:
         return "paired" if at_once and self.n < FEWEST_AT_ONCE else "images"
 
     def no_images(self, metric: Metric) -> str:
-        """Why the images that runs get right say nothing of this metric; "" where they do."""
+        """Return why the images that runs get right don't determine this metric; "" if they do."""
         for cell in self.cells[:1]:
             if marks_examples(cell.spec, metric.key):
                 continue
@@ -178,7 +189,11 @@ class Plan:
         return "is not tried for tuned sweeps, whose n counts searches" if self.tune else ""
 
     def named(self, name: str, place: str) -> Metric:
-        """Raises UserError for a metric that its task has not, or its runs don't measure."""
+        """Return the metric of this name.
+
+        Raises UserError, `place` first, for a metric that the task does not have, or that the runs
+        don't measure.
+        """
         metric = self.task.find(name)
         if metric is None:
             raise unknown_value(place, name, self.task.names)
@@ -188,7 +203,7 @@ class Plan:
         return metric
 
     def _check_measured(self, metric: Metric, place: str) -> None:
-        """Raises UserError for a number of a probe that its runs are without."""
+        """Raise UserError for a number of a probe that some of the runs lack."""
         without = (c.row for c in self.cells if metric.probe not in c.spec.get("probe", ()))
         if metric.probe and (rows := list(dict.fromkeys(without))):
             more = f" and {len(rows) - 1} more row{'s'[: len(rows) > 2]}" if len(rows) > 1 else ""
@@ -199,8 +214,11 @@ class Plan:
             )
 
     def _check_layer(self, metric: Metric, place: str) -> None:
-        """Raises UserError for a number of a layer that a row is known not to have. How many layers
-        a class of the user's own has, only its runs tell; a whole model has no such probe."""
+        """Raise UserError for a number of a layer that a row is known not to have.
+
+        How many layers a class of the user's own has, only its runs can show; a whole model has no
+        such probe.
+        """
         for cell in self.cells:
             depth = cell.spec["model"].get("depth", metric.layer)
             if depth < metric.layer and not is_plugin(cell.spec["block"]["name"]):
@@ -210,20 +228,25 @@ class Plan:
                 )
 
     def again(self, probe: str = "") -> str:
-        """The command of the sweep; with `probe` of the sweep whose runs measure that, too."""
+        """Return the command of the sweep, in backquotes.
+
+        With `probe`, it is the command of the sweep whose runs measure that probe, too.
+        """
         if not probe:
             return f"`{shlex.join(['ablate', *self.command])}`"
         asked = {name for cell in self.cells for name in cell.spec.get("probe", ())}
         kept = [word for word in self.words if not word.startswith("probe=")]
-        if "--as" in kept:  # other runs: another sweep
+        if "--as" in kept:  # these are other runs, and so another sweep
             del kept[kept.index("--as") : kept.index("--as") + 2]
         word = f"probe=[{','.join(sorted({*asked, probe}))}]"
         return f"`{shlex.join(['ablate', 'sweep', *kept, word])}`"
 
     def with_own(self, *names: str, place: str = "analysis.metric") -> Plan:
-        """The plan with what the files of its metric and of these say now, where they are the
-        user's own. Where a file is gone it is as kept. Raises UserError for a function that there
-        is not."""
+        """Return the plan with the current declarations of its metric and of `names`.
+
+        Only the user's own metrics and probes have declarations; where a file is gone, the kept one
+        stays. Raises UserError for a function that does not exist.
+        """
         own, asked = dict(self.own), [self.analysis.metric, *names]
         probes = {
             probe_name(probe.name): (probe.name, Path(probe.folder or Path.cwd()))
@@ -239,8 +262,10 @@ class Plan:
 
     @property
     def judged(self) -> Metric:
-        """The metric that trials of a search are judged by, on validation: of parents by that of
-        their own task."""
+        """The metric that judges the trials of a search, on validation.
+
+        Where the trials are parents, it is a metric of their own task.
+        """
         task = self.task
         if self.tune is not None and self.tune.parents:
             task = task_in(self.cells[0].spec["parent"])
@@ -248,10 +273,10 @@ class Plan:
 
     @property
     def replicates(self) -> tuple[tuple[int, ...], ...]:
-        """The seeds that are one observation of a variant, averaged: n counts these.
+        """The groups of seeds that are averaged to one observation of a variant; n counts groups.
 
-        Of tuned variants those that share a search; but with one search for all seeds settings are
-        compared, not methods, and each seed stands for itself.
+        The seeds of tuned variants that share a search form a group. With one search for all seeds,
+        settings are compared, not methods, and each seed is a group of its own.
         """
         if self.tune is None or ONE_SEARCH in self.conditions:
             return tuple((seed,) for seed in self.seeds)
@@ -259,29 +284,33 @@ class Plan:
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
-        """What the seeds of a row share: the winner of a single search, or one run that they start
-        from, of a seed that the sweep names."""
+        """The conditions that the seeds of a row share, which leave gains without verdicts.
+
+        They are the winner of a single search, and a single parent, whose seed the sweep names.
+        """
         parents = (parent for cell in self.cells for parent in spec_parents(cell.spec))
         one_search = self.tune is not None and self.tune.repeats == 1
         one_parent = any("seed" in parent for parent in parents)
         return (ONE_SEARCH,) * one_search + (ONE_PARENT,) * one_parent
 
     def is_tuned(self, cell: Cell) -> bool:
-        """Does it get searches? A column may go without those of its sweep."""
+        """Return whether the cell gets searches: a column may opt out of those of its sweep."""
         return self.tune is not None and all(
             column.tuned for column in self.columns if column.label == cell.column
         )
 
     def searches(self, cell: Cell) -> dict[int, tuple[int, ...]]:
-        """The number of every search of a cell -> the seeds of the reports that take its winner;
-        {} where it gets none."""
+        """Return the searches of a cell: number -> seeds of the reports that take its winner.
+
+        It is {} where the cell gets none.
+        """
         if self.tune is None or not self.is_tuned(cell):
             return {}
         return self.tune.searches(cell.seeds or self.seeds)
 
     @property
     def searches_said(self) -> str:
-        """Of every cell: "one search", "5 searches", "5 to 12 searches"."""
+        """The number of a cell's searches, in words: "one search", "5 to 12 searches"."""
         counts = {len(self.searches(cell)) for cell in self.cells if self.is_tuned(cell)}
         low, high = min(counts), max(counts)
         if low < high:
@@ -289,21 +318,23 @@ class Plan:
         return "one search" if high == 1 else f"{high} searches"
 
     def trials_of(self, cell: Cell) -> int:
-        """How many trials the searches of a cell have, asked or not: 0 where it gets none."""
+        """Return the number of trials of a cell's searches, asked or not; 0 where it gets none."""
         return len(self.searches(cell)) * self.tune.trials_each if self.tune is not None else 0
 
     @property
     def expected_trials(self) -> int:
-        """Of all searches, asked or not."""
+        """The number of trials of all searches, asked or not."""
         return sum(map(self.trials_of, self.cells))
 
     def planned(self, cell: Cell) -> tuple[int, ...]:
-        """The seeds that a cell has, or will have: not those that it was not given by a look, or
-        that the user has skipped."""
+        """Return the seeds that a cell has, or will have.
+
+        Those that no look has given it, and those that the user has skipped, are left out.
+        """
         return self.design.planned(self, cell)
 
     def gone(self, cell: Cell) -> dict[int, Mapping[str, Any]]:
-        """The seeds of a cell that the user has skipped, and how far each had come."""
+        """Return the seeds of a cell that the user has skipped -> how far each had come."""
         labels = {
             seed: PlannedRun("", cell, seed).label for seed in self.seeds * bool(self.skipped)
         }
@@ -317,7 +348,7 @@ class Plan:
 
     @property
     def counted_seeds(self) -> tuple[int, ...]:
-        """Without the seeds that the user has skipped in every cell."""
+        """The seeds, without those that the user has skipped in every cell."""
         if not self.skipped:
             return self.seeds
         some_have = set().union(*map(self.planned, self.cells))
@@ -325,52 +356,56 @@ class Plan:
 
     @property
     def unevenly_skipped(self) -> list[str]:
-        """The skipped runs whose seed counts in other cells."""
+        """The labels of the skipped runs whose seed counts in other cells."""
         seeds = set(self.counted_seeds)
         labels = {PlannedRun("", cell, s).label: s for cell in self.cells for s in self.gone(cell)}
         return [label for label, s in labels.items() if s in seeds]
 
     @property
     def n(self) -> int:
-        """The trainings, or searches, that are behind every row's gain."""
+        """The number of trainings, or of searches, that are behind every row's gain."""
         return len(self.replicates)
 
     @property
     def seeds_said(self) -> str:
-        """ "3 seeds"; "3 runs" of a sheet without seeds."""
+        """The number of seeds, in words: "3 seeds"; "3 runs" for a sheet without seeds."""
         n, noun = len(self.counted_seeds), "seed" if self.design.blocks else "run"
         return f"{n:,} {noun}{'s' if n > 1 else ''}"
 
     @property
     def to_come(self) -> int:
-        """Runs without an id yet: trials not asked, reports of seeds whose settings aren't chosen.
+        """The number of runs without an id yet.
 
-        With those of `runs` they are all that there will be, from the first moment on.
+        These are trials that are not asked, and reports of seeds whose settings aren't chosen. With
+        those of `runs` they are all that there will be, from the first moment on.
         """
         reports = sum(len(self.planned(cell)) - len(cell.ids) for cell in self.cells)
         return self.expected_trials - len(self.trials) + reports
 
     def heading(self, column: str) -> str:
-        """Of the column that has this label."""
+        """Return the heading of the column that has this label."""
         return next(one.heading for one in self.columns if one.label == column)
 
     def cell(self, row: str, column: str) -> Cell | None:
-        """The cell, or None where it is excluded."""
+        """Return the cell, or None where it is excluded."""
         for cell in self.cells:
             if cell.row == row and cell.column == column:
                 return cell
         return None
 
     def to_bytes(self) -> bytes:
-        """The file of the plan, whose hash the ledger seals."""
+        """Return the content of the plan's file, whose hash the ledger seals."""
         own = {key: value for key, value in vars(self).items() if key != "design"}
-        if self.changes is None:  # as plans were written before there were any
+        if self.changes is None:  # so the file stays as older versions wrote it
             del own["changes"]
         tree = {"format": FORMAT, **own, **self.design.tree()}
         return json.dumps(tree, sort_keys=True, default=vars).encode()
 
     def readable_bytes(self) -> bytes:
-        """`to_bytes`, once they have been read as this plan. Raises Failure where they can't be."""
+        """Return `to_bytes` after checking that they read as this plan.
+
+        Raises Failure where they don't.
+        """
         content = self.to_bytes()
         try:
             same = Plan.from_tree(json.loads(content)).to_bytes() == content
@@ -382,7 +417,7 @@ class Plan:
 
     @classmethod
     def from_tree(cls, tree: Any) -> Plan:
-        """The plan that `to_bytes` wrote, read from JSON (whose keys are texts, lists no tuples).
+        """Return the plan that `to_bytes` wrote, from its JSON: keys are texts, tuples are lists.
 
         Raises ValueError for any other JSON.
         """
@@ -400,8 +435,11 @@ class Plan:
         return plan
 
     def checked(self) -> Plan:
-        """Itself, for whoever computes with it. Raises ValueError where a configuration is not what
-        the id of its run is a hash of: that file was edited."""
+        """Return the plan itself, for a caller that computes with it.
+
+        Raises ValueError where the id of a run is not the hash of its configuration: the file was
+        edited.
+        """
         if self.baseline not in [row.label for row in self.rows]:
             raise ValueError(f"is no plan of a sweep: it lacks {self.baseline!r}")
         for cell in (*self.cells, *(trial.cell for trial in self.trials)):
@@ -418,13 +456,13 @@ class Plan:
 
 
 def _unknown(name: Any, of: str) -> str:
-    """What there is not, and how it would come from outside: see `shared.parts`."""
+    """Return words on an unknown name and the file that would bring it: see `shared.parts`."""
     said = printable(str(name))
     return f"{said}, which is unknown here: ablate_{of}/{said}.py is not on Python's path"
 
 
 def _check(plan: Plan) -> None:
-    """Raises ValueError where a value names what there is not."""
+    """Raise ValueError where parts of a plan contradict each other, or name something unknown."""
     if not plan.cells:
         raise ValueError("is no plan of a sweep: it has no cells")
     rows, columns = ([part.label for part in parts] for parts in (plan.rows, plan.columns))
@@ -437,9 +475,9 @@ def _check(plan: Plan) -> None:
         if not value <= {*known}:
             raise ValueError(f"is no plan of a sweep: it lacks {(value - {*known}).pop()!r}")
     for run in (run for cell in cells for run in cell.ids.values()):
-        if not (run.isalnum() and run.isascii()):  # a folder's name
+        if not (run.isalnum() and run.isascii()):  # an id is also the name of a folder
             raise ValueError(f"is no plan of a sweep: {run!r} is no run's id")
-    tasks = {task_of(cell.spec) for cell in plan.cells}  # a trial may be a parent, of another one
+    tasks = {task_of(cell.spec) for cell in plan.cells}  # a trial that is a parent may differ
     for cell in cells:
         if not has_task(cell.spec):
             raise ValueError(f"has task={_unknown(cell.spec.get('task'), 'tasks')}")
@@ -465,15 +503,17 @@ def _check_ids(cell: Cell) -> None:
 
 
 def unite_plans(one: Plan, other: Plan) -> Plan:
-    """The plan of both. Of two with the same cells it has the seeds of both; else one of them must
-    have all cells and seeds of the other. Where data lies is no difference.
+    """Return the plan of both.
 
-    What a search has asked so far is that of one of them: see `unasked`. Raises ValueError, which
-    names the parts that differ.
+    Where the two have the same cells, it has the seeds of both; else one of them must have all
+    cells and seeds of the other. Where data lies is no difference.
+
+    Trials are those that one of the two has asked so far: see `before_searches`. Raises ValueError,
+    which names the parts that differ.
     """
     same_columns = [c.label for c in one.columns] == [c.label for c in other.columns]
     was, is_ = _declared(one, same_columns), _declared(other, same_columns)
-    if one.spread == other.spread:  # one may say it, and `auto` of the other come to it
+    if one.spread == other.spread:  # one may name the spread that `auto` of the other amounts to
         was["analysis"]["spread"] = is_["analysis"]["spread"]
     differ = [key for key in was if was[key] != is_[key]]
     if differ:
@@ -490,7 +530,7 @@ def unite_plans(one: Plan, other: Plan) -> Plan:
 
 
 def before_searches(plan: Plan) -> Plan:
-    """The plan of a tuned sweep before its searches asked for a trial."""
+    """Return the plan of a tuned sweep as it was before its searches asked for a trial."""
     cells = (
         replace(cell, ids={}, chosen=(), specs=()) if plan.is_tuned(cell) else cell
         for cell in plan.cells
@@ -499,15 +539,21 @@ def before_searches(plan: Plan) -> Plan:
 
 
 def _without_a_run(plan: Plan) -> Plan:
-    """A bundle names skipped runs that it has not; of a run that the other plan has the ledger
-    knows whether it is skipped."""
+    """Return the plan without skips of runs whose ids it has.
+
+    A bundle names skipped runs that it does not hold. Where the other plan has such a run, the
+    ledger knows whether it is skipped.
+    """
     runs = {PlannedRun(run, cell, s).label for cell in plan.cells for s, run in cell.ids.items()}
     skipped = {label: how for label, how in plan.skipped.items() if label not in runs}
     return plan if skipped == plan.skipped else replace(plan, skipped=skipped)
 
 
 def _declared(plan: Plan, groups: bool) -> dict[str, Any]:
-    """What makes other plans of the same cells and seeds. `groups`: its groups of columns, too."""
+    """Return the parts of a plan, besides cells and seeds, in which plans of one sweep must agree.
+
+    `groups`: are its groups of columns among them?
+    """
     own = {
         name: {k: v for k, v in said.items() if k != "folder"} for name, said in plan.own.items()
     }
@@ -524,17 +570,17 @@ def _declared(plan: Plan, groups: bool) -> dict[str, Any]:
 
 
 def _order(plan: Plan) -> tuple[list[str], list[str]]:
-    """Of rows and columns in the table."""
+    """Return the labels of the rows, and those of the columns, in the table's order."""
     return [row.label for row in plan.rows], [column.label for column in plan.columns]
 
 
 def _has_cells(whole: Plan, part: Plan) -> bool:
-    """Does it train all that the other does, under the same labels?"""
+    """Return whether `whole` trains all that `part` does, under the same labels."""
     return all(_cells(whole).get(place) == found for place, found in _cells(part).items())
 
 
 def _has_seeds(whole: Plan, part: Plan) -> bool:
-    """Has each of its cells all seeds that it has, or will have, in the other?"""
+    """Return whether each cell of `whole` has all seeds that it has, or will have, in `part`."""
     has = {(cell.row, cell.column): {*whole.planned(cell)} for cell in whole.cells}
     return {*whole.seeds} >= {*part.seeds} and all(
         {*part.planned(cell)} <= has[cell.row, cell.column] for cell in part.cells
@@ -542,7 +588,7 @@ def _has_seeds(whole: Plan, part: Plan) -> bool:
 
 
 def _cells(plan: Plan) -> Mapping[tuple[str, str], tuple[Any, ...]]:
-    """By row and column: what is trained, and what the two declare."""
+    """Return (row, column) -> the identity of what is trained, and the settings of the two."""
     rows = {row.label: row.settings for row in plan.rows}
     columns = {column.label: column.settings for column in plan.columns}
     return {
@@ -552,7 +598,7 @@ def _cells(plan: Plan) -> Mapping[tuple[str, str], tuple[Any, ...]]:
 
 
 def _with_seeds(one: Plan, other: Plan) -> Plan:
-    """The first, with the seeds of both."""
+    """Return the first plan, with the seeds of both."""
     if _has_seeds(one, other):
         return one
     if _has_seeds(other, one):
@@ -571,8 +617,11 @@ def _with_seeds(one: Plan, other: Plan) -> Plan:
 
 
 def marks_examples(tree: Mapping[str, Any], key: str) -> bool:
-    """Do the predictions of a run say which test examples it got right, of which the metric is the
-    share? So a program, and a sheet, declare their first metric in %."""
+    """Return whether a run's predictions mark the test examples that make up this metric.
+
+    They do where the metric is the share of examples that the run got right. A program, and a
+    sheet, declare that by a first metric in %.
+    """
     if is_command(tree):
         predicts = tree["code"]["program"]["predictions"]
     else:
@@ -582,7 +631,7 @@ def marks_examples(tree: Mapping[str, Any], key: str) -> bool:
 
 
 def has_task(tree: Mapping[str, Any]) -> bool:
-    """Is that task one that is known here?"""
+    """Return whether the tree's task is known here."""
     try:
         return bool(task_in(tree).metrics)
     except (LookupError, TypeError, AttributeError, ValueError):

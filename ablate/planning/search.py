@@ -1,11 +1,12 @@
-"""The same searches for every variant before it is compared: one Optuna study a search and stage.
+"""The search for settings, the same for every variant: one Optuna study a search and stage.
 
 Trials are ordinary runs of the plan: dispatched, resumed, shared and verified like any other. A
-search is a function of their results alone. Trials are asked in rounds, by a sampler seeded anew
-for each (seed, search, stage, round), and told in their order: so it can't depend on who finished
-first, and after any crash it is made again from the folders, up to where it was. All cells get the
-same space, budget, sampler seeds and training seeds; trial 0 of each is the baseline's default, and
-the next are spread over the whole range before any sampler follows what was found.
+search is a function of their results alone. Trials are asked in rounds, by a sampler that is seeded
+anew for each (seed, search, stage, round), and their results go to Optuna in the order of the
+trials. So a search can't depend on which trial finished first, and after any crash it is rebuilt
+from the folders, up to where it was. All cells get the same space, budget, sampler seeds and
+training seeds; trial 0 of each is the baseline's default, and the next are spread over the whole
+range before any sampler follows what was found.
 """
 
 from __future__ import annotations
@@ -57,21 +58,23 @@ from ablate.shared import (
 if TYPE_CHECKING:
     import optuna
 
-MetricLines = Sequence[Mapping[str, Any]]  # of metrics.jsonl
-MetricsReader = Callable[[str], MetricLines]  # run id -> them
-ResultReader = Callable[[str], Mapping[str, Any] | None]  # run id -> its result, once it has one
+MetricLines = Sequence[Mapping[str, Any]]  # lines of metrics.jsonl
+MetricsReader = Callable[[str], MetricLines]  # run id -> its metric lines
+ResultReader = Callable[[str], Mapping[str, Any] | None]  # run id -> its result, or None
 
 
 class Grower(Protocol):
-    """What makes a plan grow as results come and, if it `prunes`, ends runs that aren't worth going
-    on."""
+    """An object that adds runs to a plan as results come.
+
+    If it `prunes`, it also ends runs that aren't worth going on.
+    """
 
     @property
     def prunes(self) -> bool: ...
 
     @property
     def standing(self) -> Standing:
-        """What its looks have decided so far."""
+        """The decisions of its looks so far."""
 
     def grow(self, results: ResultReader, metrics: MetricsReader) -> Plan | None: ...
 
@@ -82,15 +85,17 @@ class Search:
     """The searches of a plan. `grow` is called again as results come."""
 
     def __init__(self, plan: Plan) -> None:
-        """`plan`: as expanded, with nothing asked. Raises UserError for a space that does not fit
-        its cells."""
+        """Begin the searches of a plan as expanded, with no trial asked.
+
+        Raises UserError for a space that does not fit the plan's cells.
+        """
         assert plan.tune is not None
         self._plan = plan
         self._searches: list[CellSearch] = []
         self.extend(plan)
 
     def extend(self, plan: Plan) -> None:
-        """Go on with the plan, whose cells have more seeds: each brings a search."""
+        """Go on with a plan whose cells have more seeds, each of which brings a search."""
         self._plan = plan
         begun = {(_place(search.cell), search.number): search for search in self._searches}
         taken = {_place(cell): plan.searches(cell) for cell in plan.cells}
@@ -102,8 +107,10 @@ class Search:
         ]
 
     def grow(self, results: ResultReader, metrics: MetricsReader) -> Plan | None:
-        """The plan with all trials that can be asked by now, and with the runs of every search
-        that is over; None where nothing is new since the last time."""
+        """Return the plan with all trials that can be asked by now, and the runs of ended searches.
+
+        Return None where nothing is new since the last time.
+        """
         moved = [search.advance(results, metrics) for search in self._searches]
         if not any(moved):
             return None
@@ -119,7 +126,7 @@ class Search:
         return replace(self._plan, trials=tuple(trials), cells=cells)
 
     def _reported(self, cell: Cell, searches: Sequence[CellSearch]) -> Cell:
-        """The cell with the runs of its searches that are over."""
+        """Return the cell with the runs of its searches that are over."""
         taken = self._plan.searches(cell)
         found = [
             (choice, search.spec)
@@ -146,14 +153,19 @@ class Search:
         return self._plan.tune.pruner != "none"
 
     def prune(self, run: str, metrics: MetricLines) -> int | None:
-        """The step after which a running trial is not worth going on; None: it is, or no trial."""
+        """Return the step after which a running trial is not worth going on.
+
+        Return None where it is, and where the run is no trial.
+        """
         if not self.prunes:
             return None
         return next((step for each in self._searches if (step := each.prune(run, metrics))), None)
 
     def write(self, folder: Path) -> Path:
-        """All studies as one Optuna journal, `NAME.log` in `folder`, for optuna-dashboard. Whole
-        or not at all; never read back."""
+        """Write all studies as one Optuna journal, `NAME.log` in `folder`, for optuna-dashboard.
+
+        Return its path. The file is written whole or not at all, and never read back.
+        """
         import optuna
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
@@ -183,7 +195,7 @@ def _place(cell: Cell) -> tuple[str, str]:
 
 
 def _plain(trial: optuna.trial.FrozenTrial) -> optuna.trial.FrozenTrial:
-    """Without what its sampler noted, which may be a pickle."""
+    """Return the trial without its sampler's notes, which may be a pickle."""
     from optuna.trial import create_trial
 
     return create_trial(
@@ -200,7 +212,7 @@ def _plain(trial: optuna.trial.FrozenTrial) -> optuna.trial.FrozenTrial:
 
 
 class CellSearch:
-    """One of the searches of a cell, stage by stage."""
+    """A search of a cell, stage by stage."""
 
     def __init__(self, plan: Plan, cell: Cell, number: int) -> None:
         assert plan.tune is not None
@@ -219,19 +231,22 @@ class CellSearch:
         # The parents of the first report that takes its winner are those of its trials, unless they
         # are what is searched: then a trial's has its seed.
         self._report = plan.searches(cell)[number][0]
-        self._params: dict[str, Any] = {}  # these winners
+        self._params: dict[str, Any] = {}  # the settings of these winners
         self._noise: tuple[str, ...] = ()  # keys of stages whose winner may be the luck of a draw
-        self._cut: dict[str, int | None] = {}  # run that was told -> where it was pruned
-        self._asked: list[tuple[Trial, optuna.trial.Trial]] = []  # not told
-        self._judges: list[Judge] = []  # of these
-        self._told = 0  # trials of the stage
-        self._spent = 0.0  # of the trials, in whole ones
-        self._multiply_adds = 0.0  # of what is spent
+        self._cut: dict[str, int | None] = {}  # reported run -> step where it was pruned
+        self._asked: list[tuple[Trial, optuna.trial.Trial]] = []  # not yet reported
+        self._judges: list[Judge] = []  # one for each trial of `_asked`
+        self._told = 0  # number of trials of this stage with reported results
+        self._spent = 0.0  # cost of the trials, in whole ones
+        self._multiply_adds = 0.0  # of the trials so far
         self.trials: list[Trial] = []
         self._choice: TuningWinner | None = None
 
     def advance(self, results: ResultReader, metrics: MetricsReader) -> bool:
-        """Tell rounds that are done and ask the next; False where there was nothing to do."""
+        """Report finished rounds to the study, and ask the next.
+
+        Return False where there was nothing to do.
+        """
         moved = False
         while self._choice is None:
             if self._asked:
@@ -250,15 +265,21 @@ class CellSearch:
         return moved
 
     def prune(self, run: str, metrics: MetricLines) -> int | None:
-        """See Search.prune. Only the rounds before are looked at, so that nobody's speed counts."""
+        """Return what `Search.prune` does.
+
+        Only the rounds before are looked at, so that the speed of trials doesn't matter.
+        """
         for place, (trial, _) in enumerate(self._asked):
             if run in trial.cell.ids.values():
                 return self._judge(place)(self._judged(metrics))
         return None
 
     def _tell(self, found: Sequence[tuple[Mapping[str, Any], MetricLines]]) -> None:
-        """The results of a round, in the order of its trials. Equal trials are one run, which is
-        paid and judged once."""
+        """Report the results of a round to the study, in the order of its trials.
+
+        `found`: (result, metric lines) of each. Equal trials are one run, which is paid and judged
+        once.
+        """
         from optuna.trial import TrialState
 
         study = self._studies[-1][1]
@@ -274,7 +295,7 @@ class CellSearch:
             counted = [line for line in lines if step is None or line["step"] <= step]
             for n, line in enumerate(self._judged(counted), start=1):
                 asked.report(self._score(line, "val_"), n)
-                asked.should_prune()  # for what pruners note of a trial; it is decided above
+                asked.should_prune()  # for the pruner's own notes; the decision is made above
             early = step is not None or result["status"] == "pruned"
             told = study.tell(
                 asked,
@@ -283,7 +304,7 @@ class CellSearch:
             )
             self.trials[trial.number] = replace(
                 trial,
-                score=told.value,  # pruned: its last one
+                score=told.value,  # the last score of a pruned trial
                 error=self._error(told.value, counted),
                 state="pruned" if early else result["status"],
             )
@@ -297,7 +318,7 @@ class CellSearch:
         self._asked, self._judges = [], []
 
     def _judge(self, place: int) -> Judge:
-        """Whether the trial at that place of the round goes on."""
+        """Return the judge of whether the trial at `place` in the round goes on."""
         from optuna.trial import TrialState, create_trial
 
         if not self._judges:
@@ -306,16 +327,19 @@ class CellSearch:
             for before, _ in enumerate(self._asked):
                 alone = self._new_study()
                 alone.add_trials(told)
-                alone.add_trials([create_trial(state=TrialState.FAIL)] * before)  # for its number
+                alone.add_trials([create_trial(state=TrialState.FAIL)] * before)  # set its number
                 self._judges.append(Judge(alone.ask(), partial(self._score, prefix="val_")))
         return self._judges[place]
 
     def choice(self, taken: Mapping[int, tuple[int, ...]]) -> TuningWinner | None:
-        """What it chose, once it is over. `taken`: the reports that take each search's winner."""
+        """Return the winner, once the search is over; None before.
+
+        `taken`: the number of every search -> the seeds of the reports that take its winner.
+        """
         return self._choice and replace(self._choice, seeds=taken[self.number])
 
     def studies(self, several: bool) -> list[tuple[str, optuna.Study]]:
-        """(name, study) of every stage begun; `several`: is it one of them in its cell?"""
+        """Return (name, study) of every stage begun. `several`: has its cell other searches?"""
         label = self.cell.label + (f" search {self.number}" if several else "")
         stages = len(self._tune.stages) > 1
         return [
@@ -332,7 +356,7 @@ class CellSearch:
             "median": optuna.pruners.MedianPruner,
             "hyperband": optuna.pruners.HyperbandPruner,
         }[self._tune.pruner]
-        # Hyperband hashes the name, which would else be a random one.
+        # Hyperband hashes the name, which is random by default.
         return optuna.create_study(study_name="search", direction=self._goal, pruner=pruner())
 
     def _ask(self) -> None:
@@ -341,7 +365,7 @@ class CellSearch:
             self._told = 0
         stage, study = self._studies[-1]
         place = len(self._studies) - 1
-        size = self._tune.round + (self._told == 0)  # the default, and a round
+        size = self._tune.round + (self._told == 0)  # the first time the default trial, too
         size = min(size, stage.trials - self._told)
         key = (self._tune.seed, self.number, place)
         default, points = self._defaults[place], []
@@ -352,7 +376,7 @@ class CellSearch:
         for params in points[self._told : self._told + size]:
             study.enqueue_trial(params)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of samplers that Optuna calls experimental
+            warnings.simplefilter("ignore")  # Optuna warns that some samplers are experimental
             study.sampler = make_sampler(self._tune, (*key, self._told))
             distributions = {key: distribution(values) for key, values in stage.space.items()}
             for _ in range(size):
@@ -415,11 +439,14 @@ class CellSearch:
         return "minimize" if self._metric.sign < 0 else "maximize"
 
     def _value(self, result: Mapping[str, Any], tree: Mapping[str, Any]) -> float:
-        """The final validation score of a trial of this tree; what diverged is as bad as
-        guessing."""
+        """Return the final validation score of a trial of this tree.
+
+        A trial that diverged is as bad as guessing. Raises UserError where nothing says how bad
+        that is.
+        """
         if result["status"] == "finished":
             return self._score(result["validation"])
-        if (worst := worst_of(tree, self._metric)) is None:  # every metric of ours has one
+        if (worst := worst_of(tree, self._metric)) is None:  # our own metrics always have one
             raise UserError(
                 f"tune: a trial diverged, and trainer.metrics.{self._metric.key} says not what "
                 f"that counts as; declare its chance or its range, and sweep again"
@@ -427,7 +454,7 @@ class CellSearch:
         return worst
 
     def _judged(self, lines: MetricLines) -> MetricLines:
-        """The lines that have what trials are judged by, as all lines of ours."""
+        """Return the lines that have the metric of the search, as all lines of our training do."""
         return [line for line in lines if f"val_{self._metric.key}" in line]
 
     def _score(self, scores: Mapping[str, Any], prefix: str = "") -> float:
@@ -440,7 +467,10 @@ class CellSearch:
         return float(scores[prefix + key])
 
     def _error(self, score: float | None, lines: MetricLines) -> float | None:
-        """The binomial standard error of a share of the validation set; None of another metric."""
+        """Return the standard error of a score that is a share of the validation set (binomial).
+
+        Return None for any other metric.
+        """
         n = next((line["val_n"] for line in lines if line.get("val_n")), None)
         if score is None or n is None or not self._metric.is_share:
             return None
@@ -448,7 +478,7 @@ class CellSearch:
 
 
 class Judge:
-    """The pruner's word on one trial, of which it sees but those of the rounds before."""
+    """The pruner's judgement of one trial; of the others it sees only those of earlier rounds."""
 
     def __init__(self, trial: optuna.trial.Trial, score: Callable[[Mapping[str, Any]], float]):
         self._trial, self._score = trial, score
@@ -456,7 +486,10 @@ class Judge:
         self._step: int | None = None
 
     def __call__(self, lines: MetricLines) -> int | None:
-        """At which step it ends; None: it goes on. Lines that it saw before are the same again."""
+        """Return the step at which the trial ends, or None where it goes on.
+
+        Lines that it saw before must be the same again.
+        """
         for line in lines[self._seen :]:
             if self._step is not None:
                 break
@@ -468,12 +501,15 @@ class Judge:
 
 
 def apply_settings(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain tree of a spec, without its seed, with dotted keys set, and checked."""
+    """Return a spec's plain tree, without its seed, with dotted keys set, and checked.
+
+    Raises UserError for a key that the tree does not have, and for values that `build_run` refuses.
+    """
     for key in values:
-        if key.endswith(LENGTH_KEYS[0]):  # steps win over examples, those over epochs:
+        if key.endswith(LENGTH_KEYS[0]):  # steps win over examples, and examples over epochs:
             level = key.removesuffix("train." + key.rpartition(".")[2])
             others = (f"{level}train.steps", f"{level}train.examples")
-            values = {**dict.fromkeys(others), **values}  # what is asked must count
+            values = {**dict.fromkeys(others), **values}  # so the given one counts
     changed = copy.deepcopy(dict(tree))
     for key, value in values.items():
         trees, own = trees_of(changed, key)
@@ -490,7 +526,7 @@ def apply_settings(tree: Mapping[str, Any], values: Mapping[str, Any]) -> dict[s
 
 
 def _forward(tree: Mapping[str, Any], result: Mapping[str, Any]) -> float:
-    """Multiply-adds of a step's forward passes; 0 where nobody counted them."""
+    """Return the multiply-adds of the forward passes of one step; 0 where nobody counted them."""
     forward = result.get("multiply_adds", 0)
     return float(forward * tree["train"]["batch"]) if forward else 0.0
 
@@ -508,7 +544,11 @@ def only_run(ids: Mapping[int, str]) -> str:
 
 
 def _is_noise(trials: Sequence[Trial], goal: str) -> bool:
-    """Do the best two trials differ by less than the standard error of their difference?"""
+    """Return whether the best two trials differ by no more than chance allows.
+
+    That is the standard error of their difference. It is False for fewer than two scores with
+    errors.
+    """
     told = {
         only_run(trial.cell.ids): (trial.score, trial.error)
         for trial in trials
@@ -522,7 +562,10 @@ def _is_noise(trials: Sequence[Trial], goal: str) -> bool:
 
 
 def share_done(tree: Mapping[str, Any], line: Mapping[str, Any]) -> float:
-    """How much of its whole training a run of the plain tree had done at a line of its metrics."""
+    """Return the share of its whole training that a run had done at a line of its metrics.
+
+    It is 1 for a trainer of the user's own, which alone knows how long its training is.
+    """
     if own.is_own(tree):  # only its trainer knows how long that is
         return 1.0
     train = tree["train"]
@@ -534,11 +577,16 @@ def share_done(tree: Mapping[str, Any], line: Mapping[str, Any]) -> float:
 
 
 def worst_of(tree: Mapping[str, Any], metric: Metric) -> float | None:
-    """The raw value that a run of the plain tree that diverged counts as in a search: that of
-    guessing. None of a trainer of the user's own that declares none."""
+    """Return the raw value that a diverged run of the plain tree counts as in a search: guessing.
+
+    It is None for a trainer of the user's own that declares neither chance nor range.
+    """
     return own.worst_of(tree, metric.key) if own.is_own(tree) else metric.chance(guesses_of(tree))
 
 
 def any_run(tree: Mapping[str, Any]) -> Run | OwnRun:
-    """The validated run of a plain tree, whoever trains it. Raises UserError as `build_run`."""
+    """Return the validated run of a plain tree, whoever trains it.
+
+    Raises UserError as `build_run` does.
+    """
     return build_own(tree) if is_own(tree) else build_run(tree)

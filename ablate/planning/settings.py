@@ -1,9 +1,11 @@
-"""Settings by dotted key: a word of the command line, as Hydra's grammar reads it; layers of them,
-each with the place where it was written; and the plain tree of a run, with its dotted keys.
+"""Settings by dotted key.
 
-`model=NAME`: NAME is a size of the shipped model, and then `model.arch` by another word, or a whole
-model. A whole model replaces what lower layers say of the model; what is said beside it or above it
-is its own: its settings, and no norm, stem or block.
+They come as words of the command line, which Hydra's grammar reads; as layers, each with the place
+where it was written; and as the plain tree of a run.
+
+`model=NAME`: NAME is a size of the shipped model, and then another word for `model.arch`, or a
+whole model. A whole model replaces the settings of the model in lower layers. Settings of the model
+in its own layer or above are for the whole model: its own keys, and no norm, stem or block.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from ablate.shared import (
 
 @dataclass(frozen=True)
 class Word:
-    """`key=value` as Hydra's grammar reads it; several values where it is a sweep (`a,b`)."""
+    """A word `key=value`, as Hydra's grammar reads it; a sweep (`a,b`) has several values."""
 
     text: str
     key: str
@@ -53,7 +55,10 @@ class Word:
 
 
 def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
-    """One word. `groups`: what `glob` expands to. Raises UserError where it can't be read."""
+    """Read one word. `groups`: the choices of each group, to which `glob` expands.
+
+    Raises UserError where it can't be read.
+    """
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import Glob
     from hydra.errors import HydraException
@@ -97,7 +102,7 @@ def parse_word(text: str, groups: Mapping[str, Sequence[str]]) -> Word:
 
 
 def plain(value: Any, key: str) -> Any:
-    """A value as JSON has it. Raises UserError for settings where a value belongs."""
+    """Return a value as JSON has it. Raises UserError for settings where a value belongs."""
     if isinstance(value, Mapping):
         dotted = ", ".join(f"{key}.{name}" for name in value) or f"{key}.KEY"
         raise UserError(f"{key}: expected a value, got settings; write each key in full: {dotted}")
@@ -108,7 +113,7 @@ def plain(value: Any, key: str) -> Any:
 
 
 def value_text(value: Any) -> str:
-    """A value as it is written in labels and on command lines."""
+    """Return a value as it is written in labels and on command lines."""
     if isinstance(value, list):
         return f"[{','.join(map(value_text, value))}]"
     return value if isinstance(value, str) else json.dumps(value)
@@ -118,7 +123,11 @@ LISTS = ("launcher.devices", "logger")  # several values of these are one list, 
 
 
 def single_values(words: Iterable[Word]) -> dict[str, Any]:
-    """key -> value of words of one value. Raises UserError for a key that is given twice."""
+    """Return key -> value of words that have one value each.
+
+    A word of LISTS may have several, which are one list. Raises UserError for a key that is given
+    twice.
+    """
     settings: dict[str, Any] = {}
     for word in words:
         if word.key in settings:
@@ -128,13 +137,19 @@ def single_values(words: Iterable[Word]) -> dict[str, Any]:
 
 
 def split_launcher(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the launcher's settings, all others): where a run is trained is not what it is."""
+    """Split settings into the launcher's and all others.
+
+    Where a run is trained is no part of what it is.
+    """
     ours = {k: v for k, v in settings.items() if k.partition(".")[0] == "launcher"}
     return ours, {k: v for k, v in settings.items() if k not in ours}
 
 
 class SettingsLayer(NamedTuple):
-    """Settings (`recipe: quick, optim.lr: 0.1`) and where they were written ("": command line)."""
+    """Settings (`recipe: quick, optim.lr: 0.1`) and where they were written.
+
+    The place of the command line is "".
+    """
 
     place: str
     settings: Mapping[str, Any]
@@ -147,8 +162,10 @@ INPUT = "model.input"  # how images are shown: a key of every model
 
 
 def with_one_model(layers: Layers) -> Layers:
-    """The layers with one model: `model` is in them for a whole model alone. Raises UserError for
-    what is said beside a whole model and is not its own."""
+    """Return the layers with one model: `model` stays in them only for a whole model.
+
+    Raises UserError for settings given with a whole model that are not its own.
+    """
     named = [n for n, layer in enumerate(layers) if "model" in layer.settings]
     if not named:
         return layers
@@ -162,7 +179,10 @@ def with_one_model(layers: Layers) -> Layers:
 
 
 def _of_shipped(layer: SettingsLayer) -> SettingsLayer:
-    """`model=S/16` as `model.arch=S/16`; a whole model of a lower layer, and its settings, fall."""
+    """Return the layer with `model=S/16` as `model.arch=S/16`.
+
+    A whole model, which a higher layer replaces, falls with its settings.
+    """
     said = dict(layer.settings)
     if "model" not in said:
         return layer
@@ -188,8 +208,10 @@ def _without_model(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def put_whole_model(tree: dict[str, Any], name: str) -> None:
-    """Put the whole model `name` into a composed tree, in the place of the shipped one. Raises
-    UserError where the recipe hangs on the size of that."""
+    """Put the whole model `name` into a composed tree, in place of the shipped one.
+
+    Raises UserError where the recipe depends on the size of the shipped one.
+    """
     if "by_arch" in tree:
         raise unknown_value("model", name, tree["by_arch"], "for this recipe one of")
     tree["model"] = {"name": name, "input": tree["model"].get("input") or "range"}
@@ -198,9 +220,9 @@ def put_whole_model(tree: dict[str, Any], name: str) -> None:
 
 
 def by_arch(tree: dict[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings that a recipe has for one architecture, taken out of the tree.
+    """Remove `by_arch` from the tree, and return a recipe's settings for the run's architecture.
 
-    Raises UserError where it has none for this one.
+    Raises UserError where the recipe has none for it.
     """
     rows = tree.pop("by_arch")
     arch = str(values.get("model.arch", tree["model"]["arch"]))
@@ -213,13 +235,15 @@ def by_arch(tree: dict[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any
 
 
 def same_length(key: str) -> tuple[str, ...]:
-    """The keys that say the same length as `key` does, in another unit."""
+    """Return the keys that set the same length as `key` does, in this or another unit."""
     return next((keys for keys in LENGTH_KEYS if key in keys), ())
 
 
 def no_length_in_vain(tree: Mapping[str, Any], height: Mapping[str, int]) -> None:
-    """Raises UserError for a length that has no effect beside another, unless that one was given
-    over it: in a higher layer (`height`)."""
+    """Raise UserError for a length that has no effect because of another one.
+
+    It is allowed where the other was given over it: in a higher layer (`height`).
+    """
     for keys in LENGTH_KEYS:
         given = [key for key in keys if value_at(tree, key) is not None]
         for key in given[1:]:
@@ -236,9 +260,12 @@ def no_length_in_vain(tree: Mapping[str, Any], height: Mapping[str, int]) -> Non
 def no_key_in_vain(
     tree: Mapping[str, Any], height: Mapping[str, int], typed: Collection[str]
 ) -> None:
-    """Raise UserError for a key that the optimiser doesn't read, unless the optimiser was given
-    over it; and for a typed one that says more of what is off, unless that was given with or over
-    it. The base of a file may say such a key for some of its rows."""
+    """Raise UserError for a key that has no effect.
+
+    That is a key that the optimiser doesn't read, unless the optimiser was given over it; and a
+    typed key that says more of something that is off, unless that was given with or over the key.
+    The base of a file may have such a key for some of its rows.
+    """
     if not isinstance(tree.get("optim"), Mapping):
         return
     for key, switches in switched_off(tree).items():
@@ -257,8 +284,10 @@ def no_key_in_vain(
 
 
 def value_at(tree: Mapping[str, Any], key: str) -> Any:
-    """The value of a dotted key; None where there is none. The last part may have dots in it: a
-    path of `optim.lr_mult`."""
+    """Return the value of a dotted key; None where there is none.
+
+    The last part may contain dots: a path of `optim.lr_mult`.
+    """
     part, _, rest = key.partition(".")
     if key in tree or not isinstance(below := tree.get(part), Mapping):
         return tree.get(key)
@@ -279,7 +308,7 @@ def put(tree: dict[str, Any], key: str, value: Any) -> None:
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of all that is no section, or an empty one."""
+    """Yield (dotted key, value) of everything that is no section, and of empty sections."""
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, f"{prefix}{key}.")
@@ -288,15 +317,19 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def check_sweep_name(name: str) -> None:
-    """Raises UserError for a name that `--as` can't give: an empty one, and one with characters
-    that a terminal obeys instead of showing them."""
+    """Raise UserError for a name that `--as` can't give.
+
+    It can't be empty, nor have characters that a terminal obeys instead of showing them.
+    """
     if not (name.strip() and name.isprintable()):
         raise UserError(f"--as: expected a name, got {name!r}")
 
 
 def output_name(name: str) -> str:
-    """A sweep's name as the file name of what is written for readers: as `file_name`, but letters
-    stay as they are where the file system takes them."""
+    """Return a sweep's name as the file name of what is written for readers.
+
+    It is that of `sweep_file_name`, but letters stay as they are where the file system takes them.
+    """
     letters = "".join(c if c.isalnum() else urllib.parse.quote(c, safe="+=@, ") for c in name)
     try:
         whole = len(letters.encode(sys.getfilesystemencoding())) <= 200 and letters.strip(".")
@@ -306,7 +339,7 @@ def output_name(name: str) -> str:
 
 
 def sweep_file_name(name: str) -> str:
-    """A sweep's name as a file name: it can't leave its folder, nor be too long for one."""
+    """Return a sweep's name as a file name that can't leave its folder, nor be too long for one."""
     quoted = urllib.parse.quote(name, safe="+=@, ")
     if quoted in (".", "..", ""):
         quoted = quoted.replace(".", "%2E") or "%"

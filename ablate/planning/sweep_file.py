@@ -1,4 +1,4 @@
-"""A sweep file, read: rows, columns, scales, and what holds for all."""
+"""Reading a sweep file: rows, columns, scales, and the settings that hold for all."""
 
 from __future__ import annotations
 
@@ -54,18 +54,21 @@ from ablate.shared import UserError, check_keys, sha256_of, unknown_value
 if TYPE_CHECKING:
     from ablate.planning.plan import Plan
 
-MERGED = ("analysis", "paper", *TUNE)  # sections of which a scale may say some keys
+MERGED = ("analysis", "paper", *TUNE)  # sections of which a scale may replace single keys
 KEYS = (
     *("title", "base", "from", "across", "variants", "changes", "design", "baseline", "seeds"),
     *(*DESIGNS, "overrides", "exclude", "scales", "paper", "groups", "analysis", "tune"),
 )
-WHOLE = ("variants", "changes", "design", "baseline", "exclude", "scales")  # which no scale says
+WHOLE = ("variants", "changes", "design", "baseline", "exclude", "scales")  # keys that no scale has
 SCALE_KEYS = tuple(key for key in KEYS if key not in WHOLE)
 GENERATORS = ("product", "zip", "each")
 
 
 def load_sweep_file(path: Path) -> tuple[str, dict[str, Any]]:
-    """(how errors name the file, its content). Raises UserError where it is no sweep file."""
+    """Return (how errors name the file, its content).
+
+    Raises UserError where it is no sweep file.
+    """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -86,13 +89,13 @@ def load_sweep_file(path: Path) -> tuple[str, dict[str, Any]]:
     content = mapping_at(content, place, "keys such as variants:")
     for key in content:
         if key not in KEYS:
-            key_at(key, place)  # which knows what is no key of a file, but of the command line
+            key_at(key, place)  # has a better error for keys of the command line
     check_keys(place, content, KEYS, ": ")
     return place, content
 
 
 def _slip(path: Path, mark: Any) -> str:
-    """What mends a colon at `mark`, if it is one that YAML did not expect there."""
+    """Return how to mend a colon at `mark` that YAML did not expect; "" for other mistakes."""
     lines = path.read_text(errors="replace").splitlines()
     if mark is None or mark.line >= len(lines) or lines[mark.line][mark.column :][:1] != ":":
         return ""
@@ -105,7 +108,7 @@ def _slip(path: Path, mark: Any) -> str:
 def from_file(
     place: str, content: Mapping[str, Any], line: CommandLine, groups: Mapping[str, Sequence[str]]
 ) -> Sweep:
-    """The sweep of a file's content under a command line, at the scale that this says."""
+    """Return the sweep of a file's content under a command line, at the command line's scale."""
     reader, scale = _Reader(place, groups), line.options.scale
     scales = {
         name: reader.scale(raw, f"{place}: scales.{name}")
@@ -185,7 +188,10 @@ def from_file(
 
 
 def _under(levels: Mapping[str, Mapping[str, Any]]) -> Iterator[SettingsLayer]:
-    """What holds for every cell: `base` and `from` of each level, which are by their places."""
+    """Yield the layers that hold for every cell: `base` and `from` of each level.
+
+    `levels`: by the start of their places.
+    """
     for where, level in levels.items():
         check_once({**level.get("base", {}), **level.get("from", {})}, where.rstrip(": ."))
         for key in ("base", "from"):
@@ -194,7 +200,10 @@ def _under(levels: Mapping[str, Mapping[str, Any]]) -> Iterator[SettingsLayer]:
 
 
 def _design(levels: Mapping[str, Mapping[str, Any]]) -> Design:
-    """Seeds of a scale replace a design such as `until`, and it replaces them."""
+    """Return the design of the last level that declares one, or seeds, which make it `Fixed`.
+
+    Raises UserError where a level has both seeds and a design such as `until`.
+    """
     found: Design = Fixed()
     for where, level in levels.items():
         keys = [key for key in (*DESIGNS, "seeds") if key in level]
@@ -209,8 +218,12 @@ def _design(levels: Mapping[str, Mapping[str, Any]]) -> Design:
 
 
 def _tune(place: str, parts: Mapping[str, Any], line: CommandLine, design: Design) -> Tune | None:
-    """The searches; `tune=none` leaves them out. As many as the file declares seeds, which the
-    command line's don't change."""
+    """Return the searches; None where there are none, or `tune=none` leaves them out.
+
+    The trials of a search depend on the number of seeds that the file declares, not on the command
+    line's seeds. Raises UserError where both `tune` and `from.tune` are declared, and for words on
+    a search that is not.
+    """
     declared = [section for section in TUNE if section in parts]
     if len(declared) > 1:
         raise UserError(
@@ -230,7 +243,7 @@ def _tune(place: str, parts: Mapping[str, Any], line: CommandLine, design: Desig
 
 
 def _from_at(raw: Any, place: str) -> dict[str, Any]:
-    """`from:`, and apart from it the search of parents."""
+    """Read `from:`, and the search of parents, as a key `from.tune`, apart from it."""
     content = dict(mapping_at(raw, place, "{recipe: NAME, data: NAME, ...}"))
     tuned = {}
     if "tune" in content:
@@ -244,14 +257,14 @@ def _tune_at(raw: Any, place: str) -> dict[str, Any]:
 
 @dataclass
 class _Reader:
-    """Reads the parts of one file."""
+    """A reader of the parts of one sweep file."""
 
     file: str
     groups: Mapping[str, Sequence[str]]
-    globbed: bool = False  # a row came of glob()
+    globbed: bool = False  # a row came from glob()
 
     def scale(self, raw: Any, place: str) -> dict[str, Any]:
-        """The parts that a scale may replace; the file itself has the same."""
+        """Read the parts that a scale may replace; the file itself has the same."""
         readers: dict[str, Reader] = {
             "title": text_at,
             "base": settings_at,
@@ -270,7 +283,7 @@ class _Reader:
         return {**read, **read.get("from", {})}
 
     def entries(self, raw: Any) -> list[Item]:
-        """The rows."""
+        """Read the rows."""
         place = f"{self.file}: variants"
         form = "a list of LABEL: {key: value}"
         return [
@@ -305,7 +318,7 @@ class _Reader:
         return label, settings
 
     def axes(self, raw: Any, place: str) -> list[Item]:
-        """The columns."""
+        """Read the columns."""
         if isinstance(raw, list):
             return [self.column(entry, f"{place}[{n}]") for n, entry in enumerate(raw)]
         axes = mapping_at(raw, place, "{key: [values]} or a list of LABEL: {key: value}")
@@ -328,7 +341,10 @@ class _Reader:
     def generated(
         self, entry: Mapping[str, Any], place: str, kinds: Sequence[str]
     ) -> Iterator[Item]:
-        """The items of a product, zip or each."""
+        """Yield the items of a product, zip or each.
+
+        Raises UserError for an exclude that matches none of them, and where the form is wrong.
+        """
         keys = (*kinds, "set", "exclude", "label", "family")
         check_keys(place, entry, keys, ": ", "one of")
         if len(both := [kind for kind in kinds if kind in entry]) != 1:
@@ -361,7 +377,7 @@ class _Reader:
                 raise UserError(f"{ex.place}: matches nothing: {show_settings(ex.when)}")
 
     def values(self, key: Any, raw: Any, place: str) -> tuple[Any, ...]:
-        """The values of one key: a list, or one of Hydra's functions that make one."""
+        """Read the values of one key: a list, or one of Hydra's functions that make one."""
         key_at(key, place)
         where = f"{place}: {key}"
         if isinstance(raw, str) and re.match(r"\w+\(", raw):
@@ -401,7 +417,10 @@ class _Reader:
 
 
 def file_hashes(path: Path, scale: str | None) -> dict[str, str]:
-    """Of a sweep file that can be read. Raises UserError for another."""
+    """Return the hashes of a sweep file, as plans keep them: of its bytes, and of what it declares.
+
+    The scale is added if there is one. Raises UserError for a file that is no sweep file.
+    """
     said = {} if scale is None else {"scale": scale}
     return {"sha256": sha256_of(path), "declares": _declared(path, scale), **said}
 
@@ -411,19 +430,22 @@ def _declared(path: Path, scale: str | None) -> str:
     scales = content.get("scales")
     if isinstance(scales, dict):
         content = {**content, "scales": {scale: scales.get(scale)}}
-    # In its order, which is that of rows and columns.
+    # Keys are not sorted: their order is that of rows and columns.
     return hashlib.sha256(json.dumps(content, default=str).encode()).hexdigest()
 
 
 def edit_notes(plan: Plan, command: Callable[..., str]) -> Iterator[str]:
-    """A line where the file that the plan's words name, if it is in reach, declares another sweep
-    now. `command`: of the plan's store."""
+    """Yield a note where the sweep file of a plan has changed what it declares since then.
+
+    A file that is not in reach, by the plan's words, brings none. `command`: makes a command line
+    for the plan's store.
+    """
     if not (plan.file and plan.words):
         return
     try:
         path = find_sweep_file(plan.words[0])
         sha256 = sha256_of(path)
-    except (UserError, OSError):  # it is not in reach: this may be another folder
+    except (UserError, OSError):  # not in reach; this may be another folder
         return
     if sha256 == plan.file.get("sha256"):
         return

@@ -1,4 +1,4 @@
-"""Where sweep files lie, and which one a word names."""
+"""The places of sweep files, and the file that a word names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pathlib import Path
 from ablate.planning.conf import shipped_folder
 from ablate.shared import UserError, did_you_mean
 
-MOST_BYTES = 2**20  # of a file beside the user's own that may be a sweep file: more is data
+MOST_BYTES = 2**20  # of a file in the user's folder that may be a sweep file; a larger one is data
 
 
 def sweep_files() -> dict[str, Path]:
-    """name -> file of every sweep: of `./sweeps`, then of this folder, then the shipped ones."""
+    """Return name -> file of every sweep: in `./sweeps`, then in this folder, then shipped ones.
+
+    The first file of a name wins.
+    """
     files: dict[str, Path] = {}
     for path in (*_yaml(Path("sweeps")), *filter(_is_sweep, _yaml(Path()))):
         files.setdefault(path.stem, path)
@@ -28,8 +31,10 @@ def _yaml(folder: Path) -> list[Path]:
 
 
 def _is_sweep(path: Path) -> bool:
-    """Does it say `variants:` or `changes:` at its left edge? A folder has YAML files of other
-    programs, too."""
+    """Return whether a file has `variants:` or `changes:` at its left edge.
+
+    A folder has YAML files of other programs, too.
+    """
     try:
         if not path.is_file() or path.stat().st_size > MOST_BYTES:
             return False
@@ -42,8 +47,10 @@ def _is_sweep(path: Path) -> bool:
 
 
 def find_sweep_file(name: str) -> Path:
-    """The file of NAME, or of a path that ends in .yaml; of a mere file name, `./sweeps` is
-    searched, too. Raises UserError where there is none."""
+    """Return the file of NAME, or of a path that ends in .yaml.
+
+    For a mere file name, `./sweeps` is searched, too. Raises UserError where there is none.
+    """
     files, path = sweep_files(), Path(name)
     if name.endswith(".yaml"):
         for place in (path, Path("sweeps", path)):
@@ -56,7 +63,7 @@ def find_sweep_file(name: str) -> Path:
     if name not in files:
         if (written := Path(f"{name}.yaml")).is_file():
             if path.name == name:
-                return written  # which errors will say of that it is no sweep file
+                return written  # reading it will raise that it is no sweep file
             raise UserError(f"no sweep named {name!r}; to name a file, give its ending: {written}")
         raise UserError(
             f"no sweep named {name!r} (looked in ./sweeps, in this folder and among the shipped "
@@ -66,12 +73,12 @@ def find_sweep_file(name: str) -> Path:
 
 
 def place_of(path: Path) -> str:
-    """How messages name a sweep file."""
+    """Return how messages name a sweep file."""
     return f"sweeps/{path.name}" if path.parent == shipped_folder("sweeps") else str(path)
 
 
 def hidden_notes(name: str) -> Iterator[str]:
-    """A note where this folder has another sweep file of the name, which `./sweeps` hides."""
+    """Yield a note where `./sweeps` hides another sweep file of the name in this folder."""
     inner, outer = Path("sweeps", f"{name}.yaml"), Path(f"{name}.yaml")
     if inner.is_file() and _is_sweep(outer) and inner.read_bytes() != outer.read_bytes():
         command = shlex.join(["ablate", "sweep", f"./{outer}"])

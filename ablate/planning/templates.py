@@ -1,5 +1,4 @@
-"""Small working files of the user's own, for `ablate new`: what each kind is made of, and the
-command that tries it."""
+"""Small working files of the user's own, for `ablate new`, and the commands that try them."""
 
 from __future__ import annotations
 
@@ -31,8 +30,11 @@ FOLDER = Path(__file__).resolve().parent.parent / "templates"
 
 @dataclass(frozen=True)
 class Starter:
-    """What `ablate new` writes: each template and where it goes; and what to type then. In all of
-    them $name is the name as it was given, $Name that of a class."""
+    """The files of a kind that `ablate new` writes, and the command to type then.
+
+    `files`: each template -> where it goes. In all texts, $name is the name as it was given, and
+    $Name that of a class.
+    """
 
     line: str
     files: Mapping[str, str]
@@ -40,7 +42,7 @@ class Starter:
 
 
 def _part(line: str, template: str, command: str) -> Starter:
-    """A file of Python in the folder that the user works in."""
+    """Return the starter of a Python file in the folder that the user works in."""
     return Starter(line, {f"{template}.py.txt": "$name.py"}, f"ablate plan {command}")
 
 
@@ -86,7 +88,7 @@ class Written:
 
 
 def write_template(kind: str, name: str) -> Written:
-    """Write the files of a kind into the folder that we are in.
+    """Write the files of a kind into the working folder.
 
     Raises UserError, before anything is written, for an unknown kind, a name that can't be one, or
     one that something else has: a file, an installed module, what ships.
@@ -118,7 +120,7 @@ def write_template(kind: str, name: str) -> Written:
 
 
 def _write_command(command: str) -> Written:
-    """Write the yaml of a program as a trainer. Raises UserError where that file is there."""
+    """Write the yaml of a program as a trainer. Raises UserError where that file exists."""
     declares = declare(command, Path.cwd())
     path = Path("conf", "trainer", f"{declares.name}.yaml")
     if path.exists():
@@ -145,7 +147,7 @@ def _check_module(kind: str, name: str) -> None:
 
 
 def _class_name(name: str) -> str:
-    """ "MyNorm" of my_norm; what has capitals keeps them."""
+    """Return the name of a class: "MyNorm" for my_norm. Capitals stay as they are."""
     parts = filter(None, re.split(r"[_-]", name))
     return "".join(part[0].upper() + part[1:] for part in parts) or name
 
@@ -173,7 +175,10 @@ CODE = "code: [{files}] # by default every file that git knows; here is no git r
 
 @dataclass(frozen=True)
 class Declaration:
-    """name: of the trainer; text: of its yaml; key, values: what a first sweep may vary."""
+    """The declaration of a program as a trainer.
+
+    name: of the trainer; text: of its yaml; key, values: what a first sweep may vary.
+    """
 
     name: str
     text: str
@@ -182,8 +187,11 @@ class Declaration:
 
 
 def declare(command: str, folder: Path) -> Declaration:
-    """The declaration of a command as it is typed: the value of each flag becomes a setting, of one
-    that is called seed or a folder a placeholder. Raises UserError for a command without words."""
+    """Return the declaration of a command as it is typed.
+
+    The value of each flag becomes a setting; where the flag is called seed or a folder, it becomes
+    a placeholder. Raises UserError for a command without words.
+    """
     words = split_command(command, "command")
     if not words:
         raise UserError("new trainer: expected a command, such as 'python train.py --lr 0.1'")
@@ -230,7 +238,7 @@ def declare(command: str, folder: Path) -> Declaration:
 
 
 def _files(folder: Path, script: str) -> list[str]:
-    """The script and the modules of the folder that it imports; [] where it is no file."""
+    """Return the script and the modules of the folder that it imports; [] where it is no file."""
     if not (folder / script).is_file():
         return []
     if not script.endswith(".py"):
@@ -240,7 +248,7 @@ def _files(folder: Path, script: str) -> list[str]:
 
 
 def _place(flag: str, value: str, keys: dict[str, Any]) -> str:
-    """The placeholder of a flag's value, which is added to the keys where it is a setting."""
+    """Return the placeholder of a flag's value, and add it to `keys` where it is a setting."""
     from yaml import YAMLError, safe_load
 
     name = re.sub(r"\W", "_", flag.lstrip("-"))
@@ -260,14 +268,14 @@ def _place(flag: str, value: str, keys: dict[str, Any]) -> str:
 
 
 def _double(value: Any) -> Any:
-    """Another value that a setting may have."""
+    """Return another value for a setting: twice a number, the opposite of a truth value."""
     if isinstance(value, bool):
         return str(not value).lower()
     return 2 * value if isinstance(value, int | float) else f"{value}2"
 
 
 def _quoted(word: str) -> str:
-    """As a shell reads it, placeholders as they are."""
+    """Return a word as a shell reads it, with placeholders as they are."""
     return word if re.fullmatch(r"[\w{}=./:,@%+-]+", word) else shlex.quote(word)
 
 

@@ -1,5 +1,7 @@
-"""`tune:` of a sweep file, or `from.tune` of the parents, read: what is searched, how often, how
-long, by which sampler; and what a search may choose from: its ranges, and the points in them.
+"""Reading of `tune:` of a sweep file, or of `from.tune` for parents.
+
+It says what is searched, how often, how long, and by which sampler. Here are also the ranges that a
+search may choose from, and the points in them.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ TUNER_KEYS = ("repeats", "sampler", "pruner", "seed", "round")
 KEYS = (*STAGE_KEYS, "stages", *TUNER_KEYS)
 RANGES = ("log", "uniform", "int")
 FORM = "{KEY: {log: [low, high]} or {choices: [...]}}"
-DEFAULT_TRIALS = 24  # of the declared searches together
+DEFAULT_TRIALS = 24  # shared by the declared searches
 LEAST_SEARCHES = 3
-LEAST_TRIALS = 5  # that a sampled search chooses of: with three, luck decides (docs/tuning.md)
+LEAST_TRIALS = 5  # of a sampled search; with three, luck decides (docs/tuning.md)
 
 
 def tuning(
@@ -36,12 +38,15 @@ def tuning(
     seeds: int,
     design: Design,
 ) -> Tune:
-    """The searches of a file's `tune` or `from.tune`, the `section`, a scale's already over it,
-    under `SECTION.KEY=VALUE` of the command line; `seeds`: how many are declared there;
-    `design`: does it give out more? Raises UserError for whatever is no search.
+    """Return the searches of a file's `tune` or `from.tune`, the `section`.
 
-    A stage's trials are what the declared searches share; of the Tune they are those of one. So
-    what a search is depends on nothing but what is declared: more seeds are more such searches.
+    `raw`: the section, with that of a scale already over it. `words`: `SECTION.KEY=VALUE` of the
+    command line, which wins. `seeds`: how many the file declares. `design`: may give out more.
+    Raises UserError for whatever is no search.
+
+    In the file, a stage's trials are shared by all declared searches; in the Tune they are those of
+    one. So what a search is depends on nothing but what is declared: more seeds are more such
+    searches.
     """
     place = f"{place}: {section}"
     check_keys(place, raw, KEYS)
@@ -79,7 +84,7 @@ def tuning(
 
 
 def _of_parents(stage: TuningStage) -> TuningStage:
-    """Its keys as a child says them."""
+    """Return the stage with its keys as a child says them: `from.KEY`."""
     space, at = (
         {f"{FROM_PREFIX}{k}": v for k, v in part.items()} for part in (stage.space, stage.at)
     )
@@ -89,7 +94,10 @@ def _of_parents(stage: TuningStage) -> TuningStage:
 def _shared(
     section: str, searches: int, grows: bool, raw: Mapping[str, Any], place: str
 ) -> TuningStage:
-    """Sampled: its trials are shared equally by the searches."""
+    """Return a stage of sampled searches, which share its trials equally.
+
+    Raises UserError where a search would have fewer than LEAST_TRIALS.
+    """
     stage = _stage(raw, place, DEFAULT_TRIALS)
     each = stage.trials // searches
     if each < LEAST_TRIALS:
@@ -104,7 +112,7 @@ def _shared(
 
 
 def _grid(raw: Mapping[str, Any], place: str) -> TuningStage:
-    """Every search covers it."""
+    """Return a stage of a grid, which every search covers."""
     stage = _stage(raw, place, 1)
     for key, values in stage.space.items():
         if "choices" not in values:
@@ -163,13 +171,16 @@ def _range(raw: Any, place: str) -> dict[str, tuple[Any, ...]]:
     return {kind: (low, high)}
 
 
-EDGE = 0.02  # of a range, from its ends
-LR_FACTORS = "optim.lr_mult."  # before a path of parameters
-SPREAD = 8  # trials after the default that only search: spread evenly, whatever the results are
+EDGE = 0.02  # the part of a range at each end that counts as its edge
+LR_FACTORS = "optim.lr_mult."  # the prefix of keys that end in a path of parameters
+SPREAD = 8  # trials after the default that are spread evenly, whatever the results are
 
 
 def default_of(tree: Mapping[str, Any], key: str, values: Mapping[str, tuple[Any, ...]]) -> Any:
-    """The baseline's own value of a key: trial 0. Raises UserError where the space lacks it."""
+    """Return the baseline's own value of a key, for trial 0.
+
+    Raises UserError where the space lacks it.
+    """
     trees, own = trees_of(tree, key)
     section, _, leaf = own.rpartition(".")
     found = trees[0].get(section) if trees else None
@@ -194,7 +205,10 @@ def default_of(tree: Mapping[str, Any], key: str, values: Mapping[str, tuple[Any
 
 
 def _factor(tree: Mapping[str, Any], path: str) -> float:
-    """What the learning rate below a path is multiplied with: by the longest path that is given."""
+    """Return the factor of the learning rate below a path: that of the longest path that is given.
+
+    It is 1 where none is.
+    """
     given: Mapping[str, float] = tree["optim"].get("lr_mult") or {}
     above = [other for other in given if f"{path}.".startswith(f"{other}.")]
     return given[max(above, key=len)] if above else 1.0
@@ -213,7 +227,7 @@ def distribution(values: Mapping[str, tuple[Any, ...]]) -> Any:
 
 
 def make_sampler(tune: Tune, key: tuple[int, ...]) -> Any:
-    """A sampler whose draws are those of its key, whatever came before."""
+    """Return a sampler whose draws depend on its key alone, whatever came before."""
     import numpy as np
     from optuna import samplers
 
@@ -226,13 +240,16 @@ def make_sampler(tune: Tune, key: tuple[int, ...]) -> Any:
 
 
 def spread_points(stage: TuningStage, count: int, key: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Points of a scrambled Sobol sequence over the whole space, each range on its own scale: of
-    the first four one lies in every quarter, of eight one in every eighth."""
+    """Return `count` points of a scrambled Sobol sequence over the whole space.
+
+    Each range is on its own scale: of the first four points one lies in every quarter, of eight one
+    in every eighth.
+    """
     import numpy as np
     from scipy.stats import qmc
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of counts that are no power of 2
+        warnings.simplefilter("ignore")  # scipy warns of counts that are no power of 2
         sequence = qmc.Sobol(len(stage.space), seed=np.random.default_rng(key))
         draws = sequence.random(count)
     return [
@@ -242,7 +259,7 @@ def spread_points(stage: TuningStage, count: int, key: tuple[int, ...]) -> list[
 
 
 def _placed(share: float, values: Mapping[str, tuple[Any, ...]]) -> Any:
-    """The value at a share, below 1, of its range."""
+    """Return the value at a share, from 0 to below 1, of its range."""
     [(kind, bounds)] = values.items()
     if kind == "choices":
         return bounds[int(share * len(bounds))]
@@ -255,8 +272,10 @@ def _placed(share: float, values: Mapping[str, tuple[Any, ...]]) -> Any:
 
 
 def explored(tried: Sequence[Any], values: Mapping[str, tuple[Any, ...]]) -> float:
-    """The share of a range, on its scale, between the least and the greatest that were tried; of
-    choices, the share that was."""
+    """Return the share of a range, on its scale, between the least and the greatest value tried.
+
+    For choices, it is the share that was tried.
+    """
     [(kind, bounds)] = values.items()
     if kind == "choices":
         return len({repr(value) for value in tried}) / len(bounds)
@@ -265,14 +284,14 @@ def explored(tried: Sequence[Any], values: Mapping[str, tuple[Any, ...]]) -> flo
 
 
 def grid_points(stage: TuningStage, default: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every point of the grid, the default first."""
+    """Return every point of the grid, the default first."""
     choices = [values["choices"] for values in stage.space.values()]
     points = [dict(zip(stage.space, point, strict=True)) for point in itertools.product(*choices)]
     return [dict(default), *(point for point in points if point != default)]
 
 
 def is_at_edge(value: Any, values: Mapping[str, tuple[Any, ...]]) -> bool:
-    """Is a choice so near the end of its range that the best may lie beyond?"""
+    """Return whether a choice is so near the end of its range that the best may lie beyond."""
     [(kind, bounds)] = values.items()
     if kind == "choices":
         numbers = [v for v in bounds if isinstance(v, int | float) and not isinstance(v, bool)]

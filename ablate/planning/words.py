@@ -1,4 +1,4 @@
-"""A command line, read: `[NAME] k=v ...`; without NAME it is a whole sweep."""
+"""Reading of a command line: `[NAME] k=v ...`; without NAME it is a whole sweep."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from ablate.planning.sweep_paths import sweep_files
 from ablate.shared import TRAINER, UserError, nearest_name
 
 DEFAULT_SEEDS = 3
-TUNE = ("tune", "from.tune")  # sections of a search: of runs, of those that they start from
-OWN = ("seeds", "baseline", "analysis", *TUNE)  # the sweep's, not its runs'
-COLUMNS = ("data", "model.arch")  # columns without being told
+TUNE = ("tune", "from.tune")  # sections of a search: of runs, of their parents
+OWN = ("seeds", "baseline", "analysis", *TUNE)  # keys of the sweep, not of its runs
+COLUMNS = ("data", "model.arch")  # keys that are columns by default
 # The options that declare a sweep, in their order: the field of `Options`, and how a text is read.
 OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--scale": ("scale", str),
@@ -44,7 +44,7 @@ OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "--until": ("until", int),
     "--margin": ("margin", float),
 }
-SEVERAL = ("across", "change")  # which may come more than once
+SEVERAL = ("across", "change")  # fields of options that may come more than once
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Options:
 
 
 def split_options(words: Sequence[str]) -> tuple[list[str], Options]:
-    """The words of a plan without its options, and these."""
+    """Split the words of a plan into those without options, and the options."""
     given: dict[str, Any] = {field: [] for field in SEVERAL}
     rest, own = iter(words), list[str]()
     for word in rest:
@@ -90,7 +90,7 @@ def split_options(words: Sequence[str]) -> tuple[list[str], Options]:
 
 @dataclass(frozen=True)
 class CommandLine:
-    """A command line, sorted by what its words are about."""
+    """A command line, its words sorted by what they are about."""
 
     file: str | None
     settings: tuple[Word, ...]
@@ -106,8 +106,10 @@ class CommandLine:
 
     @property
     def name(self) -> str:
-        """What the sweep is called without --as: its file, scale, and the words that change its
-        results. Words that cross a file with values extend its sweep, as seeds do."""
+        """The sweep's name without --as: its file, scale, and the words that change its results.
+
+        Words that cross a file with values are left out: they extend its sweep, as seeds do.
+        """
         places = [w for w in self.settings if bare(w.key) == "data.path" and not w.swept]
         named = [word for word in self.settings if word not in (*places, *self.crossed)]
         words = sorted(map(_spelled, named))
@@ -127,15 +129,18 @@ class CommandLine:
 
     @property
     def crossed(self) -> tuple[Word, ...]:
-        """The words with several values beside a file: its columns are crossed with them."""
+        """The words with several values that come with a file, whose columns they cross."""
         return tuple(word for word in self.settings if word.swept) if self.file else ()
 
 
 def read_line(
     words: Sequence[str], groups: Mapping[str, Sequence[str]], options: Options | None = None
 ) -> CommandLine:
-    """Sort `[NAME] k=v ...`; without `options` these are among the words. Raises UserError for
-    words that can't be read or come twice."""
+    """Sort the words `[NAME] k=v ...`.
+
+    Without `options`, the options are among the words. Raises UserError for words that can't be
+    read or come twice.
+    """
     if options is None:
         words, options = split_options(words)
     named = bool(words) and "=" not in words[0] and not words[0].startswith("~")
@@ -172,16 +177,18 @@ def read_line(
 
 
 def split_analysis_words(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-    """(the other words, the values of `analysis.KEY=VALUE` by KEY)."""
+    """Split words into (the others, the values of `analysis.KEY=VALUE` by KEY)."""
     ours = [word for word in words if re.match(r"\+*analysis(\.[^=]*)?=", word)]
     others = [word for word in words if word not in ours]
     return others, section_of(read_line(ours, {}), "analysis") if ours else {}
 
 
 def same_sweep(one: Sequence[str], other: Sequence[str], store: Path) -> bool:
-    """Would plans of these `words` have one name but for `--as`? Then they differ in seeds,
-    launcher, analysis and where their data lies at most. Raises UserError for words that can't be
-    read any more."""
+    """Return whether plans of these words would have the same name, `--as` aside.
+
+    They then differ at most in seeds, launcher, analysis and where their data lies. Raises
+    UserError for words that can't be read any more.
+    """
     if list(one) == list(other):
         return True
     groups = Composer(store).groups
@@ -189,13 +196,17 @@ def same_sweep(one: Sequence[str], other: Sequence[str], store: Path) -> bool:
 
 
 def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]]) -> Sweep:
-    """Every list of values is a factor of rows; `data`, `model.arch`, `across` are columns."""
+    """Return the sweep of a command line without a file.
+
+    Every list of values is a factor of the rows, except `data`, `model.arch` and the keys of
+    `across`, which are columns.
+    """
     if tuned := [key for section in TUNE for key in line.sweep if key.startswith(section)]:
         raise UserError(f"{tuned[0]}: a search is declared in a sweep file, under `tune:`")
     swept, said = [word for word in line.settings if word.swept], line.options
     if said.scale is not None:
         raise UserError(f"--scale {said.scale}: only a sweep file has scales; give its NAME first")
-    alone = any(word.key == TRAINER for word in line.settings)  # the first try of a program
+    alone = any(word.key == TRAINER for word in line.settings)  # a program's first try
     if not (said.change or swept or alone):
         raise _nothing_to_sweep(line, groups)
     if said.design is not None and not said.change:
@@ -247,7 +258,7 @@ def from_words(line: CommandLine, title: str, groups: Mapping[str, Sequence[str]
 
 
 def _nothing_to_sweep(line: CommandLine, groups: Mapping[str, Sequence[str]]) -> UserError:
-    """The error for words of one run."""
+    """Return the error for the words of a single run."""
     for word in line.settings:
         if word.key in groups and isinstance(word.value, list):
             values = ",".join(map(value_text, word.value))
@@ -264,8 +275,11 @@ def _nothing_to_sweep(line: CommandLine, groups: Mapping[str, Sequence[str]]) ->
 def cross(
     words: Sequence[Word], columns: Sequence[Item], rows: Sequence[Item], paper: Mapping[str, str]
 ) -> tuple[Item, ...]:
-    """The columns of a file, each for all values of the words. `paper`: label -> published column.
-    Raises UserError for a key that rows or columns set themselves."""
+    """Return the columns of a file, each for all combinations of the words' values.
+
+    `paper`: label -> published column. Raises UserError for a key that rows or columns set
+    themselves.
+    """
     for word in words:
         for item in (*rows, *columns):
             if word.key in item.settings:
@@ -293,8 +307,10 @@ def _item(settings: Mapping[str, Any]) -> Item:
 
 
 def section_of(line: CommandLine, section: str) -> dict[str, Any]:
-    """The command line's `SECTION.KEY=VALUE`, by KEY. Raises UserError for SECTION=VALUE, but for
-    tune=none."""
+    """Return the command line's `SECTION.KEY=VALUE`, by KEY.
+
+    Raises UserError for SECTION=VALUE, except for tune=none and from.tune=none.
+    """
     words = {}
     for key, word in line.sweep.items():
         if key.startswith(f"{section}."):
@@ -306,7 +322,7 @@ def section_of(line: CommandLine, section: str) -> dict[str, Any]:
 
 
 def seeds_of(line: CommandLine, default: Any, place: str) -> tuple[int, ...]:
-    """The command line's seeds, or those of the file (already read), or the default count."""
+    """Return the seeds of the command line, else of the file (already read), else the default."""
     if (word := line.sweep.get("seeds")) is None:
         return default if isinstance(default, tuple) else seeds(default, place)
     if word.swept:
@@ -316,7 +332,7 @@ def seeds_of(line: CommandLine, default: Any, place: str) -> tuple[int, ...]:
 
 
 def _spelled(word: Word) -> str:
-    """`key=a,b`, the same for every spelling of the same values."""
+    """Return `key=a,b`, the same text for every spelling of the same values."""
     texts = (
         repr(value) if isinstance(value, str) and "," in value else value_text(value)
         for value in word.values

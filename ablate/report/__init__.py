@@ -1,4 +1,4 @@
-"""What people see: tables in every format, figures, the page, status, live views.
+"""Views of sweeps for people: tables in every format, figures, the page, status, live views.
 
 Nothing here computes a number that a table or a file doesn't hold, and nothing changes a store.
 Renderers return text, or an object that a rich console prints; they are pure, so the same sweep

@@ -44,12 +44,10 @@ def choose_part(
     where: Sequence[str] = (),
     sort: str | None = None,
 ) -> Table:
-    """The part of a table that is shown, always with the baseline. `plan`: that the table is of;
-    `rows`, `columns`: labels; `where`: KEY=VALUE that cells have, all of these; `sort`: one of
-    SORTS, the best first.
-
-    Raises UserError for a label, a key or a value that the table lacks.
-    """
+    """Return the part of a table that is shown, always with the baseline. `plan`: that the table is
+    of; `rows`, `columns`: labels; `where`: KEY=VALUE settings, all of which a cell must have;
+    `sort`: one of SORTS, the best first. Raises UserError for a label, a key or a value that the
+    table doesn't have."""
     if sort is not None and sort not in SORTS:
         raise unknown_value("--sort", sort, SORTS)
     if rows is columns is sort is None and not where:
@@ -86,8 +84,9 @@ def _columns(table: Table, text: str) -> tuple[str, ...]:
 
 
 def _having(table: Table, plan: Plan, where: Sequence[str]) -> Places:
-    """The places whose cells have what is said: as rows and columns set it, else as it is by
-    default."""
+    """Return the places whose cells have all settings of `where`, as rows and columns set the keys,
+    or by default where they don't. Raises UserError for a key that none of them sets, and for a
+    value that no cell has."""
     cells = {(cell.row, cell.column): cell for cell in plan.cells}
     rows = {row.label: row.settings for row in plan.rows}
     columns = {column.label: column.settings for column in plan.columns}
@@ -125,8 +124,8 @@ def _default(cell: Cell, key: str) -> Any:
 
 
 def _own_labels(table: Table) -> dict[str, str]:
-    """By label of a column: the label that it has in the plan. One on another test set is of the
-    runs of the column before it."""
+    """Map the label of each of the table's columns to its label in the plan. A column on another
+    test set has the runs of the column before it, and so that column's label."""
     found, own = {}, ""
     for column in table.columns:
         own = own if column.on else column.label
@@ -135,7 +134,7 @@ def _own_labels(table: Table) -> dict[str, str]:
 
 
 def _part_of(table: Table, places: Places, sort: str | None = None) -> Table:
-    """The table of these places and of the baseline."""
+    """Return the table of these places and of the baseline."""
     across = {column for _, column in places}
     of = [column for column in table.columns if column.label in across]
     labels = {table.baseline, *(row for row, _ in places)}
@@ -160,8 +159,8 @@ def _part_of(table: Table, places: Places, sort: str | None = None) -> Table:
 
 
 def _sorted(table: Table, rows: Sequence[TableRow], of: Sequence[TableColumn]) -> list[TableRow]:
-    """By the mean gain over the columns shown, of which a row may lack some; rows without a gain
-    last. No longer by families."""
+    """Return the rows by decreasing mean gain over the columns shown, `of`, some of which a row may
+    lack: the baseline first, rows without a gain last. Rows are in no families any more."""
     entries = [entry for column in of for entry in column.entries]
 
     def place(row: TableRow) -> tuple[bool, float]:
@@ -172,7 +171,8 @@ def _sorted(table: Table, rows: Sequence[TableRow], of: Sequence[TableColumn]) -
 
 
 def _blocks(blocks: Sequence[Summary], order: Sequence[str], hidden: bool) -> Iterator[Summary]:
-    """The blocks below the columns, of the rows shown: the effects of a placement are of all."""
+    """Yield the blocks below the columns, with the lines of the rows shown. Blocks of effects,
+    which are of all rows, are kept unless `hidden`."""
     for block in blocks:
         if not block.of_rows:
             if not hidden:

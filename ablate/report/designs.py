@@ -45,15 +45,17 @@ EffectSpreads = Mapping[str, EffectSpread]  # by what is told of a change: "dpn"
 
 @dataclass(frozen=True)
 class DesignForecast:
-    """One design. `device_seconds`: of all of its runs, a cell taking what those of the plan take
-    on average; None: not known yet.
+    """The forecast of one design. `device_seconds`: of all of its runs, if a cell takes as long as
+    those of the plan do on average; None: not known yet.
 
-    Gains that the planned seeds detect with `stats.POWER`, by column, None with too few seeds for
-    verdicts. `changes`: of each change, by the spread that the finished runs of this design give
-    it; {} where there is none. `smallest`, `largest`: the ends of these; else the forecast for
-    cells that are alike, and for cells that share `stats.SHARED_PART` of what a seed does to a
-    change. `seeds`: that --detect takes, of the column that needs most, and by `changes` of the
-    change that does; None where nothing was asked, or beyond `stats.MOST_SEEDS`."""
+    `smallest`, `largest`: gains that the planned seeds detect with `stats.POWER`, by column, None
+    with too few seeds for verdicts. They are the least and the greatest of the column's `changes`,
+    if it has any; else the forecasts for cells that are alike, and for cells that share
+    `stats.SHARED_PART` of the effect of a seed on a change. `changes`: the gain of each change, by
+    column, with the spread that the finished runs of this design give it; {} where there are none.
+    `seeds`: the number that --detect needs in the most demanding column, and with `changes` for its
+    most demanding change; None without --detect, or beyond `stats.MOST_SEEDS`.
+    """
 
     design: str
     cells: int
@@ -72,9 +74,9 @@ def effect_spreads(
     probes: Probes,
     predictions: Predictions,
 ) -> dict[str, EffectSpreads]:
-    """Return by column how the finished runs of a plan would have its changes judged. A column
-    lacks where fewer seeds than verdicts need are finished in all cells, and a change where nothing
-    tells its spread."""
+    """Return by column the spreads by which the finished runs of a plan would have its changes
+    judged. A column is left out if fewer seeds than verdicts need are finished in all cells, and a
+    change if no seeds determine its spread."""
     if (changes := plan.changes) is None:
         return {}
     cells = all_scores(plan, results, (), curves, probes)
@@ -111,9 +113,9 @@ def _missing(values: stats.Floats) -> bool:
 
 @dataclass(frozen=True)
 class _Known:
-    """What is known of a plan before its designs are compared: its changes; by column the spread of
-    seeds, and of the plan's own design that of its effects; the variants that were read before over
-    the runs of its baseline."""
+    """The facts of a plan that the comparison of designs uses. `changes`: of the plan; `seeds`: the
+    spread of seeds by column; `effects`: the spreads of the effects of the plan's own design, by
+    column; `read`: how many variants were read before over the runs of its baseline."""
 
     plan: Plan
     changes: Changes

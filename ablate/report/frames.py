@@ -58,14 +58,14 @@ def runs_frame(plan: Plan, runs: Sequence[RunRecord], trials: bool = False) -> p
 
 
 def measured_records(plan: Plan, store: Store, runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """The records, with the plan's metrics of the user's own in their results. Raises as
-    `analysis.own.with_own`."""
+    """Return the records, with the plan's metrics of the user's own in their results. Raises as
+    `analysis.own.with_own_metrics`."""
     found = with_own_metrics(plan, {r.run.id: r.result for r in runs}, store, plan.own)
     return [replace(record, result=found[record.run.id] or {}) for record in runs]
 
 
 def _probed(record: RunRecord) -> dict[str, float]:
-    """The numbers of the probes of a run that has test scores: trials show none of either."""
+    """Return the numbers of the probes of a run that has test scores; trials show neither."""
     spec, found = record.run.cell.spec, dict[str, float]()
     if record.status == "finished" and record.run.trial is None:
         for probe in spec.get("probe", ()):
@@ -74,7 +74,8 @@ def _probed(record: RunRecord) -> dict[str, float]:
 
 
 def _beside(plan: Plan, sets: Iterable[str], found: Mapping[str, Any]) -> dict[str, Any]:
-    """The test metrics of the sets of `eval.also`: "top1@dark"."""
+    """Return the test metrics of the sets of `eval.also`, by keys such as "top1@dark" and
+    "test_n@dark", which is a number of images."""
     tests = {name: found.get(name, {}).get("test", {}) for name in sets}
     keys = {**{key: key for key in _tested(plan)}, "test_n": "n"}
     return {f"{k}@{name}": test.get(n) for name, test in tests.items() for k, n in keys.items()}
@@ -86,7 +87,7 @@ def _tested(plan: Plan) -> list[str]:
 
 
 def _asked(runs: Sequence[RunRecord], trials: bool) -> Sequence[RunRecord]:
-    """Leave out runs that others start from, and tuning trials unless they are asked for."""
+    """Leave out runs that others start from, and tuning trials unless the caller includes them."""
     own = (record for record in runs if not record.run.above)
     return [record for record in own if trials or record.run.trial is None]
 

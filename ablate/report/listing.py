@@ -116,8 +116,9 @@ def _files(group: str) -> Lines:
 
 
 def _keys() -> Lines:
-    """The defaults are those of a run of no other choices: a recipe, a data set and a size have
-    their own. Raises UserError where a file of `./conf` can't be composed."""
+    """Yield the lines of all keys. The defaults are those of a run without choices: a recipe, a
+    data set and a size have their own. Raises UserError where a file of `./conf` can't be
+    composed."""
     from ablate.planning import resolve_run
 
     yield from key_lines(resolve_run([], Path("runs"))[0])
@@ -203,8 +204,8 @@ WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true, fal
 
 
 def key_lines(tree: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """(`key=default`, what it does and what it takes, "-") of every key. `tree`: the configuration
-    that has the defaults; of {} they are null."""
+    """Yield (`key=default`, what it does and what it takes, "-") for every key. `tree`: the
+    configuration that has the defaults; for {} they are null."""
     for section, hint in field_types(Run).items():
         if section in CHOICES:
             names = ", ".join([*CHOICES[section], "module:Class"])
@@ -247,7 +248,7 @@ def _of_fields(
 def _of_choices(
     kind: str, params: Mapping[str, Mapping[str, Param]]
 ) -> Iterator[tuple[str, str, str]]:
-    """The settings of choices; those that several have alike are one line."""
+    """Yield the settings of choices; those that are alike in several choices share one line."""
     owners: dict[tuple[str, str], list[str]] = {}
     for name, own in params.items():
         for key, param in own.items():
@@ -262,7 +263,7 @@ def _line(line: str, hint: Any, bounds: Bounds) -> str:
 
 
 def _takes(hint: Any, bounds: Bounds) -> str:
-    """What a key takes, in words: a type, its bounds, or its choices."""
+    """Return what values a key takes, in words: a type with its bounds, or its choices."""
     kind = get_origin(hint)
     if kind is Literal:
         return ", ".join(_shown(choice) for choice in get_args(hint))
@@ -279,7 +280,7 @@ def _takes(hint: Any, bounds: Bounds) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value as a command line and YAML have it."""
+    """Write a value as in a command line and YAML."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -1,8 +1,6 @@
-"""Shows a running sweep: progress bars on a terminal, plain lines elsewhere.
-
-Below them stand the runs that are trained now: how far each is, its newest loss and metric, and the
-course of its loss, in the width of the terminal.
-"""
+"""Shows a running sweep: progress bars on a terminal, plain lines elsewhere. Below them are the
+runs that are trained now: how far each is, its newest loss and metric, and the course of its loss,
+in the width of the terminal."""
 
 from __future__ import annotations
 
@@ -49,17 +47,18 @@ LEAST_LABEL = 8  # characters
 
 
 def first_metric(run: PlannedRun) -> Metric:
-    """What is shown of its validations."""
+    """Return the metric that live views show of a run's validations: the first of its task."""
     return task_in(run.cell.spec).metrics[0]
 
 
 def curve(lines: Iterable[Mapping[str, Any]], key: str) -> list[float]:
-    """The values of a key of `metrics.jsonl`, without the lines that lack it."""
+    """Return the values of a key of `metrics.jsonl`, without the lines that don't have it."""
     return [line[key] for line in lines if is_number(line.get(key))]
 
 
 def workers_table(workers: Sequence[Worker], console: Console) -> Table | None:
-    """A line for each worker, in the width of the console; None for no workers."""
+    """Return a table with a line for each worker, in the width of the console; None for no
+    workers."""
     if not workers:
         return None
     width, ascii_only = console.width, console.options.ascii_only
@@ -97,7 +96,8 @@ def _label_room(widths: Sequence[int], shown: Sequence[int], gap: int, width: in
 
 
 def worker_cells(workers: Sequence[Worker]) -> tuple[list[str], list[list[str]]]:
-    """The texts of the same table without what is drawn: headings, and a line for each worker."""
+    """Return the texts of `workers_table` without bars and curves: headings, and a line for each
+    worker."""
     headings, lines = _texts(workers)
     shown = [place for place in range(METRIC + 1) if place not in (BAR, SPARK)]
     return [headings[at] for at in shown], [[line[at] for at in shown] for line in lines]
@@ -127,7 +127,7 @@ def _texts(
 
 
 def _step(notes: Notes) -> str:
-    """ "124/155", and what else it does than to train."""
+    """Write the step of a worker, "124/155", and its phase, unless it trains or validates."""
     phase = notes.phase or "start"
     if notes.step is None:
         return phase
@@ -155,7 +155,8 @@ def _shortened(text: str, room: int, mark: str) -> str:
 
 
 def standing_cell(columns: Mapping[str, tuple[int, str]]) -> str:
-    """ "helps, at 5 seeds" of one column; "2 of 3 columns" that are decided of several."""
+    """Write the decisions on a row: "helps, at 5 seeds" for one column; for several columns, how
+    many are decided: "2 of 3 columns"."""
     if len(columns) > 1:
         done = sum(word != GOES_ON for _, word in columns.values())
         return f"{done} of {len(columns)} columns"
@@ -163,7 +164,8 @@ def standing_cell(columns: Mapping[str, tuple[int, str]]) -> str:
 
 
 def standing_line(standing: Standing) -> str:
-    """ "decided: 2 of 5 rows: dpn helps, at 5 seeds; ...". "" before the first look."""
+    """Write the decisions so far in a line: "decided: 2 of 5 rows: dpn helps, at 5 seeds; ...". The
+    text is empty before the first look."""
     ended = {
         f"{row}@{column}" if column else row: look
         for row, columns in standing.items()
@@ -180,13 +182,13 @@ def standing_line(standing: Standing) -> str:
 
 
 def _told(seeds: int, word: str) -> str:
-    """A word's explanation in brackets stays in the table."""
+    """Write a decision without the explanation in brackets, which stays in the table."""
     return f"{word.partition(' (')[0]}, at {seeds} seeds"
 
 
 def metrics_lines(folder: RunDir) -> list[dict[str, Any]]:
-    """Every whole line of `metrics.jsonl`, in the order of steps; [] without a file. A file is read
-    again once it has grown, or a worker that resumes has put another one in its place."""
+    """Read every whole line of `metrics.jsonl`, in the order of steps; [] without a file. The file
+    is read again once it has grown, or a worker that resumes has put another one in its place."""
     try:
         now = os.stat(folder.metrics)
     except (FileNotFoundError, NotADirectoryError):
@@ -232,7 +234,7 @@ def parts_done(progress: SweepProgress) -> float:
 
 
 def counts_line(progress: SweepProgress) -> str:
-    """ "12 of 30 done, 2 running, 1 failed"."""
+    """Write the states of runs in a line: "12 of 30 done, 2 running, 1 failed"."""
     counts = progress.counts
     words = [f"{progress.done} of {progress.total} done"]
     words += [f"{len(progress.workers)} running"] if progress.workers else []
@@ -301,7 +303,7 @@ LEAST_BAR = 8
 
 def _bar_line(before: str, done: float, total: int, behind: str, width: int) -> RenderableType:
     """Lay a bar between two texts in one line of `width` characters; where they leave too little
-    room, the first stands in a line of its own."""
+    room, the first has a line of its own."""
     room = width - cell_len(behind) - 2  # a space at each end of the bar
     beside = room - cell_len(before)
     bar = ProgressBar(total=total, completed=done, width=min(BAR_WIDTH, max(LEAST_BAR, beside)))
@@ -317,9 +319,9 @@ def _bar_line(before: str, done: float, total: int, behind: str, width: int) -> 
 
 
 class LiveDrawing(Live):
-    """Draws in place on a window that may be made narrower. Nearly every terminal then breaks the
-    lines that stand there, so the old drawing takes more rows than it had lines, which rich does
-    not know: these rows are erased, too."""
+    """Draws in place on a window that may become narrower. Nearly every terminal then breaks the
+    lines on the screen, so the old drawing takes more rows than it had lines, which rich does not
+    know: these rows are erased, too."""
 
     _drawn: tuple[RenderableType, int, int] | None = None  # what was drawn, in which width, height
 
@@ -341,7 +343,8 @@ class LiveDrawing(Live):
 
 
 def draws_in_place() -> bool:
-    """Whether standard output is a terminal that can move its cursor, whatever FORCE_COLOR says."""
+    """Return whether standard output is a terminal that can move its cursor, whatever FORCE_COLOR
+    says."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 

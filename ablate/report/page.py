@@ -85,13 +85,13 @@ def _plain(text: str) -> str:
 
 
 def gains_html(table: Table, show: Sequence[str]) -> str:
-    """The grids of a table with its notes, caption and footnotes, as a fragment."""
+    """Render the grids of a table with its notes, caption and footnotes, as a fragment."""
     found: str = template("gains.html").module.gains(_sheet(table, show))
     return _plain(str(found))
 
 
 def _sheet(table: Table, show: Sequence[str] = DEFAULT_SHOW) -> PrintedTable:
-    """Columns of the sweep stand one below the other."""
+    """Lay out the columns of the sweep one below the other."""
     return sheet(table, show, transpose=False, width=0)
 
 
@@ -179,8 +179,8 @@ def _differences(cell: Cell, base: Cell) -> tuple[Difference, ...]:
 
 
 def _score(table: Table, record: RunRecord, metric: Metric) -> float | None:
-    """Return a test metric, or what the table is of, in the unit of the table; None if it was not
-    measured, and for trials, which are judged on validation."""
+    """Return a test metric, or the metric of the table, in the unit of the table; None if it was
+    not measured, and for trials, which are judged on validation."""
     run = record.run
     if metric.probe or metric.own:
         entries = (e for e in table.entries if (e.row, e.column) == (run.cell.row, run.cell.column))
@@ -195,7 +195,8 @@ def _time(seconds: float) -> str:
 
 
 def _counted(runs: Sequence[RunRecord]) -> str:
-    """ "24 runs: 23 finished, 1 failed", with trials apart: trials only choose settings."""
+    """Count runs by state: "24 runs: 23 finished, 1 failed". Trials are counted apart: they only
+    choose settings."""
     reported = [record for record in runs if record.run.trial is None]
     tried = [record for record in runs if record.run.trial is not None]
     parts = []
@@ -238,7 +239,7 @@ def _made(
 
 
 def _look_words(plan: Plan, look: InterimLook) -> str:
-    """ "3 seeds (in corr)"."""
+    """Write a look in words: "3 seeds (in corr)"."""
     return f"{look.n} seed{'s'[: look.n != 1]}" + f" (in {look.sweep})" * (look.sweep != plan.name)
 
 
@@ -255,7 +256,8 @@ WORDS = {
 
 
 def _grouped(facts: Mapping[str, Texts]) -> dict[str, Texts]:
-    """ "packages": "numpy 2.1, torch 2.13"; facts that differ between runs stay apart."""
+    """Join the facts of each section: "packages": "numpy 2.1, torch 2.13". Facts that differ
+    between runs are kept apart."""
     mixed = {key: texts for key, texts in facts.items() if len(texts) > 1}
     alike = grouped({key: next(iter(texts)) for key, texts in facts.items() if key not in mixed})
     found = {**{section: {text: 1} for section, text in alike.items()}, **mixed}
@@ -283,7 +285,7 @@ def _tuning(plan: Plan) -> str | None:
 
 
 def _space(space: Mapping[str, tuple[Any, ...]]) -> str:
-    """ "log 0.0003 to 0.01", "gelu, relu" """
+    """Write a range or choices of a setting: "log 0.0003 to 0.01", "gelu, relu"."""
     ((kind, values),) = space.items()
     if kind == "choices":
         return ", ".join(map(str, values))
@@ -354,7 +356,7 @@ class Forest:
 
 
 def forests(plan: Plan, table: Table) -> list[Forest]:
-    """One for each column with gains, all over the same range."""
+    """Return a forest plot for each column with gains, all over the same range."""
     from ablate.report.plot.gains import limits
 
     entries = [entry for entry in table.entries if entry.gain is not None]
@@ -380,7 +382,8 @@ class _Scale:
     high: float
 
     def place(self, value: float) -> float:
-        """In per cent; outside, at the edge."""
+        """Return the place of a value on the scale in per cent; a value beyond an end is put
+        there."""
         inside = min(max(value, self.low), self.high)
         return round(100 * (inside - self.low) / (self.high - self.low), 3)
 

@@ -108,7 +108,7 @@ def _worlds(plan: Plan, costs: Costs) -> Iterator[str]:
 
 
 def _rows_alike(plan: Plan, costs: Costs) -> bool:
-    """Do the variants of every column hardly differ in size?"""
+    """Return whether the variants of every column hardly differ in size."""
     for column in plan.columns:
         cells = [cell for cell in plan.cells if cell.column == column.label]
         for key in ("parameters", "multiply_adds"):
@@ -129,7 +129,7 @@ def _sizes(cells: Sequence[Cell], costs: Costs) -> tuple[str, str]:
 def _runs(
     plan: Plan, cells: Sequence[Cell], states: Mapping[str, RunState], costs: Costs
 ) -> tuple[str, str]:
-    """The time a run of these cells takes, and the states of their runs."""
+    """Return the time that a run of these cells takes, and the states of their runs."""
     rows = {row.label for row in plan.rows}  # parents, which are in none, are all known
     to_come = sum(len(plan.planned(cell)) - len(cell.ids) for cell in cells if cell.row in rows)
     return (
@@ -139,7 +139,8 @@ def _runs(
 
 
 def planned_runs(plan: Plan) -> str:
-    """ "4 variants x 5 seeds = 20 runs, after 16 tuning trials, from 20 parents"."""
+    """Count the runs of a plan: "4 variants x 5 seeds = 20 runs, after 16 tuning trials, from 20
+    parents"."""
     rows, columns = len(plan.rows), len(plan.columns)
     grid = counted(rows, "variant") + (f" x {counted(columns, 'column')}" if columns > 1 else "")
     if len(plan.cells) < rows * columns:
@@ -153,7 +154,7 @@ def planned_runs(plan: Plan) -> str:
 
 
 def _states(runs: Sequence[str], states: Mapping[str, RunState], to_come: int) -> str:
-    """ "4 finished, 8 planned, 12 to come"."""
+    """Count the runs by state: "4 finished, 8 planned, 12 to come"."""
     return told_counts(Counter(str(states.get(run, RunState()).status) for run in runs), to_come)
 
 

@@ -31,8 +31,8 @@ ASSUMED = 0.5  # points: where nothing was measured and nothing is given
 
 @dataclass(frozen=True)
 class SeedSpread:
-    """What is known of the seeds of a column. `spread`: in the points of the metric; `correlation`:
-    None where it is not known; `how`: the source of both, in words."""
+    """The spread of the seeds of a column. `spread`: in the points of the metric; `correlation`: of
+    seeds, None where it is not known; `how`: the source of both, in words."""
 
     spread: stats.Spread
     correlation: float | None
@@ -89,10 +89,13 @@ class Detection:
             )
 
     def tree(self) -> dict[str, Any]:
-        """gain, metric, unit, power that is asked for, method; columns: {column, spread, how,
-        hours_a_seed, seeds, power, smallest, correlation}; seeds, power and smallest are {low,
-        expected, high} over the spread's interval (seeds: null beyond what is tried; the others:
-        null with too few seeds); correlation of seeds, null where it is not known."""
+        """Return the answer as a tree for JSON: gain, metric, unit, power to reach, method;
+        columns: {column, spread, how, hours_a_seed, seeds, power, smallest, correlation}.
+
+        seeds, power and smallest are {low, expected, high} over the spread's interval (seeds: null
+        beyond what is tried; the others: null with too few seeds); correlation of seeds, null where
+        it is not known.
+        """
         few = self.plan.n < stats.FEWEST_SEEDS
         return {
             "gain": self.gain,
@@ -143,8 +146,8 @@ def seed_spreads(
     curves: Curves,
     probes: Probes | None = None,
 ) -> dict[str, SeedSpread]:
-    """The spread of each column between seeds: `assumed` where it is given, else measured over
-    every finished run of the column, else ASSUMED."""
+    """Return the spread of each column between seeds: `assumed` where it is given, else measured
+    over every finished run of the column, else ASSUMED."""
     points = plan.metric.points
     found = {}
     for column in plan.columns:
@@ -161,7 +164,8 @@ def seed_spreads(
 
 
 def _measured(plan: Plan, y: np.ndarray) -> SeedSpread:
-    """`y`: the scores of a column, rows x seeds, NaN where a run has none."""
+    """Measure the spread of a column's seeds. `y`: its scores, rows x seeds, NaN where a run has
+    none."""
     points = plan.metric.points
     if (measured := stats.residual_spread(y, plan.design.blocks)) is None:
         how = (

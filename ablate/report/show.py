@@ -1,9 +1,8 @@
 """Prints `show`: one run, or two runs side by side.
 
-Any file of a run folder may be torn or missing: `show` says so, and shows the rest.
-
-The log of a run is printed whole, as it grows, or its end. What a worker prints stands in log.txt,
-the lines of all attempts one below the other.
+Any file of a run folder may be torn or missing: `show` says so, and shows the rest. The log of a
+run is printed whole, as it grows, or its end. The output of workers is in log.txt, the lines of all
+attempts one below the other.
 """
 
 from __future__ import annotations
@@ -87,7 +86,8 @@ def _trial(planned: PlannedRun) -> str:
 
 
 def _start(record: RunRecord, tree: Mapping[str, Any]) -> list[str]:
-    """What it starts from."""
+    """Return the line that names the run or the weights that a run starts from; [] where it starts
+    from scratch."""
     parent = record.run.parent() if record.planned else None
     which = f"{parent.label}, run {parent.id}: " if parent is not None else ""
     words = parent_words(tree)
@@ -175,7 +175,7 @@ YAML_MORE = 26  # characters that a line has before and behind what yaml counts
 
 
 def _yaml_width() -> int:
-    """Return what fits the terminal; the usual width elsewhere."""
+    """Return the width that fits the terminal; the usual width elsewhere."""
     if not sys.stdout.isatty():
         return YAML_WIDTH
     return min(YAML_WIDTH, shutil.get_terminal_size().columns - YAML_MORE)
@@ -323,7 +323,8 @@ def _time(at: Any) -> str:
 
 
 def grouped(texts: Mapping[str, str]) -> dict[str, str]:
-    """By section: {"packages": "numpy 2.1, torch 2.13"}."""
+    """Join the texts of each section: {"packages.numpy": "2.1", "packages.torch": "2.13"} becomes
+    {"packages": "numpy 2.1, torch 2.13"}."""
     sections: dict[str, list[str]] = {}
     for key, text in texts.items():
         section, _, name = key.partition(".")
@@ -374,7 +375,7 @@ def follow_log(store: Store, ledger: Ledger, run: str, out: BinaryIO) -> None:
 
 
 def tail(folder: RunDir) -> str:
-    """The last lines of a run's log."""
+    """Return the last lines of a run's log."""
     try:
         with open(folder.log, "rb") as file:
             file.seek(0, os.SEEK_END)
@@ -397,7 +398,7 @@ def _copy(folder: RunDir, out: BinaryIO, place: int) -> int:
 
 
 def _goes_on(store: Store, ledger: Ledger, run: str, sweeps: Collection[str]) -> bool:
-    """Is the run trained, or will the driver of one of its sweeps start it?"""
+    """Return whether a worker trains the run, or the driver of one of its sweeps will start it."""
     folder = store.rundir(run)
     if store.liveness.alive(folder):
         return True

@@ -56,7 +56,8 @@ def told_counts(counts: Mapping[str, int], to_come: int) -> str:
 
 @dataclass(frozen=True)
 class SweepView:
-    """A sweep at one moment, of which `status`, its page and JSON show parts. `looks`: at it."""
+    """A sweep at one moment; `status`, its page and JSON show parts of it. `looks`: at the
+    sweep."""
 
     plan: Plan
     runs: Sequence[PlannedRun]
@@ -80,13 +81,13 @@ class SweepView:
 
     @property
     def head(self) -> str:
-        """Who drives the sweep, and its runs by state."""
+        """The first two lines: the sweep with its driver, and its runs by state."""
         now = self.now
         what = told_counts(now.counts, now.total - len(now.states))
         return f"sweep: {now.sweep} ({self.driver})\n{counted(now.total, 'run')}: {what}"
 
     def by_variant(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """Count the runs of each variant by status, beside what looks have decided: header and rows
+        """Count the runs of each variant by status, and add the decisions of looks: header and rows
         of a grid."""
         counts: dict[str, Counter[str]] = {row.label: Counter() for row in self.plan.rows}
         for run in self.runs:
@@ -128,7 +129,7 @@ class SweepView:
             yield f"{BLOCKED}: {labels[child]}: {labels[parent]}, which it starts from, {what}"
 
     def lost(self) -> Iterator[str]:
-        """Name runs whose files are not what they left, or are gone."""
+        """Name runs whose files have changed since the runs left them, or are gone."""
         results, withheld = self.store.results(self.runs)
         yield from withheld_notes(self.plan, withheld)
         gone = [
@@ -175,7 +176,7 @@ def show_grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """As `show_grid` prints it."""
+    """Return texts as the table that `show_grid` prints; labels are text, not markup."""
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, title in enumerate(header):
         grid.add_column(title, justify="right" if place else "left", no_wrap=not place)
@@ -224,14 +225,14 @@ def _watch_in_place(views: Iterable[SweepView]) -> None:
 
 
 class Meters:
-    """Figures of the GPUs that workers are on, asked for now and then; none once that fails."""
+    """Figures of the GPUs that workers use, queried now and then; none once a query fails."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._next = 0.0
 
     def lines(self, workers: Iterable[Worker]) -> list[str]:
-        """A line a GPU."""
+        """Return a line for each GPU that workers use."""
         slots = (re.match(r"gpu:(\d+)", worker.slot) for worker in workers)
         indices = {found[1] for found in slots if found}
         if not indices:

@@ -51,14 +51,15 @@ def device_time(seconds: float) -> str:
 
 
 def plain(value: float) -> str:
-    """Two digits, all of what stands before the point, and no exponent: "710", "7.1", "0.013"."""
+    """Write a number with two digits, or with all digits before the point, and no exponent: "710",
+    "7.1", "0.013"; "under 0.01" for smaller ones."""
     if value < 0.01:
         return "under 0.01"
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def duration(seconds: float | None) -> str:
-    """90 -> "1 min 30 s"; None -> "?"."""
+    """Write a number of seconds in words: 90 -> "1 min 30 s"; None -> "?"."""
     if seconds is None:
         return "?"
     if seconds < 60:
@@ -133,8 +134,8 @@ def make_console(**options: Any) -> Console:
 
 
 def _ungated(stream: TextIO) -> TextIO:
-    """The stream behind all gates: rich itself looks behind one alone, and while it draws in place
-    it puts a stream of its own over ours."""
+    """Return the stream behind all gates: rich itself looks behind one alone, and while it draws in
+    place it puts a stream of its own over ours."""
     while behind := getattr(stream, "rich_proxied_file", None):
         stream = behind
     return stream

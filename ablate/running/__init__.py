@@ -1,4 +1,4 @@
-"""From a plan to finished runs: the driver, its launchers and its loggers.
+"""Training the runs of a plan: the driver, its launchers and its loggers.
 
 One process drives a store at a time: it holds the driver's lock, and it alone writes events of
 runs. `Drive` decides the next step of every run with pure functions; a `Launcher` starts workers

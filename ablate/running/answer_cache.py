@@ -10,7 +10,7 @@ from ablate.shared import make_folder, read_sealed, write_sealed
 
 
 class AnswerCache:
-    """Answers by key. `is_answer`: malformed ones are left out."""
+    """A file of answers by key. `is_answer` checks each; malformed ones are left out."""
 
     def __init__(self, path: Path, is_answer: Callable[[Any], bool]) -> None:
         self.path, self._is_answer = path, is_answer
@@ -21,7 +21,7 @@ class AnswerCache:
         return {key: answer for key, answer in answers.items() if self._is_answer(answer)}
 
     def add(self, answers: Mapping[str, Any]) -> dict[str, Any]:
-        """Write these answers next to the earlier ones, and return all."""
+        """Write these answers in addition to the earlier ones, and return all."""
         every = {**self.read(), **answers}
         make_folder(self.path.parent)
         write_sealed(self.path, every)

@@ -1,9 +1,9 @@
-"""The folders of attempts off the driver's host: `attempts/N/ID`, each an attempt's own.
+"""The folders of attempts on other hosts: `attempts/N/ID`, one for each attempt.
 
 Such an attempt may be given up for dead and still write. So `runs/ID` is a link to the folder of
-the attempt that the ledger named last: to give one up is to point the link elsewhere, and nothing
-reads what the old one writes later. Once the named attempt has left a result, its folder becomes
-`runs/ID` by one rename. Only the driver does any of this.
+the attempt that the ledger named last: to give an attempt up, the driver points the link to another
+folder, and nothing reads what the old attempt writes later. Once the named attempt has left a
+result, its folder becomes `runs/ID` by one rename. Only the driver does any of this.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def attempt_folder(store: StoreFolder, run: str, number: int) -> RunDir:
 
 
 def fork(store: StoreFolder, run: str, at_least: int) -> tuple[RunDir, int]:
-    """A new folder for an attempt of a run, which goes on from what the run has so far; its number,
-    which no other attempt of the run has had."""
+    """Make a folder for a new attempt of a run, which continues from what the run has so far.
+    Returns the folder and its number, which no other attempt of the run has had."""
     names = os.listdir(store.attempts) if store.attempts.is_dir() else []
     taken = (int(n) for n in names if n.isdecimal() and (store.attempts / n / run).exists())
     number = max(at_least, 1 + max(taken, default=0))
@@ -45,8 +45,8 @@ def fork(store: StoreFolder, run: str, at_least: int) -> tuple[RunDir, int]:
 
 
 def appoint(store: StoreFolder, run: str, number: int) -> None:
-    """`runs/ID` is attempt `number` from now on, which the ledger names already. Says nothing where
-    it is, and mends what a crash left of `publish`."""
+    """Make `runs/ID` a link to attempt `number`, which the ledger names already. Does nothing where
+    it is one, and completes a `publish` that crashed."""
     link, target = store.rundir(run).path, attempt_folder(store, run, number)
     if store.rundir(run).attempt == target.attempt or not target.path.exists():
         return
@@ -64,7 +64,8 @@ def appoint(store: StoreFolder, run: str, number: int) -> None:
 
 
 def publish(store: StoreFolder, run: str) -> None:
-    """The folder of the attempt that the ledger names becomes `runs/ID`. The attempt has ended."""
+    """Rename the folder of the attempt that the ledger names to `runs/ID`. The attempt has
+    ended."""
     link = store.rundir(run)
     if link.attempt is None:
         return
@@ -77,8 +78,8 @@ def publish(store: StoreFolder, run: str) -> None:
 
 
 def bring_home(store: StoreFolder, run: str) -> None:
-    """The run goes on in `runs/ID` itself, from what its attempt elsewhere has left: from a copy,
-    since nobody can know here whether that attempt still writes."""
+    """Let the run continue in `runs/ID` itself, from a copy of what its attempt elsewhere has left:
+    nobody can know here whether that attempt still writes."""
     link = store.rundir(run)
     if link.attempt is None:
         return
@@ -92,13 +93,14 @@ def bring_home(store: StoreFolder, run: str) -> None:
 
 
 def forget(store: StoreFolder, attempt: str | None) -> None:
-    """Remove the folder of an attempt that has surely ended, once another has gone on from it."""
+    """Remove the folder of an attempt that has surely ended, once another has continued from it."""
     if attempt is not None:
         shutil.rmtree(store.root / ATTEMPTS_FOLDER / attempt, ignore_errors=True)
 
 
 def _carry(old: RunDir, new: RunDir) -> None:
-    """Whatever `old` has: the worker there may write still, and unlink a checkpoint meanwhile."""
+    """Copy or link everything that `old` has. Its worker may still write, and remove a checkpoint
+    meanwhile."""
     names = os.listdir(old.path) if old.path.is_dir() else []
     with contextlib.suppress(shutil.Error, OSError, ValueError):  # files that go this moment
         if SCRATCH_FOLDER in names and is_command(

@@ -1,6 +1,7 @@
 """The board of a drive: the state of every run, the runs that wait, and the runs with a worker.
 
-The health of places: which are given up, and when a drive stops as runs fail there alike.
+The health of places decides which places are given up, and when a drive stops because runs fail
+alike on a place.
 
 `blame`, `gives_up`, `failure_kind` and `failures_alike` are pure, as are `next_step` and `assign`.
 """
@@ -43,11 +44,11 @@ class ActiveRun:
     folder: RunDir
     slot: Slot | None  # None: adopted, on a slot that this launcher does not have
     by: Liveness  # who answers for the worker: the launcher, of one that was adopted the store
-    child: bool  # our own: the launcher will tell when it ends
+    child: bool  # our own: the launcher will report its end
     notes: Notes = field(default_factory=Notes)
     noted_at: float = field(default_factory=time.monotonic)  # when the notes last changed
     since: float = field(default_factory=time.monotonic)  # 0: adopted, so for a while
-    code: int | None = None  # of its process, as far as the launcher has told it
+    code: int | None = None  # of its process, if the launcher has reported it
     asked: bool = False  # to stop
     killed: bool = False
     judged: int = 0  # bytes of its metrics when the search last judged it
@@ -58,34 +59,35 @@ class ActiveRun:
 
     @property
     def error(self) -> str:
-        """Return why it left without a result, as it noted."""
+        """The reason that its worker noted for leaving without a result."""
         self.notes = self.by.notes(self.folder)
         return self.notes.error or NO_WORD
 
     @property
     def leaves(self) -> bool:
-        """Has it done with its GPU? What is left are the hashes of its data: the next run starts
-        meanwhile. On a CPU these take the core that the next run would have."""
+        """True once the run no longer needs its GPU. Only the hashes of its data are left to
+        compute, so the next run starts meanwhile. On a CPU they take the core that the next run
+        would have."""
         gpu = self.slot is not None and self.slot.device != "cpu"
         return gpu and self.notes.phase == CHECK_PHASE
 
     @property
     def place(self) -> str:
-        """Return the name of its slot, as far as it is known."""
+        """The name of its slot, as far as it is known; else "?"."""
         return self.slot.name if self.slot is not None else self.notes.slot or "?"
 
     @property
     def stepped(self) -> bool:
-        """Has it made a step?"""
+        """True once the run has made a step."""
         return (self.notes.step or 0) > (self.notes.from_step or 0)
 
 
 class Board:
     """The runs of a drive, by id.
 
-    `states` are the ledger's, where every change is recorded first. `pending`: runs that may start,
-    in their order; `parents`: run -> the one that it starts from; `active`: runs with a worker.
-    `stopping`: signals that came.
+    `states` are those of the ledger, where every change is recorded first. `pending`: the runs that
+    may start, in their order; `parents`: run -> the run that it starts from; `active`: the runs
+    with a worker. `stopping`: the signals that have come.
     """
 
     def __init__(self, ledger: Ledger, disk: Disk, stopping: Sized) -> None:
@@ -100,7 +102,8 @@ class Board:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Count runs by status; kept, since it is read several times a second."""
+        """The number of runs by status; kept up to date, since it is read several times a
+        second."""
         return {status: count for status, count in self._counts.items() if count}
 
     def add(self, plan: Plan) -> list[str]:
@@ -114,7 +117,8 @@ class Board:
         return [*new]
 
     def record(self, run: str, kind: str, **detail: Any) -> None:
-        """Append an event; on a full disk wait until there is room, or a signal."""
+        """Append an event. On a full disk, wait until there is room, or raise once a signal has
+        come."""
         while True:
             try:
                 state = self._ledger.record(run, kind, **detail)
@@ -129,7 +133,7 @@ class Board:
                 time.sleep(1)
 
     def put(self, run: str) -> None:
-        """Let it start when there is room, and not before its parent has finished."""
+        """Let a run start when there is room, and not before its parent has finished."""
         parent = self.parents.get(run)
         turn = "now" if parent is None else turn_of_child(self.states[parent])
         if turn == "now":
@@ -138,7 +142,7 @@ class Board:
             self._waiting.setdefault(parent, []).append(run)
 
     def drop(self, run: str) -> None:
-        """Let it wait no longer, if it did."""
+        """Remove a run from those that wait, if it is one."""
         for runs in (self.pending, *self._waiting.values()):
             if run in runs:
                 runs.remove(run)
@@ -154,11 +158,12 @@ class Board:
 
 
 class Folders:
-    """Where the workers of a drive write: in the folders of runs, or each attempt in its own.
+    """The folders in which the workers of a drive write: those of the runs, or one for each
+    attempt.
 
-    An attempt on another host can be given up for dead and write on: see `ablate.running.attempts`.
-    The `started` event names the attempt, so that a later driver knows which one counts. `remote`:
-    workers are on other hosts.
+    An attempt on another host can be given up for dead and still write: see
+    `ablate.running.attempts`. The `started` event names the attempt, so that a later driver knows
+    which one counts. `remote`: workers are on other hosts.
     """
 
     def __init__(self, store: Store, ledger: Ledger, remote: bool) -> None:
@@ -168,14 +173,14 @@ class Folders:
         self._ended: set[str] = set()  # attempts that left an exit code
 
     def add(self, runs: Collection[str]) -> None:
-        """Take runs on as their last driver left them."""
+        """Take over runs as their last driver left them."""
         for run, (count, attempt) in self._ledger.starts(runs).items():
             self._starts[run] = count
             if attempt is not None:
                 attempts.appoint(self._store, run, attempt)
 
     def begin(self, run: str) -> tuple[RunDir, dict[str, int]]:
-        """Return the folder of a new attempt, and what the `started` event says of it."""
+        """Make the folder of a new attempt. Returns it and the details of the `started` event."""
         self._before[run] = self._store.rundir(run).attempt
         if not self._remote:
             attempts.bring_home(self._store, run)
@@ -184,7 +189,8 @@ class Folders:
         return folder, {"attempt": number}
 
     def began(self, run: str, attempt: int | None = None) -> None:
-        """Note that the ledger names the attempt now."""
+        """Note that the ledger names the attempt now, and remove the one before it if that has
+        ended."""
         self._starts[run] = self._starts.get(run, 0) + 1
         if attempt is not None:
             attempts.appoint(self._store, run, attempt)
@@ -192,7 +198,7 @@ class Folders:
             attempts.forget(self._store, self._before[run])
 
     def ended(self, folder: RunDir) -> None:
-        """Note that its worker has surely ended: it left an exit code."""
+        """Note that the worker in this folder has surely ended: it left an exit code."""
         if folder.attempt is not None:
             self._ended.add(folder.attempt)
 
@@ -222,10 +228,10 @@ def blame(lost: Lost, run: str, place: str) -> Lost:
 
 
 def gives_up(runs: Collection[str], variants: Mapping[str, object]) -> bool:
-    """Are these runs, which lost their device on a place, enough to give it up? Not where all are
-    seeds of one variant, whose own code may break devices, unless there is no other.
+    """Return whether the runs that lost their device on a place are enough to give it up.
 
-    `variants`: of every run of the sweep.
+    They are not where all are seeds of one variant, whose own code may break devices, unless the
+    sweep has no other. `variants`: by run, for every run of the sweep.
     """
     enough = min(LOSSES, len(set(variants.values())))
     return len(runs) >= LOSSES and len({variants[run] for run in runs}) >= enough
@@ -236,8 +242,8 @@ def gives_up(runs: Collection[str], variants: Mapping[str, object]) -> bool:
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended on a place. `failure`: the way in which it failed at once; "": it worked.
-    `spared`: a signal ended it, as of a kernel that lacks memory, and it has attempts left."""
+    """The end of a run on a place. `failure`: the way in which it failed at once; "" where it
+    worked. `spared`: a signal killed it, as where memory runs out, and it has attempts left."""
 
     run: str
     variant: Variant
@@ -246,8 +252,8 @@ class Ending:
 
 
 def failure_kind(reason: str, error: str, seconds: float, stepped: bool) -> str:
-    """Return `Ending.failure` of a run without a result: why it left, and its error but for its
-    numbers. `stepped`: it made a step."""
+    """Return `Ending.failure` of a run without a result: its reason and its error, with the numbers
+    replaced. "" for a run that went on for a while. `stepped`: it made a step."""
     if stepped and seconds >= AT_ONCE_S:
         return ""
     return re.sub(r"0x[0-9a-fA-F]+|\d+", "#", f"{reason}: {error}")
@@ -256,12 +262,13 @@ def failure_kind(reason: str, error: str, seconds: float, stepped: bool) -> str:
 def failures_alike(
     endings: Sequence[Ending], variants: int, proven: Collection[Variant], works: bool
 ) -> int:
-    """Count the runs that failed at once in the same way, back from the last of one place's
-    endings, where they end the sweep; 0 where they don't, as their variants may be at fault.
+    """Count the last runs of a place that failed at once in the same way, if they are enough to end
+    the sweep; else return 0, as their variants may be at fault.
 
-    `variants`: how many the sweep has. `proven`: those that have a result. `works`: a worker there
-    has made a step. Where something has worked in this drive, a variant that never has may well be
-    broken, and others go on, but for `AT_MOST`.
+    `endings`: those of one place, in order. `variants`: how many the sweep has. `proven`: the
+    variants that have a result. `works`: a worker there has made a step. Once something has worked
+    in this drive, a variant that never has may well be broken itself; only AT_MOST failures in a
+    row then end the sweep.
     """
     last = endings[-1].failure
     row = [*itertools.takewhile(lambda e: last and e.failure == last, reversed(endings))]
@@ -277,7 +284,8 @@ def failures_alike(
 
 
 class PlaceHealth:
-    """What happened on each place of a drive, so far."""
+    """The record of successes and failures on each place of a drive. It decides which places are
+    given up, and when the sweep must stop."""
 
     def __init__(self, say: Callable[[str], None], board: Board) -> None:
         self.lost: Lost = {}
@@ -287,11 +295,11 @@ class PlaceHealth:
         self._say, self._board = say, board
 
     def works(self, place: str) -> None:
-        """Note that a run left a result there: earlier losses count no longer."""
+        """Note that a run left a result on this place: earlier losses no longer count."""
         self.lost = {**self.lost, place: frozenset()}
 
     def blame(self, run: str, place: str) -> None:
-        """Note that `run` lost its device there."""
+        """Note that `run` lost its device on this place."""
         self.lost = blame(self.lost, run, place)
         lost = self.lost.get(place, frozenset())
         if gives_up(lost, {id: variant(planned) for id, planned in self._board.runs.items()}):
@@ -303,8 +311,8 @@ class PlaceHealth:
             self._say(f"{place} is given up: {why}")
 
     def judge(self, ended: ActiveRun, exit: str | None, died: bool, more: bool) -> None:
-        """A worker ended: set `stopped` where runs fail alike, one after another. `died`: the end
-        counted as an attempt; `more`: its run has further attempts."""
+        """Note the end of a worker, and set `stopped` where runs fail alike, one after another.
+        `died`: the end counted as an attempt; `more`: its run has further attempts."""
         if ended.slot is None:
             return
         place, failure = ended.slot.place, ""

@@ -1,4 +1,5 @@
-"""Leaves the driver of a sweep behind: in the background of this host, or in a job of its own."""
+"""Runs the driver of a sweep without this terminal: in the background of this host, or in a job of
+its own."""
 
 from __future__ import annotations
 
@@ -15,18 +16,19 @@ from ablate.shared import Failure, UserError, make_folder
 from ablate.store import Store, driver_of
 
 DETACH_PLACES = ("here", "job")
-BEHIND_S = 5.0  # beside another driver, until a new process surely waits for its turn
+BEHIND_S = 5.0  # while another driver runs, until a new process surely waits for its turn
 PATIENCE_S = 60.0  # for the plan: the driver may decode data for hours first
 
 
 def detach_driver(
     where: str, words: Sequence[str], sweep: str, store: Store, settings: Mapping[str, Any]
 ) -> str:
-    """Start `ablate WORDS`, which drives `sweep`, without this terminal; a line on how far it came.
+    """Start `ablate WORDS`, which drives `sweep`, without this terminal. Returns a line on how far
+    it has come.
 
     `where`: "here" | "job". Returns once the plan is recorded, or with a line that says why it is
-    not yet. Raises UserError for a job without Slurm, Failure where the
-    cluster gives no answer, or the driver ends at once.
+    not yet. Raises UserError for a job without Slurm, and Failure where the cluster gives no
+    answer, or the driver ends at once.
     """
     if where == "job" and settings["name"] != "slurm":
         raise UserError("--detach job: needs launcher=slurm")

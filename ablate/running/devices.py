@@ -50,8 +50,11 @@ PEAKS: dict[str, Peak] = {
 
 @dataclass(frozen=True)
 class Devices:
-    """A number of devices of one kind; the share of their peak that a training reaches: model
-    FLOPs utilisation (PaLM, arXiv 2204.02311, appendix B); and how many may share a run."""
+    """A number of devices of one kind, the share of their peak that a training reaches, and how
+    many may share a run.
+
+    The share is model FLOPs utilisation (PaLM, arXiv 2204.02311, appendix B).
+    """
 
     name: str
     count: int
@@ -78,8 +81,8 @@ class Devices:
         )
 
     def seconds(self, work: CellWork) -> float | None:
-        """Compute the seconds of a training on one device: of its arithmetic, or of launching its
-        kernels. Raises UserError for a precision without a rate."""
+        """Return the seconds of a training on one device: those of its arithmetic, or of launching
+        its kernels. Raises UserError for a precision without a rate."""
         if work.each is None:
             return None
         return START_S + max(self._arithmetic(work), LAUNCH_S * work.launches)
@@ -101,7 +104,7 @@ class Devices:
         return f"at {100 * self.mfu:g} % of the peak of {rates}, dense; {peak.source}"
 
     def bound(self, works: Iterable[CellWork]) -> list[str]:
-        """List a line where launches and starts take more of what is left than arithmetic."""
+        """List a line where launches and starts take more of the remaining time than arithmetic."""
         known = [work for work in works if work.each is not None]
         floor = sum(work.left * (START_S + LAUNCH_S * work.launches) for work in known)
         if floor <= sum(work.left * self._arithmetic(work) for work in known):

@@ -1,4 +1,4 @@
-"""The disk of the store that is driven: is it full, and is the store still there?
+"""The disk of the store that is driven: whether it is full, and whether the store is still there.
 
 A full disk pauses a sweep, and costs no attempt. A store that was removed, moved or replaced ends
 the sweep.
@@ -25,7 +25,7 @@ ROOM_AGAIN = "the disk has room again; the sweep goes on"
 
 
 class Disk:
-    """Watches the disk of a store during a drive. `waiting`: the message about a full disk."""
+    """A watch on the disk of a store during a drive. `waiting`: the message about a full disk."""
 
     def __init__(self, store: Store, say: Callable[[str], None]) -> None:
         self.waiting: str | None = None
@@ -40,7 +40,8 @@ class Disk:
             self._say(self.waiting)
 
     def lacks(self, runs: Iterable[str]) -> bool:
-        """Is the disk still full? Tries once a second, with the size of checkpoints of `runs`."""
+        """Return whether the disk is still full. Tries at most once a second, with the size of
+        checkpoints of `runs`."""
         if self.waiting and time.monotonic() - self._probed_at > 1:
             self._probed_at = time.monotonic()
             if self._has_room(runs):
@@ -50,7 +51,8 @@ class Disk:
         return self.waiting is not None
 
     def is_plenty(self, runs: Iterable[str]) -> bool:
-        """Has the disk room, as it had again and again? Then what is full is another disk."""
+        """Return whether the disk surely has room, after it has had room again several times: then
+        it is another disk that is full."""
         return self._spare == MOST_SPARE_BYTES and not self.waiting and self._has_room(runs)
 
     def _has_room(self, runs: Iterable[str]) -> bool:
@@ -59,12 +61,13 @@ class Disk:
         return has_room(self._store.root, self._spare + 2 * size)
 
     def has_store(self) -> bool:
-        """Are ledger and lock of the store the files that the drive began with?"""
+        """Return whether ledger and lock of the store are the files that the drive began with."""
         here = self._ledger is not None and file_identity(self._store.ledger) == self._ledger
         return here and self._store.driver.is_in_place()
 
     def check_store(self) -> None:
-        """Raise Failure where they are not. At each beat, before anything is written."""
+        """Raise Failure where the store is not the one that the drive began with. Called in each
+        round, before anything is written."""
         if not self.has_store():
             raise Failure(
                 f"{self._store.root}: was removed, moved or replaced while it was driven, so the "
@@ -84,7 +87,7 @@ def await_disk_room(store: Store, view: Callable[[], AbstractContextManager[View
 
 
 def retry_on_full_disk(store: Store, say: Callable[[str], None], work: Callable[[], None]) -> None:
-    """Do `work`, again and again until the store's disk has room for it.
+    """Call `work` until the store's disk has room for it.
 
     Raises NoRoom if another disk is full.
     """
@@ -107,7 +110,8 @@ def full(store: Store) -> str:
 
 
 def has_room(folder: Path, size: int) -> bool:
-    """Can `size` bytes be written there? Tries it, since free space does not show a quota."""
+    """Return whether `size` bytes can be written in the folder. Tries it, since free space does not
+    show a quota."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             os.posix_fallocate(file.fileno(), 0, size)
@@ -119,7 +123,8 @@ def has_room(folder: Path, size: int) -> bool:
 
 
 def _is_free(folder: Path, size: int) -> bool:
-    """Check free space first: `has_room` would fill a smaller disk for a moment."""
+    """Return whether `size` bytes can be written. Checks free space first: `has_room` would fill a
+    smaller disk for a moment."""
     return shutil.disk_usage(folder).free >= size and has_room(folder, size)
 
 

@@ -1,7 +1,7 @@
 """Drives a plan: decides the next step of every run, keeps the slots full, records events.
 
-One pure function decides the next step, `next_step`, and another the slot, `assign`: the same
-command starts, resumes and extends.
+A pure function, `next_step`, decides the next step, and another, `assign`, the slot. So the same
+command starts, resumes and extends a sweep.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ END_S = 10.0  # for killed workers to end
 class Outcome:
     """The end of a drive: its plan, its progress, and the signal that stopped it, if any.
 
-    `retired`: places that were given up because runs lost their device there. `stopped`: why the
-    drive stopped by itself, with runs left. `misread`: the mistake of a declaration, by which the
-    results of all runs would be misread, so that the drive stopped.
+    `retired`: the places that were given up because runs lost their device there. `stopped`: why
+    the drive stopped by itself, with runs left. `misread`: a wrong declaration of a metric, by
+    which the results of all runs would be misread, so that the drive stopped.
     """
 
     plan: Plan
@@ -85,7 +85,8 @@ class Outcome:
 
     @property
     def ended(self) -> str:
-        """Say how its driver did, for `status`; "" where it drove to the end."""
+        """The way in which its driver ended, in words for `status`; "" where it drove to the
+        end."""
         if self.signal is not None:
             return f"was stopped by {signal.Signals(self.signal).name}"
         why = self.misread or self.stopped
@@ -94,8 +95,12 @@ class Outcome:
 
 @dataclass
 class Drive:
-    """One drive of a plan. `settings`: the launcher group. `search` may add runs after every
-    result. `decisions`: from `preflight.settle`. `worlds`: devices of a run, where that is open."""
+    """A drive of a plan, which trains its missing runs.
+
+    `settings`: the launcher group. `search` may add runs after every result. `decisions`: from
+    `preflight.settle_auto_keys`. `worlds`: the number of devices of a run, where
+    `launcher.gpus_per_run=auto` leaves it open.
+    """
 
     plan: Plan
     store: Store
@@ -259,7 +264,7 @@ class Drive:
 
     def _check_units(self, run: str, result: Mapping[str, Any]) -> None:
         """Set `misread` where a result has percents and its metric is declared to hold shares. The
-        result itself is right, and stays: what has to change is how it is read."""
+        result itself is right, and stays: the declaration has to change."""
         for metric in self.plan.task.metrics:
             value = result.get("test", {}).get(metric.key)
             if value is not None and (why := metric.no_share(value)):
@@ -272,8 +277,8 @@ class Drive:
             self._check_units(run, self.store.rundir(run).read_result() or {})
 
     def _refuse(self, run: str, folder: RunDir, event: str, why: str) -> None:
-        """Remove what lies in a result's place, once that is recorded: after a crash between the
-        two it is recorded again."""
+        """Remove a file in a result's place that is no result, once that is recorded: after a crash
+        between the two it is recorded again."""
         why = f"its result was refused: {folder.result} {why}"
         self.board.record(run, event, step=folder.newest_step(), reason=why)
         folder.lock.add(error=why)
@@ -348,7 +353,7 @@ class Drive:
         return {run: world_of(self.worlds, self.board.runs[run]) for run in self.board.pending}
 
     def _has_no_place(self) -> bool:
-        """Is no place left, nor any to come?"""
+        """Return whether no place is left, nor any to come."""
         left = usable(self.launcher.slots, self.places.retired)
         return not (left or self.launcher.remote)
 
@@ -399,7 +404,8 @@ class Drive:
         self._settle(run, exit)
 
     def _judge_end(self, run: str, active: ActiveRun, exit: str | None) -> bool:
-        """A worker left no result: does that count as an attempt? Then record it."""
+        """Note the end of a worker that left no result: record it where it counts as an attempt,
+        and note a full disk or a place without a working device. Returns whether it counts."""
         folder, code = active.folder, active.code
         asked = active.asked or bool(self.signals)
         asked |= exit == STOPPED and self.launcher.remote  # a job that ends stops its workers
@@ -422,7 +428,7 @@ class Drive:
     # --- Stopping, and telling ---
 
     def _wind_down(self) -> None:
-        """After a signal: every worker checkpoints and stops; after a second one it is killed."""
+        """Stop every worker with a checkpoint after a signal; kill them after a second one."""
         if self.board.active:
             self.view.say("stopping: workers write their checkpoints (a second signal kills them)")
         while self.board.active:
@@ -435,8 +441,9 @@ class Drive:
 
     @contextmanager
     def _store_in_place(self) -> Iterator[None]:
-        """An error in the `with` block is a lost store where the store is lost. Then the workers
-        are killed: what they would write belongs to nobody, or to another store."""
+        """Turn an error in the `with` block into the loss of the store, where the store is lost.
+        Then the workers are killed: what they would write belongs to nobody, or to another
+        store."""
         try:
             self.disk.check_store()
             yield
@@ -481,7 +488,7 @@ def exit_words(code: int) -> str:
 
 
 def result_line(run: PlannedRun, result: Mapping[str, Any], metric: Metric) -> str:
-    """Describe a run's end; `metric`: of the validation score in it."""
+    """Describe a run's end. `metric`: the name of the validation score in the line."""
     if result["status"] != "finished":
         return f"{result['status']} at step {result.get('step')}: {run.label}"
     score = result.get("validation", {}).get(metric.key)
@@ -493,7 +500,7 @@ def result_line(run: PlannedRun, result: Mapping[str, Any], metric: Metric) -> s
 
 # --- The next run and its slot --------------------------------------------------------------------
 
-# Pure functions, beside `next_step`.
+# Pure functions, in addition to `next_step`.
 
 
 def assign(
@@ -507,12 +514,14 @@ def assign(
 ) -> tuple[str, Slot] | None:
     """Return the first run that fits on a slot, and the slot; None if none fits now.
 
-    `pending`: runs in their order, but those on more devices come first, and those that were out of
-    memory last, each alone on its place. `working`: the slot of every run that has a worker; None:
-    one that `slots` lack, which takes the room of one that they have. A run that lost its device
-    goes elsewhere, if there is somewhere else; on a place in `retired` nothing starts. `worlds`:
-    devices of a run, where slots have several numbers: it gets as many, or fewer where there is no
-    such slot; and while it waits for them, those of its group that are free wait with it.
+    `pending`: the runs in their order. But those on more devices come first, and those that were
+    out of memory last, each alone on its place. `working`: the slot of every run that has a worker;
+    None for a slot that is not in `slots`, which takes the room of one that is. A run that lost its
+    device goes to another place, if there is one; on a place in `retired` nothing starts.
+
+    `worlds`: the number of devices of a run, where slots have several numbers. A run gets that
+    number, or fewer where there is no such slot. While it waits for a group of devices, the free
+    devices of that group wait with it.
     """
     held = [slot for slot in working.values() if slot is not None]
     taken = frozenset[str]().union(*(slot.takes for slot in held))
@@ -524,7 +533,7 @@ def assign(
         return None
 
     def choose(run: str) -> Iterator[Slot]:
-        """Yield the slots that it may have at some time."""
+        """Yield the slots that the run may have at some time."""
         most = worlds.get(run, max(WORLD_SIZES))
         most = max((slot.ranks for slot in left if slot.ranks <= most), default=0)
         alike = [slot for slot in left if slot.ranks == most]

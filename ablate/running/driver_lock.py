@@ -1,4 +1,5 @@
-"""The lock of a store's driver: waiting for it, holding it, and stopping whoever holds it."""
+"""The lock of a store's driver: waiting for it, holding it, and stopping the process that holds
+it."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ def driver_session(
     store: Store, sweep: str, view: Callable[[], AbstractContextManager[View]]
 ) -> Iterator[Ledger]:
     """Take the driver's lock and open the ledger. While another process drives the store, show its
-    progress and wait. How a drive ends is noted, for `status`."""
+    progress and wait. The end of the drive is noted, for `status`."""
     make_folder(store.root)
     if not store.take_turn(0.5):
         with view() as watching:
@@ -85,12 +86,13 @@ def _await_turn(store: Store, view: View) -> None:
 def stop_driver(
     store: Store, sweep: str | None, say: Callable[[str], None], timeout_s: float = math.inf
 ) -> str | None:
-    """Stop the driven sweep, or the workers that a dead driver left; return the name of the sweep.
+    """Stop the driven sweep, or the workers that a dead driver left. Returns the name of the sweep;
+    None where nothing runs.
 
-    Returns when driver and workers are gone, each with a checkpoint; None where nothing runs. A
-    frozen process hears no signal: `say` gets a line, and the wait goes on. Raises UserError if
-    another sweep than `sweep` is driven or no sweep has the name, and Failure after `timeout_s`;
-    the processes then stop later.
+    Returns when driver and workers are gone, each with a checkpoint. A frozen process gets no
+    signal: `say` gets a line, and the wait goes on. Raises UserError if another sweep than `sweep`
+    is driven or no sweep has the name, and Failure after `timeout_s`; the processes then stop
+    later.
     """
     driven = None
     if (driver := driver_of(store)) is not None:
@@ -148,12 +150,13 @@ def _alive(store: Store, folders: Mapping[str, RunDir]) -> dict[str, Any]:
 
 
 def _is_here(run: RunDir) -> bool:
-    """Is the worker, which writes into the run's own folder, a process of this host?"""
+    """Return whether the worker, which writes into the run's own folder, is a process of this
+    host."""
     return HostLock().host(run) is None
 
 
 class Waiting:
-    """Waits for processes to end. Of each frozen process (SIGSTOP, Ctrl-Z) it says once how to
+    """Waits for processes to end. For each frozen process (SIGSTOP, Ctrl-Z) it reports once how to
     resume it."""
 
     def __init__(self, say: Callable[[str], None], timeout_s: float = math.inf) -> None:
@@ -163,8 +166,8 @@ class Waiting:
         self._frozen: dict[int, str] = {}
 
     def on(self, pids: Mapping[str, Any]) -> None:
-        """Wait a moment. `pids`: living processes by the label of the run, "" for the driver.
-        Raises Failure when the time is over."""
+        """Wait a moment for processes. `pids`: the living processes by the label of the run, "" for
+        the driver. Raises Failure when the time is over."""
         frozen = {pid: text for label, pid in pids.items() if (text := _frozen(label, pid))}
         for pid in frozen.keys() - self._frozen.keys():
             self._say(f"{frozen[pid]}; Ctrl-C ends the waiting")
@@ -177,7 +180,7 @@ class Waiting:
 
 
 def _frozen(label: str, pid: object) -> str:
-    """Say how to resume a process that is frozen; "" for others."""
+    """Return how to resume a process that is frozen, in words; "" for others."""
     with contextlib.suppress(OSError):
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         if state == "T":

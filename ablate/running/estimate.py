@@ -1,6 +1,7 @@
-"""Estimates the cost of a plan: size of each variant, device-seconds of the missing runs.
+"""Estimates the cost of a plan: the size of each variant, and the device-seconds of the missing
+runs.
 
-Little is known of it before a trainer of the user's own has run.
+The cost of a user's own trainer is unknown before a run of it has finished.
 """
 
 from __future__ import annotations
@@ -36,8 +37,12 @@ UNKNOWN_COST = "unknown until a run of it has finished: its trainer alone knows 
 
 @dataclass(frozen=True)
 class Costs:
-    """By (row, column), also of parents (`Plan.parents`): the worker's description and seconds a
-    run; `how`: their source."""
+    """The estimated costs of a plan.
+
+    `described` and `seconds` have, by (row, column), the worker's description of a cell and the
+    seconds of one of its runs; they cover parents (`Plan.parents`), too. `how`: where the seconds
+    come from.
+    """
 
     described: Mapping[tuple[str, str], Mapping[str, Any]]
     seconds: Mapping[tuple[str, str], float | None]  # None: no data yet, or nothing was timed
@@ -52,7 +57,8 @@ class Costs:
     worlds: Worlds = field(default_factory=dict)  # devices of a run, where `auto` decides
 
     def warnings(self) -> list[str]:
-        """List the worker's warnings, and norms over so few values that only signs are left."""
+        """List the worker's warnings, and the norms over so few values that little but their signs
+        is left."""
         lines = {text: text for a in self.described.values() for text in a.get("warnings", ())}
         for (row, _), answer in self.described.items():
             for site, group in answer["groups"].items():
@@ -76,10 +82,13 @@ def own_costs(
     where: str,
     ranks: int = 1,
 ) -> Costs:
-    """Estimate runs of a trainer of the user's own: a cell without a finished run takes what the
-    others took, trials as long as runs. Before any has finished nothing is known (`how` says so).
-    `where`: the slots, or the devices that would train, of which nothing is known but runs here;
-    `ranks`: devices of each run."""
+    """Estimate the costs of a plan whose trainer is the user's own.
+
+    A cell without a finished run is taken to need as long as the average of the others; a trial as
+    long as a run. Before any run has finished nothing is known (`how` says so). `where`: the slots,
+    or the devices that would train, on which no time is known but that of runs here; `ranks`: the
+    devices of each run.
+    """
     seconds = {
         (cell.row, cell.column): None
         if (alone := mean_seconds(cell, finished)) is None
@@ -121,8 +130,10 @@ def own_costs(
 
 def shared_weights(plan: Plan, described: Mapping[tuple[str, str], Mapping[str, Any]]) -> list[str]:
     """List a line for every row that is a whole model, or is compared with one: how many of its
-    initial weights are the baseline's, by name and by value. [] where all rows are the shipped
-    model, whose shared weights are the same by their names alone."""
+    initial weights equal the baseline's, by name and by value.
+
+    Returns [] where all rows are the shipped model, whose weights of equal names are equal.
+    """
     cells = {(cell.row, cell.column): cell for cell in plan.cells}
     lines = {}
     for (row, column), cell in cells.items():
@@ -159,14 +170,14 @@ def estimate_costs(
     from_s: float = 0.0,
     on: Devices | None = None,
 ) -> Costs:
-    """Estimate the costs of a plan; asks the launcher for unknown sizes and times.
+    """Estimate the costs of a plan. Asks the launcher for unknown sizes and times.
 
     `finished`: the details of the runs' "finished" events (seconds). Steps are not timed for a plan
-    that surely takes less than `from_s` device-seconds, whose time left may be given as 0, nor for
-    a plan that surely takes over a month on all slots. With `on` nothing is timed at all. Of
-    several ranks each is taken to have its share of what one takes, and what they exchange at an
-    assumed rate, until runs have finished, whose times are their own. Raises UserError for a
-    combination that can't be built, or not be shared.
+    that surely takes less than `from_s` device-seconds, whose remaining time may be given as 0, nor
+    for a plan that surely takes over a month on all slots. With `on` nothing is timed at all. Of
+    several ranks each is assumed to need its share of the time of one, plus the exchange of data at
+    an assumed rate, until runs have finished, whose own times are used. Raises UserError for a
+    combination that can't be built, or can't be shared.
     """
     worlds = launcher.worlds if on is None else on.worlds
     device, places = launcher.device, launcher.most
@@ -252,8 +263,8 @@ def estimate_sizes(
 
 
 def _factored(plan: Plan) -> list[Cell]:
-    """Return a trial of each cell whose search multiplies learning rates by path: its model may
-    lack that path."""
+    """Return a trial of each cell whose search multiplies learning rates by path, since its model
+    may lack such a path."""
     first = {(trial.cell.row, trial.cell.column): trial for trial in reversed(plan.trials)}
     return [
         trial.cell for trial in first.values() if any(LR_FACTORS in key for key in trial.params)
@@ -261,7 +272,7 @@ def _factored(plan: Plan) -> list[Cell]:
 
 
 class _Answers:
-    """What a device's worker says of cells; kept in the store's cache."""
+    """The descriptions of cells by a worker of a device, kept in the store's cache."""
 
     def __init__(self, store: Store, ask: Ask, device: str) -> None:
         self._store, self._ask, self._device = store, ask, device
@@ -272,7 +283,8 @@ class _Answers:
         return answer
 
     def describe(self, cells: Sequence[Cell], initial: bool = False) -> None:
-        """Ask about cells that nobody asked about. `initial`: of their initial weights, too."""
+        """Ask about the cells that have no description yet. `initial`: also about their initial
+        weights."""
         keys = {_key(cell, self._device): cell for cell in cells}
         # A hub set that was not fetched then may be fetched by now.
         new = {
@@ -302,7 +314,7 @@ class _Answers:
         self._learn(chosen, calibrate=sorted(chosen), initial=initial)
 
     def seconds(self, work: CellWork, cells: Sequence[Cell]) -> float | None:
-        """Estimate the seconds of a training by the cell of `cells` with a time that is nearest in
+        """Estimate the seconds of a training from the timed cell of `cells` that is nearest in
         size; None without one."""
         size, rates = self[work.cell]["multiply_adds"], self._rates(cells)
         if work.each is None or not rates:
@@ -311,7 +323,8 @@ class _Answers:
         return float(work.each / 3 * step + work.evaluated * size * image)
 
     def _rates(self, cells: Iterable[Cell]) -> dict[int, tuple[float, float]]:
-        """Map multiply-adds of a forward to seconds for each, in a step and evaluated."""
+        """Map the multiply-adds of a forward pass to the seconds of each: in a training step, and
+        in evaluation."""
         return {
             (size := answer["multiply_adds"]): (
                 answer["step_s"] / (size * cell.spec["train"]["batch"]),
@@ -361,7 +374,7 @@ def _key(cell: Cell, device: str) -> str:
 
 
 def whole_of(tree: Mapping[str, Any]) -> str | None:
-    """The name of the whole model that the plain tree of a run says; None: it is the shipped one,
-    of norms, stems and blocks."""
+    """Return the name of the whole model in the plain tree of a run; None where the run has the
+    shipped model, of norms, stems and blocks."""
     name = tree["model"].get("name")
     return None if name is None else str(name)

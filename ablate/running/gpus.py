@@ -1,4 +1,4 @@
-"""The GPUs of this machine, as NVIDIA's `nvidia-smi` tells of them; torch is not loaded."""
+"""The GPUs of this machine, as NVIDIA's `nvidia-smi` reports them; torch is not loaded."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ NONE = "No devices were found"
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU, or a slice of one (MIG), which to CUDA is a device.
+    """A GPU, or a slice of one (MIG), which is a device to CUDA.
 
-    `index`: as nvidia-smi counts, in the order of PCI; "0:1" is slice 1 of GPU 0. `uuid`: what
-    CUDA_VISIBLE_DEVICES takes. `board`: the UUID of the GPU that a slice is of, else its own.
+    `index`: nvidia-smi's, in the order of PCI; "0:1" is slice 1 of GPU 0. `uuid`: the name that
+    CUDA_VISIBLE_DEVICES takes. `board`: the UUID of the GPU that a slice belongs to, else its own.
     """
 
     index: str
@@ -36,7 +36,8 @@ class Gpu:
 
 
 class NoAnswer(Exception):
-    """The tool is not there, or fails: a line that says why. `output`: all that it printed."""
+    """An error for a tool that is missing, or fails, with a line that says why. `output`: all that
+    it printed."""
 
     def __init__(self, why: str, output: str = "") -> None:
         super().__init__(why)
@@ -44,7 +45,7 @@ class NoAnswer(Exception):
 
 
 def output_of(*arguments: str) -> str:
-    """Return what the tool prints. Raises NoAnswer, also where it hangs."""
+    """Return what the tool prints. Raises NoAnswer where it is missing, fails or hangs."""
     path = shutil.which(TOOL)
     if path is None:
         raise NoAnswer(f"there is no {TOOL}")
@@ -74,8 +75,11 @@ def _first(output: str) -> str:
 
 
 def listed() -> tuple[list[Gpu], str]:
-    """Return all GPUs, of one with slices these; and what else was printed, "" for nothing. Raises
-    NoAnswer where it tells of no GPU, and not that there is none."""
+    """Return all GPUs, a GPU with slices as its slices, and the first other line that was printed,
+    "" for none.
+
+    Raises NoAnswer where the tool lists no GPU without saying that there is none.
+    """
     why = ""
     try:
         output = output_of("-L")
@@ -102,15 +106,18 @@ def listed() -> tuple[list[Gpu], str]:
 
 @dataclass(frozen=True)
 class GpuSet:
-    """The GPUs that are used, none for the CPU; and lines on what is not as it should be."""
+    """The GPUs that are used, none for the CPU, and remarks on irregularities."""
 
     gpus: tuple[Gpu, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
 def find(devices: str, outer: str | None) -> GpuSet:
-    """`devices`: `launcher.devices`, auto | cpu | indices and UUIDs. `outer`: what this process has
-    as CUDA_VISIBLE_DEVICES, None for nothing. Raises UserError for a GPU that there is not."""
+    """Choose the GPUs to use. `devices`: `launcher.devices`, auto | cpu | indices and UUIDs.
+    `outer`: CUDA_VISIBLE_DEVICES of this process, None where it is unset.
+
+    Raises UserError for a GPU that doesn't exist or is hidden by CUDA_VISIBLE_DEVICES.
+    """
     names = [name.strip() for name in devices.split(",")]
     if names == ["cpu"] or (names == ["auto"] and outer is not None and not _visible(outer)):
         return GpuSet()
@@ -139,7 +146,8 @@ ON_CPU = "runs train on the CPU; launcher.devices=cpu accepts that"
 
 
 def _unseen(names: list[str], outer: str | None, why: str) -> GpuSet:
-    """Choose where the tool tells nothing. Names that somebody gave mean something to CUDA, too."""
+    """Choose GPUs where the tool gives no answer. Names that the user gave are used, since CUDA may
+    know them."""
     if names == ["auto"] and outer is None:
         nodes = sorted(str(node) for node in NODES.glob("nvidia[0-9]*"))
         if not nodes and shutil.which(TOOL) is None:
@@ -164,21 +172,21 @@ def _hidden(name: str, outer: str | None) -> UserError:
 
 
 def _visible(outer: str) -> list[str]:
-    """CUDA sees none from the first invalid one on."""
+    """List the names up to the first invalid one, from which on CUDA sees no device."""
     names = outer.replace(" ", "").split(",")
     return list(itertools.takewhile(lambda name: name not in ("", "-1"), names))
 
 
 def _as_cuda(outer: str, there: Iterable[Gpu]) -> list[Gpu]:
-    """Take them as CUDA does: up to the first unknown name; of a GPU with slices CUDA takes the
-    first alone."""
+    """Choose the GPUs that CUDA sees: those up to the first unknown name, and of a GPU with slices
+    only the first slice."""
     named = (_named(name, there) for name in _visible(outer))
     return [gpus[0] for gpus in itertools.takewhile(bool, named)]
 
 
 def _named(name: str, gpus: Iterable[Gpu]) -> list[Gpu]:
-    """Find by index or UUID, which may be cut short as for CUDA: of a GPU with slices all of
-    them."""
+    """Return the GPUs of an index or a UUID, which may be abbreviated as for CUDA: all slices of a
+    GPU that has slices."""
     if not name.startswith(("GPU-", "MIG-")):
         return [gpu for gpu in gpus if name in (gpu.index, gpu.index.partition(":")[0])]
     if slices := [gpu for gpu in gpus if gpu.uuid.startswith(name)]:
@@ -189,12 +197,12 @@ def _named(name: str, gpus: Iterable[Gpu]) -> list[Gpu]:
 
 # --- What they do now -----------------------------------------------------------------------------
 
-BUSY_MIB = 1024  # in use by what no process is told of, as from outside a container
+BUSY_MIB = 1024  # in use without a listed process, as from outside a container
 
 
 def busy(gpus: Iterable[Gpu], ours: Collection[object]) -> list[str]:
-    """List a line on each that others use: processes but for `ours`, and memory. Raises
-    NoAnswer."""
+    """List a line for each GPU that others use: the processes that are not in `ours`, and the
+    memory. Raises NoAnswer."""
     boards = {gpu.board: gpu.index.partition(":")[0] for gpu in gpus}
     if not boards:
         return []
@@ -214,7 +222,7 @@ def busy(gpus: Iterable[Gpu], ours: Collection[object]) -> list[str]:
 
 
 def figures(indices: Collection[str]) -> list[str]:
-    """List a line on each: how busy it is, its memory and power, as far as it tells. Raises
+    """List a line for each GPU: its use, memory and power, as far as the tool reports them. Raises
     NoAnswer."""
     keys = "index", "utilization.gpu", "memory.used", "memory.total", "power.draw"
     lines = []
@@ -232,8 +240,9 @@ def figures(indices: Collection[str]) -> list[str]:
 
 
 def rows(*keys: str, of: str = "gpu") -> list[list[str]]:
-    """Return of each GPU, or compute process, what `nvidia-smi --help-query-gpu` calls so; "[N/A]"
-    and other excuses for what it does not tell. Raises NoAnswer."""
+    """Query the values `keys` of each GPU, or compute process, by the names of
+    `nvidia-smi --help-query-gpu`. A value that it doesn't have is "[N/A]" or another such text.
+    Raises NoAnswer."""
     output = output_of(f"--query-{of}={','.join(keys)}", "--format=csv,noheader,nounits")
     table = ([part.strip() for part in line.split(",")] for line in output.splitlines())
     return [row for row in table if len(row) == len(keys)]

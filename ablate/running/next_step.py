@@ -1,4 +1,4 @@
-"""Decides the next step of a run: one pure function."""
+"""The next step of a run, decided by one pure function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ Then = Literal["start", "adopt", "wait", "leave", "again"]
 
 @dataclass(frozen=True)
 class NextStep:
-    """Record this event first, if any; then do that. `again`: ask once more after recording."""
+    """The next step of a run: record this event first, if any, then do `then`. `again`: decide once
+    more after recording."""
 
     record: str | None
     then: Then
@@ -28,12 +29,12 @@ def next_step(
     exit: str | None = None,
     attempts: int,
 ) -> NextStep:
-    """Decide the next step of a run. Total, and the only place that decides.
+    """Decide the next step of a run. It handles every state, and nothing else decides.
 
-    `state` is the ledger's, `result`: its folder has a whole one, `refused`: what lies there as its
-    result is none, `alive`: its lock is held, `exit`: the reason that its last worker left (None:
-    it died, or there was none), `attempts`: the limit on deaths without progress. The first rule
-    that fits holds; docs/resume-and-store.md has what a user sees of them.
+    `state`: the ledger's; `result`: its folder has a whole result; `refused`: the file in the
+    result's place is no result; `alive`: its lock is held; `exit`: the reason that its last worker
+    gave for leaving (None: it died, or there was none); `attempts`: the limit on deaths without
+    progress. The first rule that fits holds; docs/resume-and-store.md describes them for users.
     """
     final = state.status in FINAL_STATUSES
     if result and alive:
@@ -65,10 +66,10 @@ def next_step(
 
 
 def is_death(exit: str | None, code: int | None, *, asked: bool, room: bool) -> bool:
-    """Does the end of a worker that left no result count as an attempt?
+    """Return whether the end of a worker that left no result counts as an attempt.
 
-    `exit`: the reason that it left. `code`: of its process, None where nobody heard it. `asked`:
-    it was to stop. `room`: a full disk can't be the reason.
+    `exit`: the reason that it gave. `code`: its process's exit code, None where nobody heard it.
+    `asked`: it was asked to stop. `room`: a full disk can't be the reason.
     """
     if exit is None:
         return code not in (None, EXIT_AWAY) and not asked

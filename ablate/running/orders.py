@@ -1,7 +1,8 @@
 """The orders of `ablate run` for single runs: one pure function decides what an order does.
 
-Orders are files of the store until whoever drives it, or `ablate run` in the driver's turn, has
-recorded the event. An order that is obeyed twice, since its obeyer was killed, does nothing more.
+An order is a file of the store until the driver, or `ablate run` in the driver's turn, has recorded
+the event. An order that is carried out twice, because the first process was killed, has no further
+effect.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ PATIENCE_S = 2.0  # for a driver at work; one that decodes data answers later
 
 @dataclass(frozen=True)
 class Effect:
-    """Record this event, if any, with its detail. Or why the order is refused."""
+    """The effect of an order: an event to record, if any, with its detail, or the reason for
+    refusing the order."""
 
     event: str | None
     refusal: str = ""
@@ -33,11 +35,11 @@ class Effect:
 
 
 def effect_of(order: str, state: RunState, *, result: bool, known: bool) -> Effect:
-    """Decide what an order does with a run, whether it has a worker or not. Total.
+    """Decide what an order does with a run, whether it has a worker or not. It handles every state.
 
-    `state`: the ledger's; `result`: its folder has one; `known`: its result was recorded at any
+    `state`: the ledger's; `result`: its folder has one; `known`: its result was recorded at some
     time, so the user may have seen it. The first rule that fits holds; docs/resume-and-store.md
-    has them for users.
+    describes them for users.
     """
     ended = result or state.status in FINAL_STATUSES
     status = "finished" if result and state.status not in FINAL_STATUSES else state.status
@@ -55,8 +57,8 @@ def effect_of(order: str, state: RunState, *, result: bool, known: bool) -> Effe
 
 
 def decide(store: Store, ledger: Ledger, order: str, run: str, state: RunState) -> Effect:
-    """Decide as `effect_of` does, of a run as the store has it, with the detail: how far a run had
-    come that is skipped."""
+    """Decide as `effect_of` does, for a run as the store has it. A skipped run's detail says how
+    far it had come."""
     folder = store.rundir(run)
     kinds = {kind for _, kind, _ in ledger.events(run)}
     effect = effect_of(
@@ -73,7 +75,7 @@ def decide(store: Store, ledger: Ledger, order: str, run: str, state: RunState) 
 
 
 def carry_out(store: Store, ledger: Ledger, order: str, run: str) -> None:
-    """Obey, in the driver's turn, for a run that nobody drives now."""
+    """Carry out an order, in the driver's turn, for a run that nobody drives now."""
     state = ledger.states([run]).get(run)
     if state is None:
         return
@@ -88,9 +90,11 @@ def carry_out(store: Store, ledger: Ledger, order: str, run: str) -> None:
 
 
 def check_order(store: Store, ledger: Ledger, order: str, runs: Mapping[str, str]) -> None:
-    """Raise UserError where one of the runs can't be ordered so. `runs`: id -> as the user has it.
+    """Raise UserError where the order can't be given to one of the runs. `runs`: id -> the user's
+    name of the run.
 
-    A search needs all of its trials, a look all runs of its column: none of these is skipped.
+    A search needs all of its trials, and a look all runs of its column, so none of these can be
+    skipped.
     """
     states = ledger.states(runs)
     for run, label in runs.items():
@@ -108,8 +112,8 @@ def check_order(store: Store, ledger: Ledger, order: str, runs: Mapping[str, str
 
 
 def give_order(store: Store, order: str, runs: list[str], say: Callable[[str], None]) -> None:
-    """Have it done: by the driver, else here in its turn. Returns once the events are recorded, and
-    workers that shall stop have stopped."""
+    """Have an order carried out: by the driver, else here in its turn. Returns once the events are
+    recorded, and the workers that must stop have stopped."""
     file, since = store.order(order, runs), time.monotonic()
     while file.exists():
         if store.take_turn():

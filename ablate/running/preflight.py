@@ -1,9 +1,9 @@
-"""What is done before the first run. Devices that compute nothing are not used, and runs with
-damaged files are put aside, so that they are trained again. And decisions are made once for a
-column that hang on the machine, and yet change bits.
+"""Checks and decisions before the first run.
 
-`train.micro_batch=auto` and `train.deterministic=auto` come to the same for all runs of a column,
-in whatever order they run and however often the sweep is stopped. A decision is kept in the store's
+Devices that can't compute are not used, and runs with damaged files are put aside, so that they are
+trained again. Choices that depend on the machine and yet change bits are made once for each column:
+`train.micro_batch=auto` and `train.deterministic=auto` have one value for all runs of a column, in
+whatever order they run and however often the sweep is stopped. A decision is kept in the store's
 cache by the shape of the column's baseline and by the device.
 """
 
@@ -35,11 +35,11 @@ from ablate.store import RETRY_REMEDY, Ledger, RunState, Store, living_notes
 
 
 def drop_unfit_slots(launcher: Launcher, held: Collection[str], say: Callable[[str], None]) -> None:
-    """Take away the slots whose devices can't run a small kernel, a line on each reason.
+    """Remove the slots whose devices can't run a small kernel, and report a line for each reason.
 
-    `held`: names of slots on which workers of another driver train still: their devices work, and
-    may have no room for more. Raises Failure where no slot is left. Slots on other hosts are tried
-    there, as they come.
+    `held`: the names of slots on which workers of another driver still train: their devices work,
+    and may have no room for more. Raises Failure where no slot is left. Slots on other hosts are
+    tried there, as they come.
     """
     if launcher.remote:
         return
@@ -61,7 +61,7 @@ def drop_unfit_slots(launcher: Launcher, held: Collection[str], say: Callable[[s
 
 
 def gpus_in_use(launcher: Launcher, store: Store, states: Mapping[str, RunState]) -> list[str]:
-    """List a line on each GPU that others use."""
+    """List a line for each GPU that others use."""
     ours = [note.pid for note in living_notes(store, states)]
     with contextlib.suppress(NoAnswer):  # which the launcher's remarks say
         return busy(launcher.devices.gpus, ours)
@@ -69,7 +69,8 @@ def gpus_in_use(launcher: Launcher, store: Store, states: Mapping[str, RunState]
 
 
 def check_parents(runs: Iterable[PlannedRun], store: Store) -> None:
-    """Raise Failure where weights that a run will start from are not those that were trained."""
+    """Raise Failure where a run would start from weights that differ from those that were
+    trained."""
     left = [run for run in runs if not store.rundir(run.id).has_result()]
     parents = [parent for run in left if (parent := run.parent()) is not None]
     if why := [*store.results(parents, weights=True).withheld.values()]:
@@ -77,11 +78,11 @@ def check_parents(runs: Iterable[PlannedRun], store: Store) -> None:
 
 
 def set_damaged_aside(runs: Iterable[PlannedRun], store: Store, ledger: Ledger) -> Iterator[str]:
-    """Move the folder of every run that has ended and of which a file is not what it left into
-    `damaged/`; yields a line on each. In the driver's turn.
+    """Move the folder of every ended run with a file that differs from what the run left into
+    `damaged/`; yields a line for each. Call it in the driver's turn.
 
-    One rename a run, then the event: after a crash between the two the run's folder is lost, and
-    the next driver trains it again as such.
+    There is one rename a run, then the event: after a crash between the two the run's folder is
+    lost, and the next driver trains it again as such.
     """
     runs = list(runs)
     every = dict.fromkeys(("curves", "probes", "predictions", "weights"), True)
@@ -105,8 +106,9 @@ Decisions = Mapping[tuple[str, str], Mapping[str, Any]]  # by row and column
 
 
 def measure_rates(plan: Plan, store: Store, launcher: Launcher) -> None:
-    """Have the rate of matrix products measured on the first GPU, in each precision of the plan,
-    before runs share it; once a store and kind of GPU. A worker that finds none measures it."""
+    """Measure the rate of matrix products on the first GPU, in each precision of the plan, before
+    runs share it: once for a store and kind of GPU. A worker that finds no rate measures it
+    itself."""
     if launcher.remote or launcher.device == "cpu":
         return
     gpus = launcher.devices.gpus
@@ -126,12 +128,12 @@ def settle_auto_keys(
     plan: Plan, store: Store, launcher: Launcher, say: Callable[[str], None]
 ) -> dict[tuple[str, str], dict[str, Any]]:
     """Map (row, column) to {"micro_batch": images at once, "deterministic"}, as far as the runs
-    leave it open. Of parents the row is that of `Plan.parents`.
+    leave these open. A parent has its row of `Plan.parents`.
 
-    Asks the launcher about shapes that nothing was decided for, on its first slot. Raises as `ask`.
-    Off this host there is no device to ask before the first run: each has the micro-batch that fits
-    where it runs, and determinism is on. `say`: is given a line on each micro-batch that was tried
-    on a GPU, with its memory.
+    Asks the launcher, on its first slot, about shapes without a decision. Raises as `Launcher.ask`.
+    For workers on other hosts there is no device to ask before the first run: each run takes the
+    micro-batch that fits where it runs, and determinism is on. `say` is called with a line for each
+    micro-batch that was tried on a GPU, with its memory.
     """
     if launcher.remote:
         return {}
@@ -183,7 +185,8 @@ OTHERS = 0.1  # of a GPU's memory: where others use more, a micro-batch may be t
 
 
 def _memory_line(column: str, decision: Mapping[str, Any], slot: Slot, cache: AnswerCache) -> str:
-    """Say what a micro-batch was tried in, and what to do where others had much of it."""
+    """Describe the memory in which a micro-batch was tried, and the remedy where others used much
+    of it."""
     free, total = decision["memory"]
     fits = (
         f"{column}: train.micro_batch=auto is {decision['micro_batch']} on {slot.place}, where "
@@ -198,20 +201,21 @@ def _memory_line(column: str, decision: Mapping[str, Any], slot: Slot, cache: An
 
 
 def take_decisions(store: Store, source: Store) -> None:
-    """Take the decisions of another store that this one has not made: runs that follow on the same
-    device are then like the other's."""
+    """Copy the decisions of another store that this one has not made, so that later runs on the
+    same device are like the other's."""
     mine, theirs = _cache(store), _cache(source).read()
     if new := {name: theirs[name] for name in theirs.keys() - mine.read().keys()}:
         mine.add(new)
 
 
 def decision_for(decisions: Decisions, run: PlannedRun) -> Mapping[str, Any]:
-    """Return what was decided for a run; {}: nothing."""
+    """Return the decisions for a run; {} where there are none."""
     return decisions.get((run.cell.row + ".from" * run.above, run.cell.column), {})
 
 
 def shape(tree: Mapping[str, Any]) -> str:
-    """Hash what decides memory and speed of a run; its length, rates and seed do not."""
+    """Return a hash of everything that decides the memory and speed of a run; its length, rates and
+    seed do not."""
     data, lengths = tree["data"], {key for keys in LENGTH_KEYS for key in keys}
     parts = [
         *(tree.get(key) for key in ("model", "norm", "stem", "block", "augment", "probe", "task")),
@@ -224,7 +228,8 @@ def shape(tree: Mapping[str, Any]) -> str:
 
 
 def _columns(plan: Plan) -> Iterable[list[Cell]]:
-    """List the cells whose runs should be alike: those of a column; those that they start from."""
+    """List the groups of cells whose runs should be alike: those of a column, and those that they
+    start from."""
     columns: dict[tuple[str, bool], list[Cell]] = {}
     for cell in plan.cells:
         if not is_own(cell.spec):  # which leaves nothing open

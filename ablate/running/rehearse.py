@@ -1,9 +1,9 @@
-"""What the first steps of a plan's rows tell before anything is trained: a row that changes
-nothing, parameters that nothing reaches, what a step costs.
+"""Rehearsal of a plan's rows before anything is trained: their first steps show a row that changes
+nothing, parameters that no gradient reaches, and the cost of a step.
 
-Rows are tried beside their baseline, in the column whose models are the smallest: see
-`ablate.training.rehearsal`. Answers are kept in the store's cache, by what both rows are and by the
-user's code in them.
+Each row is tried together with its baseline, in the column whose models are the smallest: see
+`ablate.training.rehearsal`. Answers are kept in the store's cache, by the identity of both rows and
+by the user's code in them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ LATER = ("drop_path",)  # of model, where all else is judged
 
 @dataclass(frozen=True)
 class Rehearsals:
-    """By (row, column) a step's cost in steps of the baseline, where it was tried; lines."""
+    """The results of a rehearsal. `steps`: the cost of a step in steps of the baseline, by (row,
+    column), for the cells that were tried. `warnings`: lines for the user."""
 
     steps: Mapping[tuple[str, str], float]
     warnings: Sequence[str]
@@ -60,10 +61,11 @@ def rehearse_rows(
     *,
     own_only: bool = False,
 ) -> Rehearsals:
-    """Ask what the first steps of the plan's rows tell; `described`: of each cell, see `estimate`.
+    """Rehearse the first steps of the plan's rows. `described`: the description of each cell, see
+    `estimate`.
 
-    Asks the launcher about rows that nobody has tried yet; with `own_only` about those alone that
-    have a class of the user's own. Raises UserError for such a class that can't take a step.
+    Asks the launcher about the rows that have no answer yet; with `own_only` only about those with
+    a class of the user's own. Raises UserError for such a class that can't take a step.
     """
     own = is_own(plan.cells[0].spec)  # of such a trainer nobody knows what a step is
     cells = [] if own else [cell for cell in plan.cells if spec.trains(cell.spec)]
@@ -103,7 +105,8 @@ def rehearse_rows(
 def _worth(
     baseline: Cell, rows: Sequence[Cell], size: Mapping[str, float], own_only: bool
 ) -> list[Cell]:
-    """Return the rows that are worth a try."""
+    """Return the rows that are worth trying: those with a class of the user's own, unless they are
+    too large, and all rows where these are few and small."""
     own = [
         cell
         for cell in rows
@@ -139,7 +142,7 @@ def _unchanged(
 
 
 def _faults(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """List a line for each thing that is wrong, with the rows that have it."""
+    """List a line for each fault, with the rows that have it."""
     idle, wrong = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for row, answer in answers.items():
         paths = [*dict.fromkeys(re.sub(r"\.\d+(?=\.|$)", ".*", name) for name in answer["idle"])]
@@ -156,8 +159,8 @@ def _faults(answers: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _failures(untried: Mapping[str, str]) -> list[str]:
-    """List a line for each reason why rows could not be tried, with these rows. It may be the
-    machine's: it is asked again next time."""
+    """List a line for each reason why rows could not be tried, with these rows. The machine may be
+    at fault, so they are tried again next time."""
     rows = defaultdict[str, list[str]](list)
     for row, why in untried.items():
         rows[why].append(row)
@@ -186,7 +189,8 @@ def _differing(tree: Mapping[str, Any], other: Mapping[str, Any], path: str = ""
 
 
 def _judged(keys: set[str]) -> bool:
-    """Do all of these keys act in the first steps? A parent's, where they are the child's, too."""
+    """Return whether all of these keys act in the first steps. A parent's key does where it is
+    among the child's, too."""
     return all(_acts(key.rpartition("parent.")[2], keys) for key in keys)
 
 

@@ -1,5 +1,8 @@
-"""Which runs several devices can share, and how many share each where `launcher.gpus_per_run=auto`
-leaves it open: a result is the same on any number, so that a forecast of the end decides."""
+"""The number of devices that share a run: which numbers are possible, and which is best where
+`launcher.gpus_per_run=auto` leaves it open.
+
+A result is the same on any number of devices, so a forecast of the end decides.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ Settled = Mapping[tuple[str, str], Mapping[str, Any]]  # see `ablate.running.pre
 
 
 def group_of(cell: Cell) -> Group:
-    """Return the runs that get the same number of devices as the cell's."""
+    """Return the group of the cell's runs: all runs of a group get the same number of devices."""
     return cell.column, ".from" in cell.row
 
 
@@ -48,11 +51,11 @@ def open_to(
     settled: Settled,
     statistics: Collection[tuple[str, str]] = (),
 ) -> dict[Group, list[int]]:
-    """Map each group to the numbers among `worlds` that can have the runs of all its cells.
+    """Map each group to the numbers among `worlds` that suit the runs of all its cells.
 
-    `settled`: for these cells; without it a micro-batch is as large as it may be. `statistics`:
-    cells, by row and column, whose models have running ones. Raises UserError, with the reason,
-    where a group has no number left.
+    `settled`: the decisions for these cells; without them a micro-batch is as large as it may be.
+    `statistics`: the cells, by (row, column), whose models keep running statistics. Raises
+    UserError, with the reason, where a group has no number left.
     """
     groups: dict[Group, list[int]] = {}
     for cell in cells:
@@ -78,8 +81,8 @@ def open_to(
 def narrow_worlds(
     worlds: Worlds, cells: Iterable[Cell], launcher: Launcher, settled: Settled
 ) -> Worlds:
-    """Return `worlds`, less where a column's settled micro-batch allows fewer. Raises UserError as
-    `open_to`."""
+    """Return `worlds`, lowered where a column's settled micro-batch allows fewer devices. Raises
+    UserError as `open_to`."""
     options = open_to(cells, launcher.worlds, settled)
     return {
         group: max(n for n in options.get(group, [1]) if n <= world)
@@ -88,9 +91,11 @@ def narrow_worlds(
 
 
 def rounded(cells: Iterable[Cell], launcher: Launcher) -> list[str]:
-    """List a line for columns whose runs several ranks will share without the promise of the bits
-    of one, which a CPU gives always. What `train.deterministic=auto` will come to is not
-    foreseen."""
+    """List a line for the columns whose runs, shared by several ranks, equal those on one only up
+    to rounding.
+
+    A CPU always gives the same bits. The choice of `train.deterministic=auto` is not foreseen.
+    """
     world = max(launcher.worlds)
     if world == 1:
         return []
@@ -114,19 +119,20 @@ def rounded(cells: Iterable[Cell], launcher: Launcher) -> list[str]:
 
 
 def beside_seconds(work: CellWork, device: str) -> float:
-    """Compute the seconds that several ranks of a run take for what one has not to do."""
+    """Return the seconds that several ranks of a run need for work that a single one doesn't have:
+    meeting, and exchanging data."""
     return MEETING_S + work.exchanged / EXCHANGED[device]
 
 
 def run_seconds(work: CellWork, world: int) -> float | None:
-    """Compute the seconds of a run on so many devices; None where those on one are unknown."""
+    """Return the seconds of a run on `world` devices; None where those on one are unknown."""
     if work.seconds is None:
         return None
     return work.seconds / world + (work.beside_s if world > 1 else 0.0)
 
 
 def end(works: Sequence[CellWork], devices: int, worlds: Worlds) -> float:
-    """Compute the seconds until all runs that are left have ended: the longest first, each on the
+    """Return the seconds until all remaining runs have ended: the longest first, each on the
     devices that are free first. Runs of unknown time take none."""
     free = [0.0] * devices
     shares = ((work, worlds.get(group_of(work.cell), 1)) for work in works)
@@ -142,11 +148,12 @@ def end(works: Sequence[CellWork], devices: int, worlds: Worlds) -> float:
 def share(
     works: Sequence[CellWork], options: Mapping[Group, Collection[int]], devices: int, rate: float
 ) -> Worlds:
-    """Decide for each group how many of its options share a run: the fewest with which no run takes
-    longer than some limit, the largest limit with which all has ended within a tenth of the
-    earliest end that a limit gives.
+    """Choose for each group how many devices share a run.
 
-    `rate`: multiply-adds a second of a device for runs whose time is unknown.
+    Under a limit on the seconds of a run, each group takes its smallest option that keeps all runs
+    within the limit. The result is that of the largest limit with which everything ends within a
+    tenth of the earliest end of any limit. `rate`: multiply-adds a second of a device, for runs
+    whose time is unknown.
     """
     works = [
         replace(work, seconds=work.each / rate) if work.seconds is None and work.each else work

@@ -1,4 +1,4 @@
-"""What shows a drive to its reader, as the driver sees it."""
+"""The interface through which a driver shows a drive to its reader."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from ablate.store import SweepProgress
 
 
 class View(Protocol):
-    """Shows a drive to a reader. `say`: an event; `show`: the progress, several times a second."""
+    """A view shows a drive to a reader. `say`: an event; `show`: the progress, several times a
+    second."""
 
     def say(self, text: str) -> None: ...
 

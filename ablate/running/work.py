@@ -1,5 +1,5 @@
-"""Counts the work of a plan: multiply-adds and kernels of a training, trainings that are left, and
-how many of them one seed takes, with the searches of settings and the parents of runs."""
+"""The work of a plan: the multiply-adds and kernels of a training, the trainings that are left, and
+the trainings of one seed, with the searches of settings and the parents of runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ablate.store import RunState
 
 @dataclass
 class CellWork:
-    """The work of a cell."""
+    """The work of the runs of a cell."""
 
     cell: Cell
     left: float  # trainings; short trials count in part
@@ -35,7 +35,7 @@ SEARCHED = ".from.tune"  # behind the label of a row: the search of its parents
 
 
 def searched(plan: Plan) -> list[Cell]:
-    """Return where parents are searched: of each cell's trials the first, with the ids of all."""
+    """Return a cell for each search of parents: the first trial's, with the ids of all trials."""
     cells: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for trial in plan.trials if plan.tune is not None and plan.tune.parents else ():
         cells[trial.cell.row, trial.cell.column].append(trial.cell)
@@ -55,8 +55,8 @@ def works_of(
     cells: Sequence[Cell],
     answers: Sequence[Mapping[str, Any]],
 ) -> list[CellWork]:
-    """Count the work of the plan's cells and of those that they start from; `answers`: the
-    worker's, of each."""
+    """Count the work of the plan's cells and of those that they start from. `answers`: the worker's
+    description of each."""
     works, searched_here = [], set()
     for n, (cell, answer) in enumerate(zip(cells, answers, strict=True)):
         is_parent = n >= len(plan.cells)
@@ -106,12 +106,12 @@ def works_of(
 
 
 def _has_trials(row: str, is_parent: bool, tune: Tune) -> bool:
-    """Are the trials of a search counted with this cell?"""
+    """Return whether the trials of a search are counted with this cell."""
     return row.endswith(SEARCHED) if tune.parents else not is_parent
 
 
 def _child(plan: Plan, parent: Cell) -> Cell:
-    """Return the cell whose runs, or trials, start from it, by its label."""
+    """Return the cell whose runs, or trials, start from `parent`, found by its label."""
     row = parent.row.removesuffix(SEARCHED)
     while (child := plan.cell(row, parent.column)) is None:
         row = row[: -len(".from")]
@@ -119,8 +119,8 @@ def _child(plan: Plan, parent: Cell) -> Cell:
 
 
 def time_a_seed(works: Sequence[CellWork]) -> dict[str, float | None]:
-    """Sum the device-seconds that one seed of every row takes, by column: its run, its search, and
-    the parents of both. None where not all are known."""
+    """Sum, by column, the device-seconds of one seed of every row: its run, its search, and the
+    parents of both. None where one of them is unknown."""
     sums: dict[str, float] = {}
     for work in works:
         if work.seed:
@@ -130,7 +130,8 @@ def time_a_seed(works: Sequence[CellWork]) -> dict[str, float | None]:
 
 
 def time_left(works: Sequence[CellWork], rate: float = math.inf) -> float:
-    """Sum the device-seconds that are left; cells of unknown time run at `rate` multiply-adds/s."""
+    """Sum the device-seconds that are left. Cells of unknown time run at `rate` multiply-adds a
+    second."""
     return sum(
         work.left
         * (work.ranks * work.seconds if work.seconds is not None else (work.each or 0.0) / rate)
@@ -142,8 +143,8 @@ def time_left(works: Sequence[CellWork], rate: float = math.inf) -> float:
 
 
 def _images(tree: Mapping[str, Any], examples: Mapping[str, int]) -> float:
-    """Count the images that a training sees; `examples`: of each split. An image that a run is
-    only shown counts a third: a step takes three times a forward pass."""
+    """Count the images that a training sees. `examples`: the size of each split. An image that only
+    passes forward counts a third: a training step takes three times a forward pass."""
     train, shown = tree["train"], spec.task_in(tree).shown
     if shown is not None:
         return shown(examples, spec.classes_of(tree)) / 3
@@ -154,8 +155,8 @@ def _images(tree: Mapping[str, Any], examples: Mapping[str, int]) -> float:
 
 
 def _trial_trees(tune: Tune, child: Cell) -> list[tuple[int, dict[str, Any]]]:
-    """Return how many trials each stage of one search has, and the training of one, nothing
-    pruned."""
+    """Return for each stage of one search the number of its trials, nothing pruned, and the plain
+    tree of a trial."""
     trees = [(stage.trials, apply_settings(child.spec, stage.at)) for stage in tune.stages]
     return [(count, tree["parent"] if tune.parents else tree) for count, tree in trees]
 
@@ -187,8 +188,8 @@ CHANGES = (
 
 
 def launches_of_step(tree: Mapping[str, Any], forward: int) -> float:
-    """Count the launches of one step of a run. `forward`: of one forward pass, as its model was
-    counted."""
+    """Count the launches of one step of a run. `forward`: those of one forward pass of its
+    model."""
     augment, train, model = tree["augment"], tree["train"], tree["model"]
     changes = sum(bool(augment.get(key)) for key in CHANGES)
     dropout: float = A_DROPOUT * model["depth"] if model.get("dropout") else 0
@@ -199,8 +200,8 @@ def launches_of_step(tree: Mapping[str, Any], forward: int) -> float:
 
 
 def launches_of(tree: Mapping[str, Any], forward: int, images: float, evaluated: int) -> float:
-    """Count the launches of all steps and evaluations. `images`: see `_images`; `evaluated`: images
-    that the run is measured on."""
+    """Count the launches of all steps and evaluations. `images`: see `_images`; `evaluated`: the
+    number of images that the run is evaluated on."""
     evaluations = forward / float(tree["eval"]["batch"])
     if spec.task_in(tree).shown is not None:  # it doesn't train
         return 3 * images * evaluations

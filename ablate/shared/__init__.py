@@ -1,13 +1,14 @@
-"""What both halves use: what a run is, its folder, files, errors. Never torch, Hydra or the ledger.
+"""The vocabulary of both halves: runs, their folders, files and errors. Never torch, Hydra or the
+ledger.
 
 A `Run` (our training) or an `OwnRun` (the user's) is immutable; its id hashes everything that the
-training depends on, and nothing else. `run.json` is written by the driver before a worker starts,
-everything else in a run's folder by the worker that holds its lock. Files are written whole or not
-at all.
+training depends on, and nothing else. The driver writes `run.json` before a worker starts;
+everything else in a run's folder is written by the worker that holds its lock, apart from others'
+messages to it: `prune.json`, `stop.json` and `distrust`. Files are written whole or not at all.
 
 Checks raise `UserError` with the key, the value and the remedy; broken files raise `Failure`, a
-full disk `NoRoom`. Nothing here keeps state but caches of what was read; all of it may be used in
-any thread.
+full disk `NoRoom`. The only state kept here is caches of what was read; everything here may be used
+in any thread.
 """
 
 from ablate.doors import lazy

@@ -1,4 +1,5 @@
-"""From a plain tree to a `Run`: sections and their keys, types, bounds, what an arch stands for."""
+"""Construction of a `Run` from a plain tree: sections and their keys, types, bounds, and the model
+that an arch stands for."""
 
 from __future__ import annotations
 
@@ -29,10 +30,10 @@ WHOLE_KEYS = ("name", "version", "folder", "input")  # of every whole model
 
 
 def build_run(tree: Mapping[str, Any]) -> Run:
-    """A validated `Run` from the plain tree that composition made.
+    """Build a validated `Run` from the plain tree that composition made.
 
-    Raises UserError, one line with the dotted key, the value and what was expected: for unknown
-    and missing keys, wrong types, values out of range and impossible geometry.
+    Raise UserError, one line with the dotted key, the value and what was expected, for unknown and
+    missing keys, wrong types, values out of range and impossible geometry.
     """
     whole = is_whole(tree.get("model"))
     parts = [key for key in field_types(Run) if not (whole and key in CHOICES)]
@@ -60,13 +61,14 @@ def build_run(tree: Mapping[str, Any]) -> Run:
 
 
 def is_whole(section: Any) -> bool:
-    """Is it the section of a model that is not the shipped one? Only such a one has a name."""
+    """Return whether this is the section of a model other than the shipped one: only such a section
+    has a name."""
     return isinstance(section, Mapping) and "name" in section
 
 
 def none_chosen(tree: Iterable[str], name: Any) -> None:
-    """Raises UserError for a norm, a stem or a block beside the whole model `name`. `tree`: keys of
-    a run, dotted ones, too."""
+    """Raise UserError for a norm, a stem or a block that is given with the whole model `name`.
+    `tree`: the keys of a run, dotted or not."""
     for key in tree:
         if key.partition(".")[0] in CHOICES:
             raise UserError(f"{key}: model={name} brings its own; leave it out")
@@ -94,7 +96,9 @@ HABITS = {
 
 
 def _homes(key: Any) -> list[str]:
-    """The keys of sections that are called so or, where no section is nearly, nearly so."""
+    """List the dotted keys that may be meant by `key`, an unknown key of a run: what HABITS says,
+    else the keys of sections with this name or, if no section has a similar name, with the name
+    nearest to it."""
     if key in HABITS:
         return [HABITS[key]]
     sections = {name: cls for name, cls in field_types(Run).items() if isinstance(cls, type)}
@@ -133,7 +137,8 @@ def _chosen(kind: str, tree: Any, model: Model) -> Chosen:
 
 
 def _text(tree: Any) -> Any:
-    """The section of texts, if there is one: every null takes the value of the size."""
+    """Return the section of texts, or None, with each null replaced by the value of the text
+    tower's size."""
     if tree is None:
         return None
     same_keys("text", tree, field_types(Text))
@@ -152,8 +157,9 @@ def _parent(tree: Mapping[str, Any] | None) -> Run | None:
 
 
 def _probes(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Each once, in the order of `PROBES`, then those of the user's own: the same run however they
-    are written."""
+    """Return the probes in the order of `PROBES`, then those of the user's own by name, so that the
+    order in which they are given makes no other run. Raise UserError for one that is unknown or
+    given twice."""
     for name in names:
         if name not in PROBES and not is_plugin(name):
             raise unknown_value("probe", name, [*PROBES, "module:Class"])
@@ -167,7 +173,7 @@ def _probes(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _expand(tree: Any, data: Data) -> dict[str, Any]:
-    """`model.arch` spelled out: every null in `model` takes the architecture's value."""
+    """Return the `model` section with `model.arch` expanded: each null takes the arch's value."""
     same_keys("model", tree, field_types(Model), added_fields(Model), computed(Model))
     defaults = added_fields(Model) | _arch(tree["arch"], data)
     model: dict[str, Any] = {
@@ -193,7 +199,7 @@ def _expand(tree: Any, data: Data) -> dict[str, Any]:
 
 
 def _arch(arch: Any, data: Data) -> dict[str, Any]:
-    """The fields that `model.arch` stands for."""
+    """Return the fields that `model.arch` stands for. Raise UserError for an unknown arch."""
     if isinstance(arch, str) and arch in ARCHS and ARCHS[arch].patch is not None:
         return dataclasses.asdict(ARCHS[arch])
     size, slash, rest = str(arch).rpartition("/")

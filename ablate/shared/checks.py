@@ -1,9 +1,10 @@
-"""What must hold between the fields of a run. What holds for one stands with it, in `spec`.
+"""Constraints between the fields of a run. Constraints on a single field stand with its
+declaration, in `spec` and `sections`.
 
-Each raises UserError: one line with the dotted key, its value, what it does not go with, and the
-remedy.
+Each check raises UserError: one line with the dotted key, its value, what it conflicts with, and
+the remedy.
 
-Here is, too, which runs can be shared among several ranks to the same bits.
+The module also checks which runs several ranks can share and still compute the same bits as one.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ NO_CLS = {"cls": "include", "cls_at": None, "cls_posemb": False}
 
 
 def check(run: Run) -> None:
-    """What types and bounds alone do not say. Raises UserError."""
+    """Raise UserError where a run breaks a constraint that types and bounds alone do not
+    express."""
     if run.task not in TASKS:
         raise unknown_value("task", run.task, TASKS)
     versions = run.own_probes.versions if run.own_probes is not None else None
@@ -57,7 +59,8 @@ def check(run: Run) -> None:
 
 
 def _at_default(section: Any, defaults: Mapping[str, Any], place: str, why: str) -> None:
-    """Raises UserError for a key that has another value, though it has no effect."""
+    """Raise UserError for a key that has no effect but is set to something other than its default.
+    `why`: the reason, for the error."""
     for key, value in defaults.items():
         if getattr(section, key) != value:
             raise UserError(f"{place}{key}: {why}; leave it out")
@@ -106,7 +109,8 @@ def _data(data: Data) -> None:
 
 
 def _content(data: Data, place: str) -> None:
-    """Of a set that is learnt from or tested on."""
+    """Check the keys of a set that a run learns from or is tested on. Raise UserError for one that
+    does not fit its source; `place` begins the key in the error."""
     if data.text is not None:
         why = f"{data.order} is for images that have classes, and those of data={data.name} have"
         _at_default(data, {"order": "stored"}, place, f"{why} texts")
@@ -129,7 +133,9 @@ SHOWN_KEYS = ("size", "channels", "cache_size", "cache")  # what decides what is
 
 
 def _also(run: Run) -> None:
-    """Sets that are tested on as the run's own is, each under a name of its own."""
+    """Check the sets of `eval.also`. Raise UserError unless each has a name of its own, is only
+    tested on, has no class beyond those that are learnt, and is shown to the model as the run's own
+    set is (SHOWN_KEYS)."""
     data = run.data
     names = [other.name for other in run.eval.also]
     for other in run.eval.also:
@@ -172,7 +178,7 @@ def _view(run: Run) -> None:
 
 
 def _whole(run: Run, model: Whole) -> None:
-    """A model that we know nothing of but its name."""
+    """Check a model of which nothing but its name is known."""
     _no_probes(run, f"looks into the shipped models, not into model={model.name}", WHOLE_PROBES)
     if run.train.micro_batch == "auto":
         raise UserError(
@@ -183,7 +189,7 @@ def _whole(run: Run, model: Whole) -> None:
 
 
 def _shipped(run: Run, model: Model) -> None:
-    """The ViT, or the MLP."""
+    """Check a run of the shipped model, a ViT or an MLP."""
     size = run.data.size
     if size % model.patch:
         fits = ", ".join(str(patch) for patch in range(1, size + 1) if size % patch == 0)
@@ -210,7 +216,7 @@ def _shipped(run: Run, model: Model) -> None:
 
 
 def _choices(run: Run, model: Model) -> None:
-    """Nothing is chosen where it would have no effect."""
+    """Raise UserError for a choice of norm, stem or block that would have no effect."""
     name = run.block.name if run.block else ""
     block = BLOCKS.get(name)
     brought = dict.fromkeys(block.brings if block else (), f"block={name}")
@@ -226,7 +232,8 @@ def _choices(run: Run, model: Model) -> None:
 
 
 def _default(group: str, model: Model) -> Chosen:
-    """What is chosen of the group where nothing is said."""
+    """Return the default choice of a group. A setting with a host takes the value of that field of
+    `model`."""
     name = DEFAULTS[group]
     settings: dict[str, Any] = {
         key: param.default if param.host is None else getattr(model, param.host)
@@ -291,7 +298,8 @@ def _optim(optim: Optim, model: Model | Whole) -> None:
 
 
 def _parts(run: Run) -> None:
-    """What stands beside an import path stands beside nothing else."""
+    """Raise UserError for settings, a version or a folder of a part that is not given by import
+    path, and for a list of parts with a name that is no import path."""
     for part in PARTS:
         section = getattr(run, part.section)
         name = getattr(section, part.field, None)  # a whole model has no fields
@@ -346,7 +354,7 @@ _LEARNT = {"masks": "masks", "classes": "a class an image"}
 
 
 def _masks(run: Run) -> None:
-    """Masks, and keys of masks, go with tasks that learn from them."""
+    """Check that data and keys for masks are used only with a task that learns from masks."""
     task, data = TASKS[run.task], run.data
     masks = data.labels == "masks"
     if data.labels != task.labels:
@@ -405,7 +413,7 @@ def _masked(run: Run, data: Data) -> None:
 
 
 def _texts(run: Run) -> None:
-    """A task that reads texts has a text tower, no other has one."""
+    """Check that a run has a text tower if its task reads texts, and only then."""
     if not TASKS[run.task].reads_text:
         if run.text is not None:
             raise UserError(
@@ -450,14 +458,15 @@ ORDERED_FROM = 4  # micro-batches from which on statistics are taken in behind a
 
 
 def open_world_sizes(per_run: int | str, devices: int) -> list[int]:
-    """List how many devices a run may have, of so many."""
+    """List the numbers of devices that a run may use where there are `devices`. `per_run`: the only
+    such number, or "auto": every one of WORLD_SIZES that fits."""
     return [n for n in WORLD_SIZES if n <= devices] if per_run == "auto" else [int(per_run)]
 
 
 def check_ranks(run: Run, micro_batch: int, world: int, statistics: bool = False) -> None:
-    """Raises UserError where so many ranks would not give the bits of one: each takes as many
-    micro-batches, whose gradients are summed in a balanced tree. `statistics`: has the model
-    running ones?"""
+    """Raise UserError where `world` ranks would not compute the same bits as one. Each rank takes
+    the same number of micro-batches, whose gradients are summed in a balanced tree. `statistics`:
+    whether the model has running statistics."""
     if world == 1 or not TASKS[run.task].trains:
         return
     parts = run.train.batch // micro_batch
@@ -487,7 +496,8 @@ def check_ranks(run: Run, micro_batch: int, world: int, statistics: bool = False
 
 
 def batch_divisors(batch: int) -> Iterator[int]:
-    """The batch, then each time the largest divisor of it that is at most half the one before."""
+    """Yield the batch size, then repeatedly the largest of its divisors that is at most half the
+    one before, down to 1."""
     size = batch
     while size > 1:
         yield size

@@ -1,7 +1,8 @@
-"""What may be chosen: norms, stems, blocks and hosts, as data. The standard library only.
+"""Norms, stems, blocks, optimisers, probes and archs that a run may choose, as data. The standard
+library only.
 
-Each has a name, a line of help, a citation, its settings and the import path of its class. The
-classes live in `ablate/model`; a test checks that the two agree.
+A choice has a name, a line of help, a citation, its settings and the import path of its class. The
+classes live in `ablate/training`; a test checks that the two agree.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ablate.shared.schema import Param
 
 @dataclass(frozen=True)
 class Choice:
-    """One thing that may be chosen by name."""
+    """An alternative that a run may choose by name: a norm, a stem, a block or a probe."""
 
     line: str
     source: str
@@ -26,8 +27,8 @@ class Choice:
     brings: tuple[str, ...] = ()  # groups that it decides itself: nothing may be chosen in them
     everywhere: bool = False  # a norm, or a block: its norm takes the place of the final one, too
     saves_blocks: int = 0  # a stem: how many blocks fewer the encoder has
-    # A norm: the settings with which a token's output depends on no other token; {}: always, None:
-    # never.
+    # Of a norm: the settings with which a token's output depends on no other token. {}: any
+    # settings; None: no settings.
     tokenwise: Mapping[str, str] | None = None
 
 
@@ -333,7 +334,7 @@ DEFAULTS = {"norm": "layernorm", "stem": "none", "block": "vit"}  # as in conf/c
 @dataclass(frozen=True)
 class Moves:
     """An optimiser: a line of help, a citation, and the keys of `optim` that it reads in addition
-    to those that all read."""
+    to those that every optimiser reads."""
 
     line: str
     source: str
@@ -378,7 +379,7 @@ OPTIMIZERS: dict[str, Moves] = {
 }
 
 
-# What a run may measure beside its metrics: `probe=[NAME, ...]`, one file each in its folder.
+# What a run may measure besides its metrics: `probe=[NAME, ...]`, one file each in its folder.
 PROBES: dict[str, Choice] = {
     "gradnorm": Choice(
         "norm of the gradient, before clipping, of the embedding and of every block, by step",
@@ -410,9 +411,10 @@ PROBES: dict[str, Choice] = {
 
 @dataclass(frozen=True)
 class Arch:
-    """A host: what `model.arch=NAME/PATCH` stands for. Any field can be overridden in `model`.
+    """A host, for which `model.arch=NAME/PATCH` stands. `model` can override any of its fields.
 
-    One with a `patch` of its own is `model.arch=NAME`; an MLP is `model.arch=mlp/DEPTHxWIDTH`.
+    A host with a `patch` of its own is given by `model.arch=NAME`; an MLP by
+    `model.arch=mlp/DEPTHxWIDTH`.
     """
 
     width: int

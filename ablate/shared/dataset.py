@@ -1,6 +1,6 @@
-"""The files and splits of a set, by their names alone: nothing is read of an image.
+"""The files and splits of a set, by their names alone: no image is read.
 
-An image-text set lies in a folder as tables of images and texts, the images beside them:
+An image-text set lies in a folder as tables of images and texts, next to the images:
 
 FOLDER/train*.csv, test*.csv, ...    a column of paths below FOLDER, and one of texts
 FOLDER/train*.parquet, ...           so, or a column of the images themselves
@@ -25,7 +25,7 @@ IMAGES = {
     *(".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif", ".bmp", ".gif", ".tif", ".tiff"),
     *(".ppm", ".pgm"),
 }
-# Of images, but in formats that are not read, or by names that few give: they are counted.
+# Suffixes of images in formats that are not read, or rare ones: such files are only counted.
 UNREAD = {
     *(".heic", ".heif", ".hif", ".jxl", ".jp2", ".j2k", ".jpx", ".jpe", ".jpg_large", ".apng"),
     *(".mpo", ".avifs", ".dib", ".pbm", ".pnm", ".pfm", ".svg", ".psd", ".xcf", ".tga", ".ico"),
@@ -39,10 +39,11 @@ PICTURES, MASKS = "images", "annotations"  # folders, and in each a folder of ea
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of a set that lie at `path`, those whose names begin with a dot passed over.
+    """The files of the set at `path`, without those whose names begin with a dot.
 
-    files: paths in name order, as texts: objects take longer than the disk, of a hundred thousand.
-    unread: how many files of an image folder have names of images that are not read, in words.
+    files: paths in name order, as texts: for a hundred thousand files, making path objects takes
+    longer than reading the disk. unread: a line that counts the files of an image folder which, by
+    their names, are images in formats that are not read; None where there are none.
     """
 
     path: Path
@@ -52,8 +53,12 @@ class Listing:
 
 
 def list_local(path: Path, name: str = "", captions: bool = False) -> Listing:
-    """What lies at `path`, walked once. Raises UserError where there is no data; `name`: of what,
-    where `data.path` names the folder. `captions`: tables of images and texts, and the images."""
+    """List the files of the set at `path`, in one walk.
+
+    `name`: the set whose `data.path` names the folder, for errors. `captions`: whether to expect
+    tables of images and texts, and the images. Raise UserError where there is no data, and as
+    `_walk` does.
+    """
     hint = f"; give data.path=FOLDER with the files of data={name}" if name else ""
     if not path.is_dir():
         what = "is not a folder" if path.exists() else "no such folder"
@@ -88,15 +93,19 @@ def list_local(path: Path, name: str = "", captions: bool = False) -> Listing:
 
 
 def _suffix(file: str) -> str:
-    """In small letters; "" of a name that begins with a dot."""
+    """Return the suffix of a file's name with its dot, in lower case; "" for a name without one, or
+    one that begins with a dot."""
     _, dot, last = file.rpartition(".")
     return dot + last.lower() if dot and file[0] != "." else ""
 
 
 def _walk(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """(folder, its files) below `path`, links followed: subsets are made of them. One that leads
-    back to a folder that it lies in is passed over. UserError for a folder that can't be read, and
-    for one that has an image's name."""
+    """Yield (folder, its files) for every folder below `path`.
+
+    Links are followed, since subsets are made of them; one that leads back to a folder above it is
+    skipped, and so is a folder whose name begins with a dot. Raise UserError for a folder that
+    can't be read, and for one that has an image's name.
+    """
 
     def refuse(error: OSError) -> None:
         raise UserError(f"data.path: {error.filename}: {error.strerror}")
@@ -122,11 +131,12 @@ def _walk(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def local_splits(found: Listing) -> list[str]:
-    """The splits of what lies there, in name order.
+    """List the splits of the files found, in name order.
 
-    Of tables each file name's leading letters (`train-00000-of-00002.parquet`: train); of
-    image folders the folders beside `train`, or "train" alone where there is no such folder; of
-    images and masks the folders in `images`. UserError for masks without them.
+    The split of a table is the leading letters of its file's name (`train-00000-of-00002.parquet`:
+    train). The splits of an image folder are `train` and the folders next to it, or "train" alone
+    where there is no such folder; those of images with masks are the folders in `images`. Raise
+    UserError for masks without images.
     """
     if found.kind == "folder" and (found.path / MASKS).is_dir():
         if not (found.path / PICTURES).is_dir():
@@ -150,7 +160,8 @@ BUNDLED = {
 
 
 def select_splits(data: Mapping[str, Any], present: Collection[str]) -> list[str]:
-    """The stored splits that a `data` section names; UserError for one that is not present."""
+    """List the stored splits that a `data` section names. Raise UserError for one that is not
+    present, and for a validation or test split that is the one to train on."""
     found: list[str] = []
     for name in ("train", "validation", "test"):
         if not isinstance(data[name], str):
@@ -173,7 +184,7 @@ def select_splits(data: Mapping[str, Any], present: Collection[str]) -> list[str
 
 
 def split_of(file: str) -> str:
-    """The split that a table belongs to, "" where its name begins with no letter."""
+    """Return the split that a table belongs to; "" where its name begins with no letter."""
     letters = re.match(r"[A-Za-z]*", os.path.basename(file).removesuffix(".parquet"))
     assert letters
     return letters[0]
@@ -181,9 +192,9 @@ def split_of(file: str) -> str:
 
 @dataclass(frozen=True)
 class Slice:
-    """A stored split, or the rows of it from one bound to another, as `datasets` writes them.
+    """A stored split, or a range of its rows, in the notation of `datasets`.
 
-    A bound is a number of rows, or of per cent; counted from the end where it is negative.
+    A bound is a number of rows or a percentage, counted from the end where it is negative.
     """
 
     text: str  # train[:99%]
@@ -193,9 +204,9 @@ class Slice:
     percent: bool = False
 
     def rows(self, stored: int) -> range:
-        """The numbers of its rows in the stored split, which has `stored`.
+        """Return the slice's row numbers in the stored split, which has `stored` rows.
 
-        Per cent are rounded to the closest row, as by `datasets` (arrow_reader.py).
+        A percentage is rounded to the closest row, as by `datasets` (arrow_reader.py).
         """
         first, last = (
             default if bound is None else round(bound * stored / 100) if self.percent else bound
@@ -205,7 +216,8 @@ class Slice:
 
 
 def parse_slice(key: str, text: str) -> Slice:
-    """The value of `data.KEY` that names a split. UserError where it is no name and no slice."""
+    """Parse the value of `data.KEY`, the name of a split or a slice of one. Raise UserError where
+    it is neither."""
     if "[" not in text and "]" not in text:
         return Slice(text, text)
     parts = re.fullmatch(r"([^\[\]]+)\[(?:(-?\d+)(%?))?:(?:(-?\d+)(%?))?\]", text)
@@ -226,17 +238,19 @@ def parse_slice(key: str, text: str) -> Slice:
 
 
 def split_folder(path: Path, split: str) -> Path:
-    """The folder that holds a split's class folders."""
+    """Return the folder that holds a split's class folders."""
     return path / split if _has_splits(path) else path
 
 
 def class_folders(path: Path) -> list[str]:
-    """The class names of an image folder, in name order: of its `train` where it has splits."""
+    """List the class names of an image folder, in name order; where it has splits, those of
+    `train`."""
     return _subfolders(split_folder(path, "train"))
 
 
 def _has_splits(path: Path) -> bool:
-    """Is `train` a split? One that holds no folders is a class of its own, as in COCO."""
+    """Return whether `train` is a split. A `train` that holds no folders is a class itself, as in
+    COCO."""
     train = path / "train"
     return train.is_dir() and bool(_subfolders(train))
 
@@ -250,14 +264,14 @@ _ROWS = 1024  # that are read at once of a parquet file
 
 
 def caption_files(found: Listing, split: str) -> list[Path]:
-    """The tables of a split, in name order."""
+    """List the tables of a split, in name order."""
     tables = (file for file in found.files if file.endswith((".csv", ".parquet")))
     return [Path(file) for file in tables if split_of(file) == split]
 
 
 def caption_column(file: Path, key: str, name: str) -> Iterator[Any]:
-    """The values of a column, row by row. Raises UserError, `key` first, where it is not there, and
-    for a file that can't be read."""
+    """Yield the values of a column, row by row. Raise UserError where the column is missing (`key`
+    begins that error), and for a file that can't be read."""
     read = _of_parquet if file.suffix == ".parquet" else _of_csv
     try:
         yield from read(file, key, name)
@@ -294,7 +308,8 @@ def _check(file: Path, key: str, name: str, there: Collection[str]) -> None:
 
 
 def caption_texts(found: Listing, split: str, name: str) -> list[str]:
-    """Of each row of a split. Raises UserError, with the row, where there is none."""
+    """Return the texts of a split, one for each row. Raise UserError, naming the row, where the
+    text is missing or blank."""
     read: list[str] = []
     for file in caption_files(found, split):
         for number, text in enumerate(caption_column(file, "data.text", name)):
@@ -305,13 +320,15 @@ def caption_texts(found: Listing, split: str, name: str) -> list[str]:
 
 
 def caption_classes(found: Listing, splits: Iterable[str], name: str) -> list[str]:
-    """The texts of these splits, each once, as they first come: a text's place is its class."""
+    """List the distinct texts of these splits in the order of their first rows. The index of a text
+    is its class."""
     each = (caption_texts(found, split, name) for split in splits)
     return [*dict.fromkeys(itertools.chain.from_iterable(each))]
 
 
 def test_classes(found: Listing, data: Mapping[str, Any]) -> int | None:
-    """How many texts the test split has; None where it is cut from the training split."""
+    """Return how many distinct texts the test split has; None where it is cut from the training
+    split."""
     if not isinstance(data["test"], str):
         return None
     part = parse_slice("test", data["test"])

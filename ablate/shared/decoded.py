@@ -1,5 +1,5 @@
-"""Are the bytes of a decoded set those that were written? Hashes of its files, and their check.
-And what was found while it was decoded, in numbers and words.
+"""Check of a decoded set: hashes that show whether its bytes are those that were written. Also what
+was found while it was decoded, in numbers and words.
 
     meta.json
         counts     images a split
@@ -8,9 +8,9 @@ And what was found while it was decoded, in numbers and words.
         sha256     by file, of each block of BLOCK bytes in order
         seal       of everything else in meta.json
 
-What wrote a set seals it; what drives a sweep asks once, before anything trains. Each worker asks
-again before it writes its result, for a share of the time that it trained: what rotted meanwhile
-was trained on, and counts no more.
+The writer of a set seals it; the driver of a sweep checks it once, before anything trains. Each
+worker checks it again before it writes its result, for a share of the time that it trained: if the
+set was damaged meanwhile, the run trained on the damage and no longer counts.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ _NAMED = 20  # images, of however many
 
 
 def hashes(home: Path, names: Mapping[str, int]) -> dict[str, list[str]]:
-    """The sha256 of each block of files in `home`, given with their sizes in bytes.
+    """Return the sha256 of each block of the files in `home`. `names`: the size of each file in
+    bytes.
 
-    As fast as they can be read: hashing waits for no other thread.
+    Files are read as fast as they can be: hashing waits for no other thread.
     """
     blocks = [(name, at) for name, size in names.items() for at in range(0, size, BLOCK)]
     found: dict[str, list[str]] = {name: [] for name in names}
@@ -54,7 +55,8 @@ _Block = tuple[str, int]  # file, first byte
 
 
 def _each(home: Path, blocks: list[_Block], until: float) -> dict[_Block, str | None]:
-    """The sha256 of each; None of those that are not begun at a time of the monotonic clock."""
+    """Return the sha256 of each block; None for a block not begun by `until`, on the monotonic
+    clock."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         digests = pool.map(lambda block: _hash(home / block[0], block[1], until), blocks)
         return dict(zip(blocks, digests, strict=True))
@@ -72,19 +74,21 @@ def _hash(path: Path, first: int, until: float) -> str | None:
 
 
 def sealed(meta: Mapping[str, Any], home: Path) -> dict[str, Any]:
-    """What meta.json says, with the hashes of the files in `home` that its "bytes" name."""
+    """Return the content of meta.json with the hashes of the files in `home` that its "bytes" name,
+    and its seal."""
     whole = {**meta, "sha256": hashes(home, meta["bytes"])}
     return {**whole, "seal": _seal(whole)}
 
 
 def digest(meta: Mapping[str, Any]) -> str:
-    """One hash of all that a run reads of the set: what `result.json` keeps as `data_sha256`."""
+    """Return one hash of all that a run reads of the set. `result.json` keeps it as
+    `data_sha256`."""
     return hashlib.sha256(to_json(meta["sha256"])).hexdigest()
 
 
 def decoding_facts(meta: Any) -> dict[str, dict[str, list[int]]]:
-    """{"left_out", "overlap": {split: [images, of how many]}}, where there are some: what
-    `result.json` keeps. {} of what is no whole meta.json."""
+    """Return {"left_out", "overlap": {split: [images, of how many]}}, as `result.json` keeps it. A
+    key without images is left out; {} for what is no whole meta.json."""
     if not is_sealed(meta):
         return {}
     counts = meta["counts"]
@@ -98,7 +102,8 @@ def decoding_facts(meta: Any) -> dict[str, dict[str, list[int]]]:
 
 
 def decoding_words(facts: Mapping[str, Any]) -> dict[str, str]:
-    """What `facts` says, by its keys. Whatever else a mapping holds is passed over."""
+    """Put the counts of `facts` into words, by its keys: those of `decoding_facts`, and "shared".
+    All other keys are ignored."""
     return {
         key: f"{' and '.join(_share(s, *facts[key][s]) for s in SPLITS if s in facts[key])} {verb}"
         for key, verb in _WORDS.items()
@@ -118,7 +123,7 @@ def _share(split: str, number: int, of: int) -> str:
 
 
 def first_of_lines(lines: Sequence[str]) -> str:
-    """The first of them, and how many more."""
+    """Join the first lines, at most _NAMED, and say how many more there are."""
     more = f"; and {len(lines) - _NAMED:,} more" if len(lines) > _NAMED else ""
     return "; ".join(lines[:_NAMED]) + more
 
@@ -128,19 +133,24 @@ def _seal(meta: Mapping[str, Any]) -> str:
 
 
 def is_sealed(meta: Any) -> bool:
-    """Is it as `sealed` made it? The files are not read."""
+    """Return whether `meta` is as `sealed` made it. The files are not read."""
     return isinstance(meta, dict) and "sha256" in meta and meta.get("seal") == _seal(meta)
 
 
 def size(home: Path) -> int:
-    """Its bytes, to tell what `damage` will take; 0 where that is not known."""
+    """Return the set's size in bytes, by which the time of `damage` can be estimated; 0 where it is
+    not known."""
     meta = read_json(home / META_FILE)
     return sum(meta["bytes"].values()) if is_sealed(meta) else 0
 
 
 def damage(home: Path, within_s: float = math.inf) -> str | None:
-    """What is wrong with the decoded set in `home`, in words; None: every byte is as written, or
-    all that could be read `within_s` seconds, blocks drawn at random."""
+    """Say how the decoded set in `home` is damaged; return None where no damage was found.
+
+    Blocks are read in random order, a different one in every call, until `within_s` seconds have
+    passed. None therefore means that each block read by then is as it was written: without a limit,
+    every byte of the set.
+    """
     meta = read_json(home / META_FILE)
     if not is_sealed(meta):
         return f"{META_FILE} is damaged"
@@ -164,9 +174,9 @@ def damage(home: Path, within_s: float = math.inf) -> str | None:
 
 
 def discard(cache: Path, fingerprint: str) -> None:
-    """A damaged set counts as none from now on, and so does what was measured on it.
+    """Make a damaged set count as missing from now on, and remove what was measured on it.
 
-    Left alone where somebody builds it at the moment.
+    Do nothing while somebody else is building the set.
     """
     lock = Lock(cache / f"{fingerprint}.lock")
     if lock.acquire():
@@ -179,9 +189,12 @@ def discard(cache: Path, fingerprint: str) -> None:
 
 
 def begin_again(runs: Path, fingerprint: str) -> None:
-    """What is half trained on a damaged set goes on from no checkpoint of now: nobody knows since
-    when it is damaged. Its next worker drops them, and one at work now leaves no result. To be
-    called before `discard`: whatever ends the caller between the two, the damage is found again."""
+    """Mark the unfinished runs on a damaged set, so that none resumes from a checkpoint that exists
+    now: nobody knows when the damage began.
+
+    The next worker of such a run drops the checkpoints; one that is training now leaves no result.
+    Call this before `discard`: if the caller dies between the two, the damage is found again.
+    """
     for path in runs.glob("*"):
         run = RunDir(path)
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):

@@ -1,4 +1,5 @@
-"""What goes wrong, in one line. Both halves raise these, and the command line prints them."""
+"""The exceptions of ablate, each with a message of one line. Both halves raise them, and the
+command line prints them."""
 
 from __future__ import annotations
 
@@ -14,15 +15,16 @@ class UserError(Exception):
 
 
 class NotThere(UserError):
-    """No such store or sweep, which may still come: whoever watches can wait for it."""
+    """The error for a store or sweep that does not exist yet. Whoever watches can wait for it."""
 
 
 class Failure(Exception):
-    """Something broke that the user did not do wrong: one line. Exit 1."""
+    """A failure that is no mistake of the user's: one line. Exit 1."""
 
 
 class NoRoom(Failure):
-    """The disk is full. `needed`: bytes that there would have to be; 0 where that is not known."""
+    """The error for a full disk. `needed`: the bytes that must be free; 0 where that is not
+    known."""
 
     def __init__(self, line: str, needed: int = 0) -> None:
         super().__init__(line)
@@ -33,13 +35,13 @@ LONGEST = 500  # characters of a stranger's exception
 
 
 def short_error(line: str) -> str:
-    """What is told of an exception, which may hold megabytes."""
+    """Return the text of an exception, which may hold megabytes, cut to LONGEST characters."""
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
 
 
 def other_format_error(place: object, written: int, instead: str) -> Failure:
     """Make the error for a store or a bundle in another format than FORMAT. `instead`: the remedy
-    besides the ablate that wrote it."""
+    other than the ablate that wrote it."""
     return Failure(f"{place}: {format_words(written)}; use the ablate that wrote it, or {instead}")
 
 
@@ -54,12 +56,13 @@ MANY = 20  # keys: behind as many nobody finds the guess
 def unknown_value(
     place: str, value: object, choices: Iterable[object], what: str = "one of"
 ) -> UserError:
-    """The error for a value outside its choices, with the nearest one where there is one."""
+    """Make the error for a value outside its choices. It names the nearest choice where one is
+    near."""
     return UserError(f"{place}: {expected_words(value, choices, what)}")
 
 
 def expected_words(value: object, choices: Iterable[object], what: str = "one of") -> str:
-    """What `unknown` says of the value, without the place."""
+    """Return the message of `unknown_value` without the place."""
     names = [str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in choices]
     listed = ", ".join(names) or "(there is none)"
     if what != "one of" and len(names) > MANY and (guess := nearest_name(value, names)) is not None:
@@ -68,14 +71,16 @@ def expected_words(value: object, choices: Iterable[object], what: str = "one of
 
 
 def did_you_mean(value: object, names: Iterable[str]) -> str:
-    """ " (did you mean 'name'?)" where one of the names is near."""
+    """Return " (did you mean 'name'?)" with the nearest of the names; "" where none is near."""
     found = nearest_name(value, names)
     return f" (did you mean {found!r}?)" if found else ""
 
 
 def nearest_name(value: object, names: Iterable[str], share: float = 0.6) -> str | None:
-    """The nearest of the names, itself if it is one; None where none has this share of it. A name
-    with another number is another thing: fp64 is not near to fp16, though cifar10 is to cifar1."""
+    """Return the name nearest to the value, the value itself if it is a name; None where no name
+    has a similarity of `share` (0 to 1, by difflib). Names that differ only in their numbers are
+    not near, as fp64 and fp16, unless one number begins with the other, as in cifar10 and
+    cifar1."""
     if not isinstance(value, str):
         return None
     found = difflib.get_close_matches(value, names, 3, share)
@@ -92,8 +97,9 @@ def _of_another_number(value: str, name: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """The text on one line. What a terminal obeys instead of showing it (line ends, escapes, marks
-    that turn the direction), and half a character, is written as Python writes it: \\x1b."""
+    """Return the text on one line. Characters that a terminal obeys instead of showing (line ends,
+    escapes, marks that turn the direction), and half characters, are escaped as in Python:
+    \\x1b."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)

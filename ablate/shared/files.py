@@ -1,6 +1,5 @@
-"""Files, written whole or not at all, and the JSON in them; and who holds a folder: a lock that
-dies with its holder, and the holder's notes in it.
-"""
+"""Files, written whole or not at all, and JSON in them; and a lock on a folder, which dies with its
+holder and holds the holder's notes."""
 
 from __future__ import annotations
 
@@ -51,7 +50,8 @@ def write_whole(path: Path, *content: bytes | memoryview) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """The folder and those above that are missing: every new name survives a power cut."""
+    """Make the folder and those above it that are missing, so that each new name survives a power
+    cut."""
     if not folder.is_dir():
         make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -59,7 +59,8 @@ def make_folder(folder: Path) -> None:
 
 
 def file_identity(file: Path | str | int) -> tuple[int, int] | None:
-    """Of a file, whatever its name; None where there is none under this name any more."""
+    """Return (device, inode) of a file, which stay the same when it is renamed; None where no file
+    has this name any more."""
     try:
         found = os.stat(file)
     except OSError as error:
@@ -79,14 +80,15 @@ def sync_folder(folder: Path) -> None:
 
 
 class NotRegular(OSError):
-    """What should be a file is a pipe or a device, which might never end."""
+    """The error for a pipe or a device where a file should be: reading it might never end."""
 
 
 MOST_BYTES = 1 << 31  # of a file that is read whole: none that ablate writes has as many
 
 
 def open_file(path: Path) -> BufferedReader:
-    """A regular file, to be read. Raises NotRegular for anything else, and so waits for nobody."""
+    """Open a regular file for reading. Raise NotRegular for anything else, rather than wait for a
+    pipe."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -95,7 +97,7 @@ def open_file(path: Path) -> BufferedReader:
 
 
 def read_file(path: Path) -> bytes:
-    """All of a regular file. Raises as `open_file`."""
+    """Return all bytes of a regular file. Raise errors as `open_file` does."""
     with open_file(path) as file:
         return file.read()
 
@@ -105,19 +107,20 @@ def to_json(value: Any) -> bytes:
 
 
 def sha256_of(path: Path) -> str:
-    """Of the file's bytes. Raises OSError, as `open_file` for a pipe."""
+    """Return the sha256 of a file's bytes, in hex. Raise OSError where it can't be read, NotRegular
+    (see `open_file`) where it is a pipe."""
     with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: Path) -> Any:
-    """The parsed file, or None where it is missing, no file, torn, not JSON, too large, or nested
-    without end."""
+    """Return the parsed file; None where it is missing, no regular file, torn, not JSON, larger
+    than MOST_BYTES or nested deeper than DEEPEST_TREE."""
     return _parsed(path)[0]
 
 
 def read_hashed(path: Path) -> tuple[Any, str]:
-    """As `read_json`, and the sha256 of the bytes that were parsed."""
+    """Return what `read_json` returns, and the sha256 of the bytes that were parsed, in hex."""
     tree, content = _parsed(path)
     return tree, hashlib.sha256(content).hexdigest()
 
@@ -137,13 +140,15 @@ BLANK = "0" * 64
 
 
 def write_sealed(path: Path, tree: Mapping[str, Any]) -> None:
-    """Write a JSON object that carries the sha256 of the file, taken with BLANK in its place."""
+    """Write a JSON object that holds the sha256 of its own file, computed with BLANK in the hash's
+    place."""
     content = json.dumps({"seal": BLANK, **tree}).encode()
     write_whole(path, content.replace(BLANK.encode(), _sealed(content).encode(), 1))
 
 
 def read_sealed(path: Path) -> dict[str, Any] | None:
-    """The object that `write_sealed` wrote; None where there is none, or it is not as written."""
+    """Return the object that `write_sealed` wrote; None where there is none, or the file was
+    changed."""
     tree, content = _parsed(path)
     seal = tree.pop("seal", None) if isinstance(tree, dict) else None
     if not isinstance(seal, str):  # other JSON
@@ -157,7 +162,8 @@ def _sealed(content: bytes) -> str:
 
 
 def is_shallow(tree: Any) -> bool:
-    """Can all that walks a tree walk this one? Nothing that is written here is so deep."""
+    """Return whether a tree is nested at most DEEPEST_TREE levels deep, so that recursion over it
+    is safe. Nothing that is written here is deeper."""
     level = [tree] if isinstance(tree, dict | list) else []
     for _ in range(DEEPEST_TREE):
         level = [
@@ -177,19 +183,21 @@ LARGEST_INTEGER = 2**63 - 1
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Is it a finite number, as all numbers that are written? A bool is none."""
+    """Return whether a value is a finite number that may be written, an int at most LARGEST_INTEGER
+    in size. A bool is none."""
     if type(value) is float:
         return math.isfinite(value)
     return type(value) is int and abs(value) <= LARGEST_INTEGER
 
 
 class Lock:
-    """A file that is locked while its holder lives: the kernel lets go when the holder dies.
+    """A file that is locked while its holder lives: the kernel releases the lock when the holder
+    dies.
 
-    `flock` belongs to the open file, which a forked child would inherit: children of a holder are
-    started by spawn or forkserver. The file's content is the holder's notes (see `Notes`), a JSON
-    object written in place by one write, with blanks up to the end of longer ones before: readers
-    take torn notes for none.
+    `flock` belongs to the open file, which a forked child would inherit; so children of a holder
+    are started by spawn or forkserver. The file holds the holder's notes (see `Notes`): a JSON
+    object, written in place by one write and padded with blanks to the length of longer notes
+    before. Readers take torn notes for none.
     """
 
     def __init__(self, path: Path) -> None:
@@ -198,7 +206,7 @@ class Lock:
         self._notes = Notes()
 
     def acquire(self, wait_s: float = 0.0) -> bool:
-        """Take the lock, trying for `wait_s` seconds; False if somebody else holds it."""
+        """Take the lock, trying for `wait_s` seconds. Return False if somebody else holds it."""
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         deadline = time.monotonic() + wait_s
         while True:
@@ -214,13 +222,14 @@ class Lock:
                 return True
 
     def is_in_place(self) -> bool:
-        """Is the file that is held here, if any, the one that others find under its name?"""
+        """Return whether the file held here is the one that others find under its name; True where
+        none is held."""
         if self._descriptor is None:
             return True
         return file_identity(self.path) == file_identity(self._descriptor)
 
     def note(self, **notes: Any) -> None:
-        """Add to the holder's notes; nothing here is relied on to be whole, or on disk. Raises
+        """Add to the holder's notes. Nobody relies on notes being whole, or on disk. Raise
         TypeError for a word that `Notes` lacks."""
         assert self._descriptor is not None
         self._notes = replace(self._notes, **notes)
@@ -228,7 +237,8 @@ class Lock:
         os.pwrite(self._descriptor, json.dumps(self._notes.tree()).encode().ljust(size), 0)
 
     def add(self, **notes: Any) -> None:
-        """What the last holder could not note any more; nothing while somebody holds it."""
+        """Add notes that the last holder could no longer write itself. Write nothing while somebody
+        holds the lock."""
         with contextlib.suppress(OSError):
             if self.acquire():
                 try:
@@ -244,7 +254,7 @@ class Lock:
 
     @contextlib.contextmanager
     def held(self, wait_s: float = 3600.0) -> Iterator[None]:
-        """The lock for a `with` block; TimeoutError after `wait_s` seconds."""
+        """Hold the lock during a `with` block. Raise TimeoutError after `wait_s` seconds."""
         if not self.acquire(wait_s):
             raise TimeoutError(f"{self.path}: still locked after {wait_s:.0f} s")
         try:
@@ -258,7 +268,8 @@ class Lock:
             os.truncate(self.path, 0)
 
     def is_held(self) -> bool:
-        """Does a living process hold it? Probes share it for a moment and don't see each other."""
+        """Return whether a living process holds the lock. A probe shares it for a moment; probes
+        don't take one another for holders."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)  # a store may be read-only
         except (FileNotFoundError, NotADirectoryError):
@@ -272,7 +283,8 @@ class Lock:
         return False
 
     def signal(self, number: int) -> bool:
-        """Send a signal to the process that holds it, which has noted its pid; False for none."""
+        """Send a signal to the process that holds the lock and has noted its pid. Return False if
+        there is none."""
         pid = self.notes().pid
         if pid is None:
             return False  # not yet begun: ask again
@@ -289,5 +301,5 @@ class Lock:
         return False
 
     def notes(self) -> Notes:
-        """Return what the last holder noted; nothing where the file is not whole."""
+        """Return what the last holder noted; empty notes where the file is not whole."""
         return Notes.of(read_json(self.path))

@@ -1,9 +1,10 @@
-"""What a dataset *is*, whatever path it lies at: a hash that plans need and workers check.
+"""The fingerprint of a dataset: a hash of its content, whatever its path. Plans need it and workers
+check it.
 
-Files count by the sha256 of their contents, those of image folders by their names in it, too, as
-class and split are names; hub sets by name and pinned revision, bundled sets by name and, where
-they have one, revision. What was hashed once is remembered, so that planning again reads no image.
-The same data by another path is the same run.
+Local files count by the sha256 of their contents and by their names in the folder, which give class
+and split; hub sets by name and pinned revision; bundled sets by name and, where they have one,
+revision. Hashes are remembered, so that planning again reads no image. The same data at another
+path gives the same run.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from ablate.shared.sections import Data
 LARGE, MANY = 1 << 30, 50_000  # bytes and files that take seconds to hash
 _SAID_S = 10.0  # between two lines of progress
 
-# What of the `data` section belongs to the data's content: how it is read and split.
+# The keys of the `data` section that say how the content is read and split.
 _READING = ("source", "image", "label", "size", "channels", "train", "validation", "test")
-# And these, where they have not their defaults.
+# More such keys, which count only where they differ from their defaults.
 _ADDED = ("cache_size", "cache", "broken", "labels", "text", "order", "rule")
 
 
@@ -40,12 +41,13 @@ def data_fingerprint(
     found: Listing | None = None,
     unseen: bool = False,
 ) -> str:
-    """The hash of a dataset's content, of a plain `data` section (without its `fingerprint`).
+    """Return the hash of a dataset's content, 16 hex digits, given its plain `data` section without
+    `fingerprint`.
 
-    `memo`: a JSON file that remembers hashes by path, size and times, so that a plan re-reads no
-    gigabytes. `found`: what lies at `data.path`, where somebody has just looked. `unseen`: that
-    there is no such set here, for a plan. Raises UserError where `data.path` does not exist or
-    holds no images.
+    `memo`: a JSON file that remembers hashes by path, size and times, so that planning again does
+    not read gigabytes. `found`: the files at `data.path`, where they have just been listed.
+    `unseen`: whether to plan without the set, which is not here. Raise UserError where `data.path`
+    does not exist or holds no images.
     """
     name, path = str(data["name"]), data["path"]
     if unseen:
@@ -83,7 +85,7 @@ FINGERPRINTS_FILE = Path("cache", "fingerprints.json")  # in a store
 class FileHashes:
     """The hashes of files, remembered in a JSON file by path and by what changes when a file does.
 
-    stamps: of the files that were asked for, in their order (see `_stamp`).
+    stamps: the stamp of each file last asked about, in that order (see `_stamp`).
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -93,7 +95,8 @@ class FileHashes:
         self.stamps: list[list[int]] = []
 
     def hashes(self, files: list[str], name: str) -> list[str]:
-        """The sha256 of each file's content. UserError for one that can't be read."""
+        """Return the sha256 of each file's content. Raise UserError for a file that can't be
+        read."""
         self.stamps = [_stamp(file) for file in files]
         keys = _keys(files)
         remembered = map(self._known.get, keys)
@@ -113,7 +116,8 @@ class FileHashes:
         return found
 
     def _read(self, files: list[str], new: list[int], name: str) -> Iterator[str]:
-        """Hash them, as fast as they can be read, and say so where that takes a while."""
+        """Yield the hash of each new file, read as fast as they can be; print progress where that
+        takes a while."""
         files, sizes = [files[n] for n in new], [self.stamps[n][0] for n in new]
         size, done = sum(sizes), 0
         slow = size > LARGE or len(files) > MANY
@@ -144,7 +148,11 @@ class FileHashes:
 
 
 def _keys(files: list[str]) -> list[str]:
-    """What a file is remembered by: its path, by which other path it was asked for."""
+    """Return for each file the path under which its hash is remembered, the same whichever path led
+    to it.
+
+    Links are resolved: of parquet files throughout, of others in the path of their folder only.
+    """
     if files[0].endswith(".parquet"):
         return [os.path.realpath(file) for file in files]
     folders: dict[str, str] = {}
@@ -166,7 +174,12 @@ def _sha256(file: str) -> str:
 
 
 def _stamp(file: str) -> list[int]:
-    """What changes when the file does. ctime, too: a copy can set mtime, nobody can set ctime."""
+    """Return [size in bytes, mtime in ns, ctime in ns, inode] of a file, which changes when the
+    file does.
+
+    It includes ctime since a copy can set mtime, but nobody can set ctime. Raise UserError for
+    anything but a regular file, and for a file that is not there.
+    """
     try:
         found = os.stat(file)
     except OSError as error:
@@ -177,7 +190,7 @@ def _stamp(file: str) -> list[int]:
 
 
 def _remembered(entry: Any, stamp: list[int]) -> str:
-    """The hash in an entry of the memo, "" if it is not this file's."""
+    """Return the hash in an entry of the memo; "" if the entry is not that of this file."""
     if not isinstance(entry, list) or not entry:
         return ""
     *noted, digest = entry

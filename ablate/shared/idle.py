@@ -1,7 +1,7 @@
-"""Keys of a run that nothing reads, given its other keys: no value of theirs makes another id.
+"""Keys that a run does not read, given its other keys: their values do not change its id.
 
-A rule names keys and says, of a run's plain tree, when they have no effect. A key that moves the
-last bit of a weight or of a measurement is read.
+A rule names keys and says, of a run's plain tree, when they have no effect. A key that changes even
+the last bit of a weight or of a measurement counts as read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ablate.shared.choices import BLOCKS, NORMS, OPTIMIZERS, PER_RECIPE, STEMS
 
 Tree = Mapping[str, Any]
 
-# Keys that say one length: the first that is given counts.
+# Keys that set the same length: the first that is given counts.
 LENGTH_KEYS = (
     ("train.steps", "train.examples", "train.epochs"),
     ("optim.warmup_steps", "optim.warmup_examples", "optim.warmup_epochs"),
@@ -38,8 +38,8 @@ def switched_off(tree: Tree) -> dict[str, tuple[str, ...]]:
 
 
 def unread_by(optimizer: str) -> tuple[str, ...]:
-    """Name the keys of `optim` that every recipe gives and this optimiser doesn't read; one by
-    import path reads none of them."""
+    """Name the keys of `optim` that every recipe gives and this optimiser doesn't read. An
+    optimiser given by import path reads none of them."""
     read: Collection[str] = OPTIMIZERS[optimizer].keys if optimizer in OPTIMIZERS else ()
     return tuple(key for key in PER_RECIPE if key not in read)
 
@@ -64,11 +64,12 @@ def without_idle(tree: Tree) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class IdleRule:
-    """Keys that have no effect in the runs of whose plain tree `holds` is true. `values`: what each
-    of them is in the id of such a run, as a rule its default.
+    """Keys that have no effect in a run for whose plain tree `holds` returns true. `values`: the
+    value of each in the id of such a run, as a rule its default.
 
-    `without`: the keys that switch on what these say more of. Recipes give such keys in any case,
-    and ids have them; a user who types one without its switch is told so.
+    `without`: the keys that switch on the feature which these keys refine. Recipes give such
+    refinements in any case, and ids include them; a user who types one without its switch gets an
+    error.
     """
 
     values: Mapping[str, Any]
@@ -77,7 +78,7 @@ class IdleRule:
 
 
 def _length(tree: Tree, keys: tuple[str, ...]) -> str:
-    """Name the key of one length that counts: the first that is given, else the last."""
+    """Name the key that sets one length: the first that is given, else the last."""
     given = (key for key in keys if _at(tree, key) is not None)
     return next(given, keys[-1])
 
@@ -97,18 +98,20 @@ def _without_cooldown(tree: Tree) -> bool:
 
 
 def _is_still(tree: Tree) -> bool:
-    """Does nothing move the images that are evaluated?"""
+    """Return whether no augmentation moves the images that are evaluated."""
     return not any(_at(tree, f"augment.{key}") for key in ("rotate", "translate", "zoom_out"))
 
 
 def _keeps_style(tree: Tree) -> bool:
-    """Is neither a crop nor RandAugment, nor a whole picture, cut in anybody's style?"""
+    """Return whether `augment.style` has no effect: no crop, no RandAugment and no whole picture to
+    cut."""
     cut = _at(tree, "augment.crop_area") is not None or _at(tree, "data.cache") == "encoded"
     return not (cut or _at(tree, "augment.randaug"))
 
 
 def _norms_tokens_alone(tree: Tree) -> bool:
-    """Does the norm compute each token by itself, so that the class token needs no way past it?"""
+    """Return whether the norm computes each token by itself, so that the class token need not
+    bypass it."""
     norm = tree.get("norm") or {}
     choice = NORMS.get(norm.get("name", ""))
     if choice is None or choice.tokenwise is None:
@@ -123,7 +126,8 @@ def _has_no_post_norm(tree: Tree) -> bool:
 
 
 def _brings_its_norm(tree: Tree) -> bool:
-    """Does the block bring its norm, so that `norm` is the default that nobody builds?"""
+    """Return whether the block brings its own norm, so that `norm` is a default that nobody
+    builds."""
     block = BLOCKS.get(_at(tree, "block.name", ""))
     return block is not None and "norm" in block.brings
 
@@ -138,7 +142,8 @@ def _has_no_class_token(tree: Tree) -> bool:
 
 
 def _task(tree: Tree) -> metrics.TaskChoice | None:
-    """Return the task of a shipped model; None of a whole one, or one that nobody knows here."""
+    """Return the task of a run of the shipped model; None for a whole model, or a task unknown
+    here."""
     whole = "name" in tree["model"]
     return None if whole else metrics.TASKS.get(tree.get("task", metrics.DEFAULT_TASK))
 
@@ -148,17 +153,20 @@ def _takes_no_steps(tree: Tree) -> bool:
 
 
 def _decodes_tokens(tree: Tree) -> bool:
-    """Does a decoder read the tokens, instead of what a classifier has behind them?"""
+    """Return whether a decoder reads the tokens, in place of the layers that a classifier has after
+    them."""
     return (task := _task(tree)) is not None and task.labels == "masks"
 
 
 def _has_no_head(tree: Tree) -> bool:
-    """Are an image's features compared with those of a text, or read by a decoder?"""
+    """Return whether the model has no head: an image's features are compared with a text's, or read
+    by a decoder."""
     return (task := _task(tree)) is not None and (task.reads_text or _decodes_tokens(tree))
 
 
 def _has_no_plain_norm(tree: Tree) -> bool:
-    """Has the ViT no LayerNorm but those of its norm, stem and block, whose eps are their own?"""
+    """Return whether the ViT's only LayerNorms are those of its norm, stem and block, which have
+    their own eps."""
     norm, block = (
         table.get(_at(tree, f"{kind}.name", ""))
         for kind, table in (("norm", NORMS), ("block", BLOCKS))

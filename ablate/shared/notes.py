@@ -1,6 +1,6 @@
 """The notes that the holder of a lock keeps in its file: every word that they may hold.
 
-Writers and readers share this one class, so a word that a writer uses is one that readers see.
+Writers and readers share this one class, so readers know every word that a writer may use.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Notes:
-    """What the holder of a lock says of itself; None: nothing.
+    """The notes that the holder of a lock keeps of itself; a field is None where nothing is noted.
 
-    Of a worker these are its signs of life: one whose notes stay the same for `launcher.hang_s`
-    seconds counts as hung. Raises TypeError for a value of another type, and for a word that is
-    not declared here.
+    A worker's notes are its signs of life: a worker whose notes stay the same for `launcher.hang_s`
+    seconds counts as hung. Raise TypeError for a value of another type, and for a word that is not
+    declared here.
     """
 
     # Who holds the lock
@@ -50,17 +50,17 @@ class Notes:
                 raise TypeError(f"{name}: {value!r} is no {_TYPES[name].__name__} of a note")
 
     def __bool__(self) -> bool:
-        """Is anything noted?"""
+        """Return whether anything is noted."""
         return bool(self.tree())
 
     def tree(self) -> dict[str, Any]:
-        """Return what is noted, as JSON has it."""
+        """Return what is noted, in the form of JSON."""
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         return {name: value for name, value in values if value is not None}
 
     @classmethod
     def of(cls, tree: object) -> Notes:
-        """Read what JSON holds; left out is what no note can be."""
+        """Read notes from JSON. What no note can be is left out."""
         if not isinstance(tree, Mapping):
             return cls()
         return cls(**{name: value for name, value in tree.items() if _holds(name, value)})
@@ -72,7 +72,7 @@ _TYPES: dict[str, type] = {
 
 
 def _holds(name: str, value: object) -> bool:
-    """Is it a word of notes, and a value of its type that JSON can hold?"""
+    """Return whether `name` is a word of notes and `value` one of its type that JSON can hold."""
     kind = _TYPES.get(name)
     if kind is float:
         return type(value) in (int, float) and math.isfinite(typing.cast(float, value))

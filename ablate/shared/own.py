@@ -1,8 +1,8 @@
-"""A run of a training loop of the user's own: what its plain tree holds, what of it is in its id,
-and the task that it declares.
+"""A run of a training loop of the user's own: its plain tree, the part of it that is in the id, and
+the task that it declares.
 
-Such a tree stands for itself: whoever makes tables of it or checks it, years later, needs no file
-of the user's.
+Such a tree is complete in itself: to make tables of it or to check it years later takes no file of
+the user's.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ TRAINER = "trainer"  # the group, and the section that the tree of such a run ha
 
 @dataclass(frozen=True)
 class OwnRun:
-    """One training by a function or a command of the user's own. The fields are the sections of
-    its tree.
+    """A training by a function or a command of the user's own. The fields are the sections of its
+    tree.
 
-    trainer: `name` ("module:function", or the command) and its settings; keys: what each of these
-    may be; metrics: what it measures; code: the files that are run (by path, a hash), the
+    trainer: `name` ("module:function", or the command) and its settings; keys: the values that each
+    setting may have; metrics: what it measures; code: the files that are run (by path, a hash), the
     distributions that they import, the folder in which they lie, and whether a process with torch
-    loaded may run them; of a command its `program`, as declared, and the hashes of its `data`.
+    loaded may run them; of a command also its `program`, as declared, and the hashes of its `data`.
     """
 
     trainer: Mapping[str, Any]
@@ -41,17 +41,17 @@ class OwnRun:
 
 
 def is_own(tree: Mapping[str, Any]) -> bool:
-    """Is it the plain tree of such a run?"""
+    """Return whether this is the plain tree of a run of the user's own training loop."""
     return TRAINER in tree
 
 
 def trainer_name(tree: Mapping[str, Any]) -> str:
-    """ "module:function" of such a tree, or its command."""
+    """Return "module:function" from such a tree, or its command."""
     return str(tree[TRAINER]["name"])
 
 
 def is_command(tree: Mapping[str, Any]) -> bool:
-    """Is it the tree of a run that a program trains?"""
+    """Return whether a program trains the run of this tree."""
     return is_own(tree) and "program" in tree["code"]
 
 
@@ -60,8 +60,8 @@ MEASURES = ("result", "predictions")  # of a program: where its result is read
 
 
 def identity(tree: Mapping[str, Any]) -> str:
-    """Canonical JSON of everything in the id but the seed. Where files lie is no part of it, nor
-    how a metric is called and printed."""
+    """Return canonical JSON of everything in the id but the seed. It leaves out where files lie,
+    and how metrics are named and printed."""
     kept = {
         TRAINER: tree[TRAINER],
         "code": {key: tree["code"][key] for key in ("files", "packages")},
@@ -75,14 +75,15 @@ def identity(tree: Mapping[str, Any]) -> str:
 
 
 def code_file_hash(content: bytes) -> str:
-    """Of a file of code, as `code.files` has it."""
+    """Return the hash of a code file's content as `code.files` holds it: 16 hex digits of its
+    sha256."""
     return hashlib.sha256(content).hexdigest()[:16]
 
 
 # --- What it measures ---------------------------------------------------------------------------
 
 DIRECTIONS = {"more": 1, "less": -1}
-# Names that mean something else where values stand, or columns of a table.
+# Names with another meaning among values, or as columns of a table.
 TAKEN_NAMES = (
     *("step", "epoch", "predictions", "auc"),
     *("gain", "ci", "pm", "n", "verdict", "params", "macs", "cost", "chosen", "paper"),
@@ -100,7 +101,7 @@ def _is_range(value: Any) -> bool:
     return all(map(is_number, numbers)) and sorted(set(numbers)) == numbers
 
 
-# What a metric of the user's own may say of itself: by attribute, which values fit, and in words.
+# The attributes of a metric of the user's own: a check of the values that fit, and its words.
 METRIC_ATTRIBUTES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(("name", "short", "unit", "points", "how"), (_is_line, "a text of one line")),
     "scale": (lambda value: is_number(value) and value > 0, "a number above 0"),
@@ -116,7 +117,8 @@ PRINTED = ("name", "short", "unit", "points", "scale", "decimals", "how")
 
 
 def read_attribute(name: str, value: Any, place: str) -> Any:
-    """The value of an attribute, as JSON has it. Raises UserError for one that doesn't fit."""
+    """Return the value of a metric's attribute in the form of JSON. Raise UserError for one that
+    doesn't fit."""
     fits, form = METRIC_ATTRIBUTES[name]
     if not fits(value):
         raise UserError(f"{place}: expected {form}, got {value!r}")
@@ -127,15 +129,16 @@ def read_attribute(name: str, value: Any, place: str) -> Any:
 
 
 def is_share(said: Mapping[str, Any]) -> bool:
-    """Does a metric, by its attributes, have unit % and raw values that are shares?"""
+    """Return whether a metric, by its attributes, has the unit % and raw values that are shares."""
     return said.get("unit") == "%" and said.get("scale", 100) != 1
 
 
 def check_shares(said: Mapping[str, Any], place: str) -> None:
-    """Raise UserError for a metric in % whose range or chance is one of percents though its values
-    are declared to be shares, or whose scale is neither that of shares nor that of percents.
+    """Raise UserError for a metric in % whose range or chance is in percents though its values are
+    declared to be shares, or whose scale fits neither shares nor percents.
 
-    `place`: of the metric; that of an attribute is "PLACE.NAME" in a yaml, "PLACE: NAME" in Python.
+    `place`: that of the metric, up to the name of an attribute: "PLACE." in a yaml, "PLACE: " in
+    Python.
     """
     if not is_share(said):
         return
@@ -148,7 +151,7 @@ def check_shares(said: Mapping[str, Any], place: str) -> None:
 
 
 def _unsaid(key: str, unit: Any) -> dict[str, Any]:
-    """What holds of a metric that says its unit and no more."""
+    """Return the attributes of a metric that declares its unit and nothing else."""
     percent = unit == "%"
     return {
         "name": key.rpartition(":")[2].replace("_", " "),
@@ -165,7 +168,8 @@ def _unsaid(key: str, unit: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Chance:
-    """What guessing gets, however many classes there are. Equal where the value is."""
+    """The raw value that guessing gets, the same for any number of classes. Two are equal where
+    their values are."""
 
     value: float | None
 
@@ -174,8 +178,8 @@ class _Chance:
 
 
 def metric_of(key: str, said: Mapping[str, Any], **more: Any) -> Metric:
-    """The metric of this name, from what it says of itself; `more`: other fields. One without a
-    direction is neutral: its rows are called higher or lower, and no row helps."""
+    """Make the metric of this name from what it declares; `more`: other fields. A metric without a
+    direction is neutral: its rows are called higher or lower, never better."""
     known = {**_unsaid(key, said.get("unit", "")), "short": key.rpartition(":")[2], **said}
     least, most = known["range"] or (None, None)
     return Metric(
@@ -191,7 +195,8 @@ def metric_of(key: str, said: Mapping[str, Any], **more: Any) -> Metric:
 
 
 def declared_metric(key: Any, said: Any) -> dict[str, Any]:
-    """A metric as a yaml declares it, every field given. Raises UserError, one line."""
+    """Return the attributes of a metric that a yaml declares, with every field given. Raise
+    UserError, one line."""
     place = f"{TRAINER}.metrics.{key}"
     if not (isinstance(key, str) and key.isidentifier()) or key in TAKEN_NAMES:
         raise UserError(f"{place}: expected a name such as accuracy, got {key!r}")
@@ -221,7 +226,7 @@ def declared_metric(key: Any, said: Any) -> dict[str, Any]:
 
 
 def in_range(said: Mapping[str, Any], value: float) -> bool:
-    """Does a raw value lie where the metric says that all do?"""
+    """Return whether a raw value lies within the range that the metric declares, if any."""
     low, high = said.get("range") or (None, None)
     return (low is None or value >= low) and (high is None or value <= high)
 
@@ -240,19 +245,20 @@ _REMEDY = f"{SHARES}; {PERCENTS}, and give its range in percents, too"
 
 
 def names_percents(error: str) -> bool:
-    """Is it the error of a run whose metric gave percents instead of shares?"""
+    """Return whether this is the error of a run whose metric gave percents instead of shares."""
     return _REMEDY in error
 
 
 def no_better_than_chance(said: Mapping[str, Any], value: float) -> bool:
-    """Of a raw value; never of a metric that declares no chance."""
+    """Return whether a raw value is no better than guessing; False for a metric that declares no
+    chance."""
     chance = said["chance"]
     return chance is not None and DIRECTIONS[said["direction"]] * (value - chance) <= 0
 
 
 def worst_of(tree: Mapping[str, Any], key: str) -> float | None:
-    """The raw value that what diverged counts as in a search: chance, else the worse end of the
-    range; None where neither is declared."""
+    """Return the raw value as which a diverged run counts in a search: chance, else the worse end
+    of the range; None where neither is declared."""
     said = next(said for said in tree["metrics"] if said["key"] == key)
     low, high = said["range"] or (None, None)
     worse = low if said["direction"] == "more" else high
@@ -263,14 +269,15 @@ def worst_of(tree: Mapping[str, Any], key: str) -> float | None:
 
 
 def task_name(tree: Mapping[str, Any]) -> str:
-    """Equal for runs that measure the same, in the same way; for sentences."""
+    """Return a name for the task, for sentences: the same for runs that measure the same in the
+    same way."""
     content = json.dumps(tree["metrics"], sort_keys=True)
     keys = ", ".join(said["key"] for said in tree["metrics"])
     return f"trainer ({keys}; declared as {code_file_hash(content.encode())[:6]})"
 
 
 def task(tree: Mapping[str, Any]) -> TaskChoice:
-    """The task that the tree declares. Raises as reading a malformed tree does."""
+    """Return the task that the tree declares. A malformed tree raises the errors of reading it."""
     # Whoever imports a sheet chooses the scale by its values, which may be differences of shares.
     foreign = {"of_shares": False} if is_imported(tree) else {}
     return TaskChoice(
@@ -298,13 +305,14 @@ def _not_made_again(table: Any, classes: int) -> dict[str, float]:
 
 
 def last_validation(keys: Iterable[str], lines: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """The last values on validation."""
+    """Return the last validation value of each key that any line has."""
     return {key: line[f"val_{key}"] for line in lines for key in keys if f"val_{key}" in line}
 
 
 def own_result_of(tree: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What of a finished run's result its `metrics.jsonl` says: the last values on validation, the
-    test, whether it collapsed. The last line is that of the test."""
+    """Return what `metrics.jsonl` says of a finished run's result: the last step, the last values
+    on validation, the test, and whether the run collapsed. The last of `lines` is that of the
+    test."""
     keys = [said["key"] for said in tree["metrics"]]
     last = lines[-1] if lines else {}
     test = {key: last[f"test_{key}"] for key in ("n", *keys) if f"test_{key}" in last}
@@ -331,7 +339,7 @@ _KEY = {"type": "str", "choices": None, "nullable": False}
 
 
 def is_imported(tree: Mapping[str, Any]) -> bool:
-    """Is it the plain tree of such a run?"""
+    """Return whether this is the plain tree of an imported run."""
     return is_own(tree) and trainer_name(tree).startswith(IMPORTED)
 
 
@@ -342,9 +350,9 @@ def imported_tree(
     metrics: Sequence[Mapping[str, Any]],
     predicts: bool,
 ) -> dict[str, Any]:
-    """The plain tree of the runs in this place of a sheet, but for the seed. `metrics`: each as
-    `metric_said` gives it. `predicts`: have they predictions that say of each example whether it is
-    right? The id does not depend on it."""
+    """Return the plain tree of the runs in this place of a sheet, without the seed. `metrics`: each
+    as `declared_metric` gives it. `predicts`: whether the runs have predictions that say of each
+    example whether it is right; the id does not depend on it."""
     return {
         TRAINER: {"name": f"{IMPORTED}{sheet}", "row": row, "column": column},
         "keys": {"row": _KEY, "column": _KEY},

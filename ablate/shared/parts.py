@@ -1,11 +1,13 @@
-"""What of a run may be the user's own, by import path `module:name`: a row of `KINDS` each.
+"""The kinds of parts that a run may take from the user's own code, by import path `module:name`:
+`PART_KINDS`.
 
-A norm, stem, block or whole model is a section, which says its settings, version and folder itself.
-Of others the value of a key is the import path, and these three stand in fields beside it.
+A norm, stem, block or whole model is a section, which holds its settings, version and folder
+itself. For every other kind, the value of a key is the import path, and fields next to it hold
+these three.
 
 Tasks, designs and formats come from outside this package, too: `ablate_tasks/NAME.py`, in any
-folder of Python's path, brings the task NAME. Such a folder is a namespace package, so several may
-be.
+folder of Python's path, brings the task NAME. Such a folder is a namespace package, so there may be
+several.
 """
 
 from __future__ import annotations
@@ -25,17 +27,21 @@ _IMPORT_PATH = r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*"
 
 
 def is_plugin(name: Any) -> TypeGuard[str]:
-    """Is it an import path, `package.module:Class`?"""
+    """Return whether a name is an import path, `package.module:Class`."""
     return isinstance(name, str) and re.fullmatch(_IMPORT_PATH, name) is not None
 
 
 @dataclass(frozen=True)
 class PartKind:
-    """`key`: under which it is named. `beside`: how the names of the three fields beside begin.
-    `given`: with how many arguments a function of that name is called, whose other parameters are
-    settings; None: only a class will do. To make a class takes `making` arguments, whose others are
-    settings; None: only keyword-only ones are. `several`: the field is a list, the three are by
-    name."""
+    """A kind of part that a run may name by import path.
+
+    `key`: the key that names the part. `beside`: the prefix of the three fields with its settings,
+    version and folder. `given`: the number of arguments that ablate passes to a function of that
+    name, whose other parameters are settings; None: only a class will do. `making`: the number of
+    arguments that ablate passes to make a class, whose other parameters are settings; None: only
+    keyword-only ones are settings. `several`: whether the field is a list; the three fields are
+    then by name.
+    """
 
     key: str
     beside: str = ""
@@ -53,7 +59,7 @@ class PartKind:
 
     @property
     def computed(self) -> tuple[str, str]:
-        """The fields of its version and its folder."""
+        """The names of the fields of its version and its folder."""
         return f"{self.beside}version", f"{self.beside}folder"
 
     @property
@@ -61,15 +67,16 @@ class PartKind:
         return f"{self.beside}settings"
 
     def of(self, section: Any) -> list[UsedPart]:
-        """`used`, of a section of a run, checked."""
+        """List the parts of this kind in a section of a checked run, as `used` does."""
         return self.used({self.section: vars(section)})
 
     def one(self, section: Any) -> UsedPart | None:
-        """`of`, of a field that is no list."""
+        """Return the part in a section whose field is no list, as `of` gives it; None where there
+        is none."""
         return next(iter(self.of(section)), None)
 
     def used(self, tree: Mapping[str, Any]) -> list[UsedPart]:
-        """What the completed plain tree of a run has by import path."""
+        """List the parts of this kind that the completed plain tree of a run has by import path."""
         if self is PROBE:
             own = tree.get("own_probes") or {"versions": {}}
             return [
@@ -95,7 +102,7 @@ class PartKind:
 
 @dataclass(frozen=True)
 class UsedPart:
-    """A part by import path, as a run has it. `folder`: None of an installed package."""
+    """A part by import path, as a run has it. `folder`: None for an installed package."""
 
     key: str
     name: str
@@ -105,7 +112,7 @@ class UsedPart:
 
 
 def part_name(name: str) -> str:
-    """The name behind the module's."""
+    """Return the name after the module's, of an import path."""
     return name.partition(":")[2]
 
 
@@ -123,23 +130,25 @@ TIMM = "timm:"  # how whole models of timm's begin, which are no import paths
 
 
 def parts_by_path(tree: Mapping[str, Any]) -> list[UsedPart]:
-    """All that the completed plain tree of a run has by import path, models of timm, too."""
+    """List all that the completed plain tree of a run has by import path, and models of timm."""
     return [used for kind in PART_KINDS for used in kind.used(tree)]
 
 
-# What a module of such a folder says, by the folder.
+# The constant that each module of such a folder declares, by the folder.
 SAYS = {"ablate_tasks": "TASK", "ablate_designs": "DESIGN", "ablate_formats": "FORMAT"}
 
 
 def names(folder: str) -> list[str]:
-    """The modules of the namespace package; `_NAME` is for others to import."""
+    """List the modules of the namespace package, without those named `_NAME`, which only others
+    import."""
     modules = (module.name for module in pkgutil.iter_modules(_places(folder)))
     return sorted(name for name in modules if not name.startswith("_"))
 
 
 def extend(table: dict[str, Any], folder: str, kind: Any) -> None:
-    """Add to the table what each module of the namespace package says, a `kind`, by the module's
-    name. Raises UserError for a module that can't be imported, says none, or has a name of ours."""
+    """Add to the table what each module of the namespace package declares, a `kind`, under the
+    module's name. Raise UserError for a module that can't be imported, declares none, or has a name
+    of ablate's own."""
     for name in names(folder):
         place = f"{folder}/{name}.py"
         if name in table:
@@ -154,7 +163,7 @@ def extend(table: dict[str, Any], folder: str, kind: Any) -> None:
 
 
 def files(folder: str) -> Iterator[Path]:
-    """Every file of Python of the namespace package, by name."""
+    """Yield every Python file of the namespace package, by name."""
     found = (file for place in _places(folder) for file in Path(place).rglob("*.py"))
     yield from sorted(found, key=lambda file: file.name)
 

@@ -1,9 +1,10 @@
-"""What a run has by import path, `module:name`, read as text: nothing of it runs here.
+"""The parts of a run given by import path, `module:name`, read as text: none of their code runs
+here.
 
 The file is looked for in the folder that the user works in; that of a part (`parts.PARTS`) among
-installed packages, too. Its settings are the keyword-only parameters of a norm, stem, block or
-whole model; of a part, all that ablate doesn't give itself. So they are checked before torch is
-loaded.
+installed packages, too. The settings of a norm, stem, block or whole model are its keyword-only
+parameters; those of a part, all parameters that ablate doesn't pass itself. So settings are checked
+before torch is loaded.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from ablate.shared.source import (
 from ablate.shared.system import install_command
 
 _TYPES = {"float": float, "int": int, "bool": bool, "str": str, "None": None}
-# What the constructor of a model of timm's is given by the run, and by `from.weights`.
+# The arguments of a timm model's constructor that the run, or `from.weights`, gives.
 GIVEN = {
     "num_classes": "is the number of classes of the data",
     "in_chans": "is data.channels",
@@ -54,24 +55,26 @@ GIVEN = {
 
 
 def is_whole_name(name: Any) -> bool:
-    """Does `model=NAME` name a whole model, and no size of the shipped one?"""
+    """Return whether `model=NAME` names a whole model, not a size of the shipped one."""
     return isinstance(name, str) and (name.startswith(TIMM) or is_plugin(name))
 
 
 def own_code(tree: Mapping[str, Any]) -> str:
-    """A hash of the files of the user's own that the completed plain tree of a run names: a class
-    may declare its version, and what it imports has none. "" where there are none."""
+    """Return a hash of the user's own files that the completed plain tree of a run names; "" where
+    there are none. Versions do not suffice: a class may declare its own, and what it imports has
+    none."""
     own = [(used.name, Path(used.folder)) for used in parts_by_path(tree) if used.folder]
     return "+".join(code_hash(find_source("", name, folder), folder) for name, folder in own)
 
 
 def complete(tree: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]:
-    """The sections of a run that have something by import path, with its settings, version, folder.
+    """Return the sections of a run with a part by import path, completed by its settings, version
+    and folder.
 
-    The version is what a class declares (`version = "2"`), or a hash of its file and of what that
-    imports of the folder, where it declares none: then every edit makes new runs; of an installed
-    package, that of the distribution. Raises UserError for a file or class that is not there or
-    can't be read, and for settings that it does not take.
+    The version is the one that a class declares (`version = "2"`). Where it declares none, it is a
+    hash of its file and of what that imports from the folder, so that every edit makes new runs;
+    for an installed package, it is that of the distribution. Raise UserError for a file or class
+    that is missing or can't be read, and for settings that it does not take.
     """
     made: dict[str, dict[str, Any]] = {}
     for kind in PART_KINDS:
@@ -83,8 +86,8 @@ def complete(tree: Mapping[str, Any], folder: Path) -> dict[str, dict[str, Any]]
 
 
 def _section(kind: PartKind, section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A section that says its settings itself. Of a model of timm's only timm knows them: they are
-    checked where it is built."""
+    """Complete a section that holds its settings itself. Only timm knows the settings of its
+    models: they are checked where the model is built."""
     name, own = section["name"], ("name", *["input"] * (kind is MODEL))
     given = {key: value for key, value in section.items() if key not in own}
     timm = kind is MODEL and name.startswith(TIMM)
@@ -109,7 +112,7 @@ def _is_used(kind: PartKind, value: Any) -> bool:
 
 
 def _fields(kind: PartKind, section: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A section, and in it the three fields beside a part."""
+    """Complete a section with the three fields next to a part."""
     value, place = section[kind.field], f"{kind.section}.{kind.settings}"
     for key in kind.computed:
         if section.get(key) is not None:
@@ -137,7 +140,8 @@ def _fields(kind: PartKind, section: Mapping[str, Any], folder: Path) -> dict[st
 
 
 def _plain(settings: Mapping[str, Any]) -> dict[str, Any] | None:
-    """As JSON has them, without those that are left to the code; None: there are none."""
+    """Return the settings as JSON holds them, without those that are left to the code; None where
+    none remain."""
     found = {k: list(v) if isinstance(v, tuple) else v for k, v in settings.items() if v is not ...}
     return found or None
 
@@ -145,7 +149,7 @@ def _plain(settings: Mapping[str, Any]) -> dict[str, Any] | None:
 def _completed(
     kind: PartKind, name: str, given: Any, place: str, section: Mapping[str, Any], folder: Path
 ) -> tuple[dict[str, Any], str, str | None]:
-    """The settings of one import path, its version, its folder."""
+    """Return the settings of one import path, its version and its folder."""
     file, defined, origin = _located(kind, name, folder)
     params, _ = read(kind, defined, file)
     if not isinstance(given, Mapping):
@@ -158,7 +162,8 @@ def _completed(
 
 
 def _located(kind: PartKind, name: str, folder: Path) -> tuple[Path, str, str | None]:
-    """The file in which it is defined, its import path there, its folder; None: it is installed."""
+    """Return the file that defines it, its import path there, and its folder; None: it is
+    installed."""
     if kind.making is None or source_file(folder, name):
         return find_source(kind.key, name, folder), name, str(folder)
     module, _, attribute = name.partition(":")
@@ -173,7 +178,9 @@ def _located(kind: PartKind, name: str, folder: Path) -> tuple[Path, str, str | 
 def _without_rates(
     name: str, params: dict[str, Param], given: Mapping[str, Any], optim: Mapping[str, Any]
 ) -> None:
-    """Takes an optimiser's rate and decay out of its parameters: they are ours."""
+    """Remove an optimiser's rate and decay from its parameters, since `optim` sets them. Raise
+    UserError where they are given as settings, and where `optim` sets one that the optimiser does
+    not take."""
     for key, ours in (("lr", "lr"), ("weight_decay", "wd")):
         if key in given:
             raise UserError(f"optim.settings.{key}: is optim.{ours} in every optimiser; give that")
@@ -182,8 +189,8 @@ def _without_rates(
 
 
 def version_of(kind: PartKind, name: str, folder: str | None) -> str:
-    """The version that stands for the code of an import path, as its files are now. `folder`: None
-    of an installed package. Raises UserError as `complete` does."""
+    """Return the version that stands for the code of an import path, as its files are now.
+    `folder`: None for an installed package. Raise UserError as `complete` does."""
     if folder is not None:
         file = find_source(kind.key, name, Path(folder))
         return read(kind, name, file)[1] or code_hash(file, Path(folder))
@@ -194,7 +201,8 @@ def version_of(kind: PartKind, name: str, folder: str | None) -> str:
 
 
 def _installed(module: str) -> Path | None:
-    """The file of an installed module, which is not imported for that."""
+    """Return the file of an installed module without importing the module; None where it has no
+    Python file."""
     top, *rest = module.split(".")
     try:
         found = importlib.util.find_spec(top)  # of a name without dots: nothing runs
@@ -210,13 +218,14 @@ def _installed(module: str) -> Path | None:
 
 @functools.cache  # an installed package stays as it is
 def _home(file: Path, name: str) -> tuple[Path, str]:
-    """`_defined`; where that finds none, what was asked for: who reads it says what is missing."""
+    """Return what `_defined` finds, else its arguments unchanged: whoever reads the file says what
+    is missing."""
     return _defined(file, name, set()) or (file, name)
 
 
 def _defined(file: Path, name: str, seen: set[tuple[Path, str]]) -> tuple[Path, str] | None:
-    """The file in which a class or function stands that an installed module has, from another in
-    most cases, and its name there. `seen`: where it was looked for."""
+    """Find the definition of a class or function that an installed module offers, often from
+    another module. Return (file, its name there), or None. `seen`: the places already searched."""
     if (file, name) in seen:
         return None
     seen.add((file, name))
@@ -238,8 +247,8 @@ def _defined(file: Path, name: str, seen: set[tuple[Path, str]]) -> tuple[Path, 
 
 
 def read(kind: PartKind, name: str, file: Path) -> tuple[dict[str, Param], str | None]:
-    """The settings and the version, if any, that a class or function says. Raises UserError as
-    `complete` does."""
+    """Return the settings of a class or function, and the version that it declares, if any. Raise
+    UserError as `complete` does."""
     place = f"{kind.key}: {name}"
     either = (ast.ClassDef,) if kind.given is None else (ast.ClassDef, ast.FunctionDef)
     wanted = find_definition(kind.key, name, file, *either)
@@ -268,7 +277,7 @@ def read(kind: PartKind, name: str, file: Path) -> tuple[dict[str, Param], str |
 
 
 def _lineage(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Iterator[ast.ClassDef]:
-    """The class and, of its bases, those that stand in the same file; nearest first."""
+    """Yield the class, then those of its bases that are defined in the same file, nearest first."""
     yield node
     for base in node.bases:
         if isinstance(base, ast.Name) and base.id in classes and classes[base.id] is not node:
@@ -276,7 +285,8 @@ def _lineage(node: ast.ClassDef, classes: Mapping[str, ast.ClassDef]) -> Iterato
 
 
 def _version(node: ast.ClassDef, before: object) -> object:
-    """`version = constant` in the body of a class; that of its bases where it says none."""
+    """Return the constant of `version = constant` in the body of a class; `before`, its bases'
+    version, where there is none."""
     for item in node.body:
         if isinstance(item, ast.Assign | ast.AnnAssign) and isinstance(item.value, ast.Constant):
             targets = item.targets if isinstance(item, ast.Assign) else [item.target]
@@ -288,9 +298,11 @@ def _version(node: ast.ClassDef, before: object) -> object:
 def _params(
     function: ast.FunctionDef, place: str, skipped: int | None
 ) -> Iterator[tuple[str, Param]]:
-    """The keyword-only parameters; one without a default has to be given. `skipped`: those that may
-    be given by position, too, but for so many of the first; then a default that is no plain value
-    is `...`, left to the code."""
+    """Yield (name, Param) of each keyword-only parameter; one without a default has to be given.
+
+    `skipped`: also yield parameters that may be given by position, except so many of the first. A
+    default that is no plain value is then `...`, left to the code.
+    """
     said = list(zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True))
     if skipped is not None:
         args, defaults = function.args.args, function.args.defaults
@@ -312,7 +324,8 @@ def _params(
 
 
 def _type(node: ast.expr | None) -> Any:
-    """float, int, bool, str, Literal[...], and unions of the first four with None; else Any."""
+    """Return the annotated type if it is float, int, bool, str, Literal[...] or a union of the
+    first four with None; else Any."""
     if isinstance(node, ast.Name) and node.id in _TYPES:
         return _TYPES[node.id]
     if isinstance(node, ast.Constant) and node.value is None:

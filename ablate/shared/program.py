@@ -46,7 +46,8 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True)
 class Curves:
-    """A table that grows while the program trains: csv, or jsonl by its name; a line a step."""
+    """A table that grows while the program trains, one line for each step. Its name says whether it
+    is csv or jsonl."""
 
     file: str
     step: str = "step"
@@ -54,12 +55,12 @@ class Curves:
 
 @dataclass(frozen=True)
 class Program:
-    """What a yaml declares of a program. Names of files are relative to the run's folder.
+    """A program as a yaml declares it. Names of files are relative to the run's folder.
 
-    result: {"file": a JSON object of metrics} or {"lines": a regular expression with a group a
-    metric, whose last match on the output counts}; resume: words that are added where the files
-    that they name in the folder are there; code, data: patterns of files where the user works;
-    grace_s: seconds between SIGTERM and SIGKILL.
+    result: {"file": a JSON object of metrics} or {"lines": a regular expression with a group for
+    each metric, whose last match on the output counts}; resume: words that are added to the command
+    where the files that they name in the folder exist; code, data: patterns of files where the user
+    works; grace_s: seconds between SIGTERM and SIGKILL.
     """
 
     command: str | tuple[str, ...]
@@ -76,7 +77,7 @@ FIELDS = tuple(field.name for field in dataclasses.fields(Program))
 
 
 def read_program(tree: Mapping[str, Any]) -> Program:
-    """The program of a yaml's section, or of a run's tree. Raises UserError, one line."""
+    """Read the program from a yaml's section, or from a run's tree. Raise UserError, one line."""
     program: Program = read_section(Program, tree, TRAINER)
     if len(program.result) != 1 or not program.result.keys() <= {"file", "lines"}:
         raise UserError(
@@ -95,12 +96,12 @@ def read_program(tree: Mapping[str, Any]) -> Program:
 
 
 def program_of(tree: Mapping[str, Any]) -> Program:
-    """The program of a run's tree, whose command is its name."""
+    """Return the program of a run's tree, whose name is its command."""
     return read_program({"command": trainer_name(tree), **tree["code"]["program"]})
 
 
 def check_program(program: Program, keys: Collection[str], metrics: Collection[str]) -> None:
-    """Raises UserError where the command, the keys and the metrics do not fit one another."""
+    """Raise UserError where the command, the keys and the metrics do not fit one another."""
     words = split_command(program.command, "command")
     if not words:
         raise UserError(f"{TRAINER}.command: expected a program and its arguments, got nothing")
@@ -139,12 +140,12 @@ def check_program(program: Program, keys: Collection[str], metrics: Collection[s
 
 
 def command_text(command: str | Sequence[str]) -> str:
-    """A command as one text, by which its runs are known."""
+    """Return a command as one text, the name of its runs' trainer."""
     return command if isinstance(command, str) else shlex.join(command)
 
 
 def split_command(command: str | Sequence[str], key: str) -> list[str]:
-    """The words of a command, as a shell splits a line; a list is taken as it is."""
+    """Return the words of a command, split as a shell does; a list is taken as it is."""
     if not isinstance(command, str):
         return list(command)
     try:
@@ -154,7 +155,7 @@ def split_command(command: str | Sequence[str], key: str) -> list[str]:
 
 
 def _names(word: str, keys: Collection[str], key: str) -> list[str]:
-    """The placeholders of a word. Raises UserError for one that nothing fills."""
+    """List the placeholders of a word. Raise UserError for one that nothing fills."""
     try:
         parts = [part[1:] for part in Formatter().parse(word) if part[1] is not None]
     except ValueError as error:
@@ -174,7 +175,7 @@ def _braces(word: str, key: str) -> UserError:
 
 
 def takes(command: str | Sequence[str], place: str) -> bool:
-    """Has the command that placeholder?"""
+    """Return whether the command has this placeholder."""
     return any(
         part[1] == place
         for word in split_command(command, "command")
@@ -188,8 +189,8 @@ def fill_command(
     places: Mapping[str, Any],
     overrides: Sequence[str] | None = None,
 ) -> list[str]:
-    """The words of the command with a value for each placeholder, one argument each. overrides: the
-    words for {overrides}, where they are not all settings."""
+    """Return the words of the command with each placeholder filled, one argument each. overrides:
+    the words for {overrides}, where they are not all settings."""
     values = {key: written(value) for key, value in {**settings, **places}.items()}
     words: list[str] = []
     for word in split_command(command, "command"):
@@ -204,7 +205,8 @@ def fill_command(
 def resume_words(
     program: Program, settings: Mapping[str, Any], places: Mapping[str, Any]
 ) -> list[str]:
-    """The words that continue an attempt; [] where the folder lacks a file that they name."""
+    """Return the words that continue an attempt; [] where the folder lacks a file that they
+    name."""
     if program.resume is None:
         return []
     words = split_command(program.resume, "resume")
@@ -214,12 +216,13 @@ def resume_words(
 
 
 def written(value: Any) -> str:
-    """A setting as an argument: a text as it is, all else as JSON has it."""
+    """Return a setting as an argument: a text unchanged, any other value as JSON."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def hydra_override(key: str, value: Any) -> str:
-    """KEY=VALUE as Hydra's grammar has it, where a text that would be read otherwise is quoted."""
+    """Return KEY=VALUE in Hydra's grammar. A text that it would read as something else is
+    quoted."""
     if isinstance(value, list):
         return f"{key}=[{','.join(hydra_override('', each)[1:] for each in value)}]"
     if not isinstance(value, str) or (_PLAIN.fullmatch(value) and value.lower() not in _WORDS):
@@ -234,7 +237,7 @@ _WORDS = ("true", "false", "null", "nan", "inf")
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raises UserError for a text that no argument should hold."""
+    """Raise UserError for a setting with a control character, which no argument should hold."""
     for key, value in settings.items():
         if control := _CONTROL.search(written(value)):
             raise UserError(
@@ -246,11 +249,11 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def code_of(program: Program, folder: Path, apart: Path) -> dict[str, str]:
-    """The hash of each file of the program's code, by its path in `folder`: the files that the
-    patterns name, else those that git knows or would add; never those in `apart`, the store, which
-    each run changes.
+    """Return the hash of each file of the program's code, by its path in `folder`.
 
-    Raises UserError where a pattern names no file, and where neither says what the code is.
+    These are the files that the patterns of `code` name or, without patterns, those that git tracks
+    or would add; never those in `apart`, the store, which each run changes. Raise UserError where a
+    pattern names no file, and where neither patterns nor git say what the code is.
     """
     if program.code is not None:
         files = _matching(program.code, "code", folder, apart)
@@ -266,7 +269,7 @@ def code_of(program: Program, folder: Path, apart: Path) -> dict[str, str]:
 
 
 def data_files(program: Program, folder: Path) -> list[str]:
-    """The files that `data` names, in order. Raises UserError where a pattern names none."""
+    """List the files that `data` names, in order. Raise UserError where a pattern names none."""
     return sorted(_matching(program.data, "data", folder))
 
 
@@ -289,7 +292,7 @@ def _matching(
 
 
 def _by_git(folder: Path) -> Iterator[str]:
-    """The files that git tracks, and those that it would add, logs aside."""
+    """Yield the files that git tracks, and those that it would add, without logs."""
     for options in (("--cached",), ("--others", "--exclude-standard")):
         listed = system.ask_git("ls-files", "-z", *options, cwd=folder)
         if listed is None:

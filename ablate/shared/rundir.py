@@ -1,9 +1,11 @@
 """The folder of one run: every file name in it, written whole or not at all. Both halves use it.
 
-Who writes what: `run.json` the driver, before it starts the worker; everything else the worker. Off
-the driver's host each attempt has a folder of its own: see `ablate.running.attempts`.
+The driver writes `run.json` before it starts the worker; the worker writes everything else, apart
+from others' messages to it: `prune.json`, `stop.json` and `distrust`. Off the driver's host each
+attempt has a folder of its own: see `ablate.running.attempts`.
 
-The types of a result: the keys that a worker writes into result.json, each with its type.
+The types of a result stand here, too: the keys that a worker writes into result.json, each with its
+type.
 """
 
 from __future__ import annotations
@@ -56,18 +58,18 @@ _RESULT: dict[str, Any] = {
     "also": Mapping[str, Mapping[str, Any]],
     "declared": tuple[str, ...],
 }
-# Of each set in `also` what the result says of the own one, too.
+# For each set in `also`: what the result holds of the run's own set, too.
 _ALSO: dict[str, Any] = {
     **{"test": _SCORES, "predictions_sha256": str, "data_sha256": str},
     **dict.fromkeys(("left_out", "shared"), _SHARES | None),
 }
-# What a test set's scores have in every finished run, by its task, which a result does not say.
+# The scores that every finished run has, one set for each task: a result does not name its task.
 _MEASURED = [{"n", *(m.key for m in task.metrics if not m.needs)} for task in TASKS.values()]
 
 
 def parse_result(content: bytes) -> tuple[dict[str, Any] | None, str]:
-    """The result that a file's bytes are, and ""; or None, and why they are none that a worker
-    writes."""
+    """Parse a file's bytes as a result. Return (result, ""), or (None, why no worker wrote it
+    so)."""
     try:
         tree = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -83,7 +85,7 @@ def parse_result(content: bytes) -> tuple[dict[str, Any] | None, str]:
 
 
 def is_scored(result: Mapping[str, Any]) -> bool:
-    """Has it what tables and searches read of it?"""
+    """Return whether a result has the scores that tables and searches read of it."""
     if result["status"] != "finished":
         return True
     test = result.get("test") or {}
@@ -96,7 +98,7 @@ RUNS_FOLDER = "runs"  # where the folders of a store's runs lie
 ATTEMPTS_FOLDER = "attempts"  # where those of attempts off the driver's host lie: attempts/N/ID
 SCRATCH_FOLDER = "scratch"
 
-# How a worker that leaves no result says why; anything else is a death of its own.
+# The reasons that a worker without a result may note; any other end is a death of its own.
 STOPPED = "stopped"  # asked to, checkpoint written
 DISK_FULL = "disk full"
 OOM = "oom"
@@ -116,19 +118,21 @@ EXIT_AWAY = 256  # told of a worker whose place is gone: no attempt, nor a code 
 
 
 class Metrics:
-    """`metrics.jsonl` in the hands of the worker that writes it.
+    """The `metrics.jsonl` of a run in the hands of the worker that writes it.
 
-    The worker keeps what it wrote, and that is what it seals: the file may rot while a training
-    runs for a week, and is then written again.
+    The worker keeps in memory what it wrote, and seals that: if the file is damaged during a
+    training that takes a week, it is written again.
     """
 
     def __init__(self, path: Path, content: bytes = b"") -> None:
-        """`content` is what a resumed run goes on from; what it will write again is dropped."""
+        """`content`: the lines that a resumed run continues, without those that it will write
+        again."""
         self._path, self._content = path, bytearray(content)
         write_whole(path, content)
 
     def append(self, line: dict[str, Any], sync: bool = True) -> None:
-        """`sync`: a checkpoint that follows counts on it; else `sync` comes before."""
+        """Append a line to the file. `sync`: whether to make it survive a power cut now; otherwise
+        call `Metrics.sync` before a checkpoint that relies on it."""
         new = json.dumps(line, allow_nan=False).encode() + b"\n"
         self._content += new
         with open(self._path, "ab") as file:
@@ -138,7 +142,7 @@ class Metrics:
                 os.fsync(file.fileno())
 
     def sync(self) -> None:
-        """What was appended survives a power cut."""
+        """Make the lines appended so far survive a power cut."""
         with open(self._path, "ab") as file:
             os.fsync(file.fileno())
 
@@ -146,25 +150,27 @@ class Metrics:
         return parse_lines(self._content)
 
     def rewind(self, step: int) -> None:
-        """Drop what came after `step`."""
+        """Drop the lines after `step`."""
         self._content = bytearray(lines_until(self._content, step))
         write_whole(self._path, bytes(self._content))
 
     def seal(self) -> dict[str, Any]:
-        """{"bytes": length, "sha256": hash} of all that was written, which is in the file now."""
+        """Return {"bytes": length, "sha256": hash} of all that was written. The file holds it by
+        then: it is written again where it differs."""
         if not self._path.exists() or self._path.read_bytes() != self._content:
             write_whole(self._path, bytes(self._content))
         return {"bytes": len(self._content), "sha256": hashlib.sha256(self._content).hexdigest()}
 
 
 def sealed_part(content: bytes, seal: Mapping[str, Any]) -> bytes | None:
-    """What of a `metrics.jsonl` a `Metrics.seal` is of; None where that is damaged."""
+    """Return the part of a `metrics.jsonl` that `seal`, made by `Metrics.seal`, covers; None where
+    that part is damaged."""
     part = content[: seal["bytes"]]
     return part if hashlib.sha256(part).hexdigest() == seal["sha256"] else None
 
 
 def parse_lines(content: bytes | bytearray) -> list[dict[str, Any]]:
-    """Every line that is a JSON object; a torn last one is none."""
+    """Return every line that is a JSON object. A torn last line is left out."""
     lines = []
     for line in content.split(b"\n"):
         with contextlib.suppress(ValueError, RecursionError):
@@ -173,7 +179,7 @@ def parse_lines(content: bytes | bytearray) -> list[dict[str, Any]]:
 
 
 def lines_until(content: bytes | bytearray, step: int) -> bytes:
-    """Those lines of `metrics.jsonl` that were written until `step`."""
+    """Return the lines of a `metrics.jsonl` up to `step`, that one included."""
     kept = [
         line
         for line in parse_lines(content)
@@ -183,7 +189,7 @@ def lines_until(content: bytes | bytearray, step: int) -> bytes:
 
 
 class _File:
-    """A file's path, made when it is asked for: stores have thousands of folders."""
+    """The path of a file, made only when it is read: stores have thousands of folders."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -226,7 +232,7 @@ class RunDir:
 
     @property
     def attempt(self) -> str | None:
-        """ "N/ID" of an attempt off the driver's host, by its path or by the link to it that stands
+        """The name "N/ID" of an attempt off the driver's host, from its path or from the link to it
         in `runs/`; None where the run is trained in its own folder."""
         own = _attempt_of(str(self.path))
         if own is None:
@@ -235,35 +241,37 @@ class RunDir:
         return own
 
     def foreign(self) -> list[str]:
-        """The names in it that no run has: files of somebody else."""
+        """List the names in the folder that no run uses: files of somebody else."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return sorted(name for name in os.listdir(self.path) if not _OWN.fullmatch(name))
         return []
 
     @property
     def runs(self) -> Path:
-        """Where the folders of its store's runs lie; it may lie elsewhere in the store itself."""
+        """The folder of all runs of its store. The run itself may lie elsewhere in the store."""
         above = self.path.parent.parent
         return (above.parent if _attempt_of(str(self.path)) is not None else above) / RUNS_FOLDER
 
     def of_parent(self, run: str) -> RunDir:
-        """The folder of a run that this one starts from."""
+        """Return the folder of a run that this one starts from."""
         return RunDir(self.runs / run)
 
     def predictions_on(self, name: str) -> Path:
-        """As `predictions`, of a set of `eval.also`."""
+        """Return the path of the predictions on the set of `eval.also` with this name."""
         return self.predictions.with_name(f"{self.predictions.stem}-{name}.npy")
 
     def probe(self, name: str) -> Path:
-        """What the probe of that name has measured; of the user's own, by the name of its class."""
+        """Return the path of what a probe has measured. A probe of the user's own goes by the name
+        of its class."""
         return self.path / f"probe-{name.rpartition(':')[2]}.npz"
 
     def hash_of(self, path: Path) -> str:
-        """The hash of what the run left in one of its files. Raises OSError."""
+        """Return the sha256 of a file that the run left, in hex. Raise OSError where it can't be
+        read."""
         return sha256_of(path)
 
     def read_table(self, path: Path) -> Any:
-        """The records of a file of predictions, as a numpy array."""
+        """Return the records of a file of predictions, as a numpy array."""
         import numpy as np
 
         return np.load(io.BytesIO(read_file(path)))
@@ -271,12 +279,12 @@ class RunDir:
     def score(
         self, path: Path, task: TaskChoice, classes: int, said: Mapping[str, Any]
     ) -> dict[str, float]:
-        """The test metrics by a file of predictions; `said`: by the result, whence a bundle takes
-        what its thinned file does not give."""
+        """Compute the test metrics from a file of predictions. `said`: the metrics in the result,
+        from which a bundle takes those that its thinned file does not give."""
         return task.score(self.read_table(path), classes)
 
     def read_probe(self, name: str) -> dict[str, Any] | None:
-        """Its arrays by name, or None where they are missing or not whole."""
+        """Return the arrays of a probe by name; None where its file is missing or not whole."""
         import numpy as np
 
         try:
@@ -287,15 +295,16 @@ class RunDir:
             return None
 
     def create(self, spec: dict[str, Any]) -> None:
-        """The folder with its `run.json`. What is no part of the id (where the data lies, where a
-        class of the user's own is) stands there as it was given last: things move."""
+        """Make the folder with its `run.json`. What is not part of the id (where the data lies, or
+        a class of the user's own) is written as it was given last, since things move."""
         content = {"id": self.id, "spec": spec}
         if read_json(self.run) != content:
             make_folder(self.path)
             write_whole(self.run, to_json(content))
 
     def read_spec(self) -> dict[str, Any]:
-        """The spec's plain tree. Raises Failure-worthy ValueError where run.json is not whole."""
+        """Return the plain tree of the run's spec. Raise ValueError where `run.json` is missing or
+        not whole."""
         content = read_json(self.run)
         if not isinstance(content, dict) or not isinstance(content.get("spec"), dict):
             raise ValueError(f"{self.run}: missing or not whole")
@@ -303,11 +312,12 @@ class RunDir:
         return spec
 
     def read_result(self) -> dict[str, Any] | None:
-        """The result, or None where there is no whole one, or other JSON in its place."""
+        """Return the result; None where there is none, or the file is not a whole result."""
         return self.examine_result()[0]
 
     def examine_result(self) -> tuple[dict[str, Any] | None, str]:
-        """The result, and why what lies in its place is none; None and "" where nothing does."""
+        """Return (result, ""), or (None, why the file in its place is none); (None, "") where there
+        is no file."""
         try:
             return parse_result(read_file(self.result))
         except (FileNotFoundError, NotADirectoryError):
@@ -321,11 +331,12 @@ class RunDir:
         predictions: bool = False,
         weights: bool = False,
     ) -> tuple[dict[str, Any] | None, str]:
-        """The result for whoever prints it; and why it is withheld, "" where it is not.
+        """Return the result for whoever prints it, and why it is withheld, "" where it is not.
 
-        `sha256`: of the file that was recorded, None where none was. `curves`: `metrics.jsonl` is
-        read, too, so it must be the file that the result was made with; `probes`: so must be what
-        probes measured, and `predictions` and `weights`, where they were not removed.
+        `sha256`: the hash recorded for the file; None where none was. `curves`: `metrics.jsonl` is
+        read, too, so it must be the file that the result was made with; `probes`: the same for what
+        probes measured; `predictions` and `weights`: the same for these files, unless they were
+        removed.
         """
         try:
             content = read_file(self.result)
@@ -351,7 +362,8 @@ class RunDir:
         return result, ""
 
     def _hashed(self, result: Mapping[str, Any]) -> Iterator[tuple[str, Path, str | None]]:
-        """(what it is of, file, hash) of the files that a result has hashes of."""
+        """Yield (kind of file, file, hash) for each file of which a result has, or may lack, a
+        hash."""
         yield "curves", self.metrics, result.get("metrics_sha256")
         for name, hashed in (result.get("probes_sha256") or {}).items():
             yield "probes", self.probe(name), hashed
@@ -361,19 +373,20 @@ class RunDir:
         yield "weights", self.weights, result.get("weights_sha256")
 
     def has_result(self) -> bool:
-        """Cheap: results appear whole, so a name is a result."""
+        """Return whether there is a result. Results appear whole, so it is enough to look for the
+        name."""
         return self.result.exists()
 
     def read_attempts(self) -> list[dict[str, Any]]:
-        """What each worker that tried it noted of itself, oldest first; [] where that is not
-        whole."""
+        """Return what each worker that tried the run noted of itself, oldest first; [] where
+        `env.json` is not whole."""
         content = read_json(self.env)
         attempts = content.get("attempts") if isinstance(content, dict) else None
         return [a for a in attempts if isinstance(a, dict)] if isinstance(attempts, list) else []
 
     def sealed_attempts(self, result: Mapping[str, Any] | None) -> tuple[list[dict[str, Any]], str]:
-        """`read_attempts` for whoever prints them; and why they are withheld, "" where they are
-        not. `result`: as the run left it, None where it has none yet."""
+        """Return what `read_attempts` does, for whoever prints it, and why it is withheld, "" where
+        it is not. `result`: as the run left it; None where it has none yet."""
         if result is not None:
             try:
                 content = self.env.read_bytes()
@@ -387,31 +400,32 @@ class RunDir:
         write_whole(self.env, to_json({"attempts": attempts, **told}))
 
     def write_prune(self, step: int) -> None:
-        """Tell the worker that its training counts up to `step`, and no further."""
+        """Write for the worker that its training counts up to `step` and no further. What was
+        written first stays."""
         if self.prune_step() is None:
             write_whole(self.prune, to_json({"step": step}))
 
     def prune_step(self) -> int | None:
-        """The step up to which a training counts; None where nobody said."""
+        """Return the step up to which a training counts; None where it is not pruned."""
         said = read_json(self.prune)
         step = said.get("step") if isinstance(said, dict) else None
         return step if isinstance(step, int) else None
 
     def ask_to_stop(self) -> None:
-        """Write down that its worker is asked to stop: before a signal says so, since what a
-        program leaves after that signal is no result. A disk that is full or gone holds up no
-        stop."""
+        """Record that the run's worker is asked to stop. Call this before sending the signal, since
+        what a program leaves after that signal is no result. A disk that is full or gone does not
+        prevent the stop."""
         if not self.asked_to_stop():
             with contextlib.suppress(OSError):
                 write_whole(self.stop, to_json({"at": time.time()}))
 
     def asked_to_stop(self) -> bool:
-        """Was its worker asked to stop? Each worker begins by removing what its predecessor was
-        asked."""
+        """Return whether the run's worker was asked to stop. Each worker first removes the request
+        to its predecessor."""
         return self.stop.exists()
 
     def checkpoints(self) -> list[tuple[int, Path]]:
-        """(step, file) of every checkpoint, newest first."""
+        """List (step, file) of every checkpoint, newest first."""
         found = []
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for entry in os.scandir(self.path):
@@ -420,14 +434,15 @@ class RunDir:
         return sorted(found, reverse=True)
 
     def newest_step(self) -> int:
-        """Of the newest checkpoint, 0 for none."""
+        """Return the step of the newest checkpoint, 0 where there is none."""
         return max((step for step, _ in self.checkpoints()), default=0)
 
     def write_checkpoint(self, step: int, before: int, *content: bytes | memoryview) -> None:
-        """One more checkpoint; the one of step `before` is kept, which outlives a torn newest.
+        """Write a checkpoint, and remove all others but that of step `before`, in case the newest
+        is torn.
 
-        That is the one that training went on from, or wrote last. Any other is older, or could
-        not be gone on from.
+        `before` is the checkpoint that training resumed from, or wrote last. Any other is older, or
+        training could not resume from it.
         """
         write_whole(self.path / f"checkpoint-{step}.safetensors", *content)
         for other, path in self.checkpoints():
@@ -435,29 +450,32 @@ class RunDir:
                 path.unlink()
 
     def drop_checkpoints(self) -> None:
-        """A run with its result needs none. One that is distrusted is so no more."""
+        """Remove all checkpoints: a run with its result needs none. A distrusted run is trusted
+        again, since nothing is left that it could resume from."""
         for _, path in self.checkpoints():
             path.unlink()
         self.distrust.unlink(missing_ok=True)
 
     def say(self, text: str) -> None:
-        """A line of its log, where what a worker prints stands, too. No training ends for it."""
+        """Append a line to the run's log, where the worker's output goes, too. Errors of the disk
+        are ignored: no training ends because of the log."""
         with contextlib.suppress(OSError), open(self.log, "a") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
 
     def metrics_size(self) -> int:
-        """In bytes: whoever watches reads again when it has changed."""
+        """Return the size of `metrics.jsonl` in bytes, 0 where it is missing. Whoever watches the
+        file reads it again when its size has changed."""
         try:
             return self.metrics.stat().st_size
         except FileNotFoundError:
             return 0
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Every whole line; a torn last one is left out."""
+        """Return every whole line of `metrics.jsonl`. A torn last line is left out."""
         return parse_lines(self.metrics_content())
 
     def metrics_content(self) -> bytes:
-        """b"" where the file is missing."""
+        """Return the bytes of `metrics.jsonl`, b"" where it is missing."""
         try:
             return read_file(self.metrics)
         except FileNotFoundError:
@@ -465,6 +483,7 @@ class RunDir:
 
 
 def _attempt_of(path: str) -> str | None:
-    """ "N/ID" of the path of an attempt; None for others, also in a store that is called so."""
+    """Return "N/ID" from the path of an attempt; None for any other, even in a store named like
+    one."""
     *_, above, number, run = ["", "", *path.rsplit("/", 3)]
     return f"{number}/{run}" if above == ATTEMPTS_FOLDER and number.isdecimal() else None

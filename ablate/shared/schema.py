@@ -1,8 +1,9 @@
-"""The schema of plain trees: what each key may be, and the one way from a tree to values.
+"""The schema of plain trees: the values that each key may have, and the only way from a tree to
+values.
 
-What a key says of itself stands with the field that it is about: `lr: Annotated[float, Key("peak
-rate", above=0)]`. The type says the rest, a `Literal` its choices; what relates several fields
-stands in `checks`.
+What a key declares stands with its field: `lr: Annotated[float, Key("peak rate", above=0)]`. The
+type declares the rest, a `Literal` its choices. Constraints between several fields stand in
+`checks`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ablate.shared.parts import is_plugin
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Where a number may lie; None: no bound. A text and a null are not bounded."""
+    """The bounds of a number; None: no bound. A text and a null are not bounded."""
 
     above: int | None = None
     least: int | None = None
@@ -33,7 +34,8 @@ class Bounds:
     most: int | None = None
 
     def read(self, value: Any, hint: Any, place: str) -> Any:
-        """`read`, within the bounds; "???" is how a file says that a value must be given."""
+        """Read a value as `read_value` does, and check its bounds. Raise UserError, also for "???",
+        by which a file says that a value must be given."""
         if value == "???":
             raise _missing(place)
         value = read_value(value, hint, place)
@@ -41,7 +43,7 @@ class Bounds:
         return value
 
     def check(self, value: Any, place: str) -> None:
-        """Raises UserError, `place` first, for a number that lies outside."""
+        """Raise UserError, which `place` begins, for a number outside the bounds."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             return
         if (
@@ -64,7 +66,8 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Key(Bounds):
-    """`line`: what the key does, with its unit; `form`: a list that it may be."""
+    """The declaration of a key. `line`: its effect, with its unit; `form`: for a list, how one is
+    written."""
 
     line: str
     form: str = ""
@@ -72,9 +75,9 @@ class Key(Bounds):
 
 @dataclass(frozen=True)
 class Param(Bounds):
-    """One setting of a choice: its type (as in an annotation), default, a line of help, bounds.
+    """A setting of a choice: its type (as in an annotation), default, a line of help, bounds.
 
-    One with a `host` takes, where it is not given (null), the value of that field of `Model`.
+    A setting with a `host` takes, where it is not given (null), the value of that field of `Model`.
     """
 
     type: Any
@@ -85,13 +88,13 @@ class Param(Bounds):
 
 @functools.cache  # evaluating annotations takes longer than all the rest of `build_run`
 def field_types(cls: Any) -> dict[str, Any]:
-    """The types of a dataclass' fields, evaluated."""
+    """Return the evaluated types of a dataclass' fields."""
     return typing.get_type_hints(cls)
 
 
 @functools.cache
 def field_keys(cls: Any) -> dict[str, Key]:
-    """What the fields of a dataclass say of themselves, those that do."""
+    """Return the `Key` of each field of a dataclass that has one, by the field's name."""
     return {
         name: said
         for name, hint in typing.get_type_hints(cls, include_extras=True).items()
@@ -102,7 +105,8 @@ def field_keys(cls: Any) -> dict[str, Key]:
 
 @functools.cache
 def added_fields(cls: Any) -> dict[str, Any]:
-    """Return the default of each field of a dataclass that has one: an id leaves it out."""
+    """Return the defaults of those fields of a dataclass that have one. An id leaves out a field
+    with its default."""
     makers = {field.name: field.default_factory for field in dataclasses.fields(cls)}
     given = {name: make() for name, make in makers.items() if make is not dataclasses.MISSING}
     defaults = {field.name: field.default for field in dataclasses.fields(cls)}
@@ -111,13 +115,13 @@ def added_fields(cls: Any) -> dict[str, Any]:
 
 @functools.cache
 def computed(cls: Any) -> frozenset[str]:
-    """The fields of a dataclass that are computed from others, as their lines say."""
+    """Return the fields of a dataclass that are computed from others, as their lines say."""
     return frozenset(
         name for name, said in field_keys(cls).items() if said.line.endswith("computed")
     )
 
 
-# Beside a key that takes an import path (`parts.PARTS`).
+# The fields next to a key that takes an import path (`parts.PARTS`).
 Settings = Annotated[Mapping[str, Any] | None, Key("KEY: value of that parameter of module:name")]
 Version = Annotated[str | None, Key("of module:name: its code's, or its package's; computed")]
 Folder = Annotated[  # not part of the id
@@ -135,7 +139,7 @@ def check_keys(
     dot: str = ".",
     what: str = "a key among",
 ) -> None:
-    """Raises UserError for a key of the tree that is none of those known."""
+    """Raise UserError for a key of the tree that is not among those known."""
     for key in tree:
         if key not in known:
             raise unknown_value(f"{place}{dot}{key}", str(key), known, what)
@@ -148,8 +152,8 @@ def same_keys(
     added: Collection[str] = (),
     computed: Collection[str] = (),
 ) -> None:
-    """Raise UserError where `tree` has other keys than those expected. `added`: those that may be
-    missing; `computed`: those that nobody types, so that no error lists them."""
+    """Raise UserError where `tree` has other keys than those expected. `added`: keys that may be
+    missing; `computed`: keys that nobody types, so that no error lists them."""
     if not isinstance(tree, Mapping):
         raise UserError(f"{place or 'config'}: expected settings (key: value), got {tree!r}")
     dot = f"{place}." if place else ""
@@ -165,8 +169,8 @@ def _missing(place: str) -> UserError:
 
 
 def read_section(cls: Any, tree: Any, place: str) -> Any:
-    """A dataclass from its plain tree. Raises UserError, one line with the dotted key, the value
-    and what was expected."""
+    """Make a dataclass from its plain tree. Raise UserError, one line with the dotted key, the
+    value and what was expected."""
     types = field_types(cls)
     # By its keys alone: a text of a plan may be "???", a key that a file must give may not.
     given = dict.fromkeys(tree) if isinstance(tree, Mapping) else tree
@@ -175,7 +179,8 @@ def read_section(cls: Any, tree: Any, place: str) -> Any:
 
 
 def read_field(cls: Any, key: str, value: Any, place: str) -> Any:
-    """The value of a field: of its type, within its bounds. Raises UserError as `section`."""
+    """Return the value of a field, read as its type and within its bounds. Raise UserError as
+    `read_section` does."""
     said, hint = field_keys(cls).get(key), field_types(cls)[key]
     if said is None:
         return read_value(value, hint, place)
@@ -187,7 +192,8 @@ def read_field(cls: Any, key: str, value: Any, place: str) -> Any:
 def read_settings(
     kind: str, params: Mapping[str, Param], tree: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The settings that `params` describe, from a section. Raises UserError as `section`."""
+    """Return the settings that `params` describe, read from a section. Raise UserError as
+    `read_section` does."""
     return {
         key: param.read(tree.get(key, param.default), param.type, f"{kind}.{key}")
         for key, param in params.items()
@@ -195,11 +201,11 @@ def read_settings(
 
 
 def read_value(value: Any, hint: Any, place: str) -> Any:
-    """`value` as the annotated type: an int is taken for a float, a text such as "20k" for an int,
-    a list for a tuple, a mapping for a dataclass; nothing else is guessed. What is empty is null,
-    where null may stand.
+    """Return `value` as the annotated type. An int is taken for a float, a text such as "20k" for
+    an int, a list for a tuple, a mapping for a dataclass; nothing else is guessed. An empty list or
+    mapping is read as null, where null is allowed.
 
-    Raises UserError where it is not of that type, or a number that JSON can't hold.
+    Raise UserError where it is not of that type, or is a number that JSON can't hold.
     """
     if isinstance(value, float) and not math.isfinite(value):
         raise UserError(f"{place}: expected a finite number, got {value!r}")
@@ -230,7 +236,8 @@ def read_value(value: Any, hint: Any, place: str) -> Any:
 
 
 def _spelling(value: Any, options: Collection[Any]) -> str:
-    """How a value that other programs take is spelled here; "" where there is nothing to say."""
+    """Return how to write here a value as other programs spell it, for an error; "" where there is
+    no hint."""
     if type(None) in options and value in ("None", "none", "nil", "NULL"):
         return "; write null"
     if int in options and isinstance(value, float) and value.is_integer():
@@ -244,7 +251,8 @@ _SWITCHES = {"yes": "true", "on": "true", "no": "false", "off": "false"}
 
 
 def _parts(value: Any, options: Collection[Any], place: str) -> Any:
-    """A mapping or a list as one of the types; None where none is of that kind."""
+    """Return a mapping or a list, read as the first type that fits its kind; None where none
+    does."""
     for option in options:
         of, args = get_origin(option), get_args(option)
         if of is tuple and isinstance(value, list | tuple):
@@ -268,7 +276,8 @@ def _parts(value: Any, options: Collection[Any], place: str) -> Any:
 
 
 def _factors(tree: Mapping[str, Any], place: str) -> Iterator[tuple[str, float]]:
-    """(dotted path, factor), however deep the paths are written."""
+    """Yield (dotted path, factor) for each factor of a tree, however deeply its paths are
+    nested."""
     for key, value in tree.items():
         below = f"{place}.{key}"
         if isinstance(value, Mapping):
@@ -280,7 +289,7 @@ def _factors(tree: Mapping[str, Any], place: str) -> Iterator[tuple[str, float]]
 
 
 def fits_type(value: Any, hint: Any) -> bool:
-    """Is a value of JSON, all the way down, what the annotation says?"""
+    """Return whether a JSON value is of the annotated type, at every level."""
     try:
         read_value(value, hint, "")
     except (UserError, ValueError):
@@ -289,7 +298,7 @@ def fits_type(value: Any, hint: Any) -> bool:
 
 
 def _thousands(value: Any) -> Any:
-    """20000 for "20k", 1500000 for "1.5M"; whatever else comes is returned as it is."""
+    """Return 20000 for "20k", 1500000 for "1.5M"; any other value unchanged."""
     number = re.fullmatch(r"(\d+(?:\.\d+)?)([kM])", value) if isinstance(value, str) else None
     if number is None:
         return value

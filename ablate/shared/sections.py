@@ -18,7 +18,8 @@ NO_CLASS = 255  # in masks as they are shown: a pixel that counts nowhere
 
 @dataclass(frozen=True)
 class Plugin:
-    """Where a class of the user's own comes from: `folder` is not part of the id, `version` is."""
+    """The origin of a class of the user's own. Its `version` is part of the id, its `folder` is
+    not."""
 
     folder: str
     version: str
@@ -26,8 +27,8 @@ class Plugin:
 
 @dataclass(frozen=True)
 class OwnProbes:
-    """Probes `module:Class` of the user's own: the version of each, and where their files lie,
-    which is not part of the run's id."""
+    """The probes of the user's own, `module:Class`: the version of each, and the folder of their
+    files, which is not part of the run's id."""
 
     folder: str | None
     versions: Mapping[str, Any] | None
@@ -35,7 +36,8 @@ class OwnProbes:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A choice made: its name (`module:Class` is the user's own class) and every setting."""
+    """A choice that was made: its name (`module:Class` for the user's own class) and every
+    setting."""
 
     name: str
     settings: Mapping[str, Any]
@@ -44,9 +46,10 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Data:
-    """From what is learnt. Images are shown as squares, `size` x `size` x `channels`, of 8 bit.
+    """The set that a run learns from, or another that it is tested on. Images are shown to the
+    model as squares of 8-bit values, `size` x `size` x `channels`.
 
-    A split is a stored split's name, or a part of one, such as `train[:99%]`.
+    A split is the name of a stored split, or a part of one, such as `train[:99%]`.
     """
 
     name: Annotated[str, Key("the set's name")]
@@ -64,7 +67,7 @@ class Data:
     size: Annotated[int, Key("side of the images shown, in pixels", above=0, most=1 << 16)]
     channels: Annotated[Literal[1, 3], Key("1: grey, 3: colours")]
     classes: Annotated[int, Key("number of classes; null in a data group: counted", least=2)]
-    # Of a set that is only tested on (`Eval.also`) both are null, and `test` is a split.
+    # In a set that is only tested on (`Eval.also`), both are null, and `test` is a split.
     train: Annotated[str | None, Key("split to train on")]
     validation: Annotated[
         int | float | str | None,
@@ -136,7 +139,7 @@ Input = Annotated[
 
 @dataclass(frozen=True)
 class Model:
-    """The ViT. `arch` is what the user wrote; what it stands for is in the other fields."""
+    """The ViT. `arch` is what the user wrote; the other fields hold what it stands for."""
 
     arch: Annotated[str, Key("SIZE/PATCH such as S/16, or mlp/DEPTHxWIDTH")]
     patch: Annotated[int, Key("side of a patch, in pixels", above=0)]
@@ -198,7 +201,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Whole:
-    """A model that is not the shipped one: `timm:NAME`, or the user's own `module:Class`. Every
+    """A model other than the shipped one: `timm:NAME`, or the user's own `module:Class`. Every
     other key of its section is a setting of its constructor."""
 
     name: str
@@ -248,7 +251,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Text:
-    """The text tower of a task that reads texts, and which texts stand for a class."""
+    """The text tower of a task that reads texts, and the texts that stand for a class."""
 
     arch: Annotated[str, Key("its size, such as B: what is null below is that size's")]
     width: Annotated[int, Key("channels of a token", above=0, most=1 << 24)]

@@ -1,7 +1,7 @@
 """Python files of the user's own and of installed packages, read as text: nothing of them runs.
 
-A file of the user's own is made of more than itself: of what of its folder it imports. An import by
-a computed name (`importlib.import_module(name)`) is not seen.
+The code of a user's file includes what it imports from its folder. An import by a computed name
+(`importlib.import_module(name)`) is not seen.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ Definition = ast.ClassDef | ast.FunctionDef
 
 
 def source_file(folder: Path, name: str) -> Path | None:
-    """The file of `module:name` in `folder`; None where there is none."""
+    """Return the file of `module:name` in `folder`; None where there is none."""
     return module_file(folder, name.partition(":")[0].split("."))
 
 
 def find_source(key: str, name: str, folder: Path) -> Path:
-    """`file_of`. Raises UserError where there is none."""
+    """Return the file of `module:name` in `folder`, as `source_file` does. Raise UserError where
+    there is none."""
     if (file := source_file(folder, name)) is None:
         raise missing_module(key, name, folder)
     return file
@@ -39,7 +40,8 @@ def find_source(key: str, name: str, folder: Path) -> Path:
 def missing_module(
     key: str, name: str, folder: Path, where: str = "", instead: str = ""
 ) -> UserError:
-    """The error for a module that is not in `folder`, nor `where` it may be besides."""
+    """Make the error for a module that is neither in `folder` nor in the other places that `where`
+    names."""
     file = f"{name.partition(':')[0].replace('.', '/')}.py"
     return UserError(
         f"{key}: {name}: no {file} in {folder}{where}; start ablate where it lies{instead}"
@@ -47,7 +49,8 @@ def missing_module(
 
 
 def parse_source(file: Path, place: str = "") -> ast.Module:
-    """The syntax tree of a file. Raises UserError, `place` first, for what is no Python."""
+    """Return the syntax tree of a file. Raise UserError, which `place` begins, for a file that is
+    no Python."""
     try:
         return _parsed(file.read_bytes(), str(file))
     except (SyntaxError, ValueError) as error:
@@ -60,7 +63,7 @@ def _parsed(content: bytes, file: str) -> ast.Module:
 
 
 def find_definition(key: str, name: str, file: Path, *kinds: type[Definition]) -> Definition:
-    """The class or function `module:name` of a file. Raises UserError where there is none."""
+    """Return the class or function `module:name` of a file. Raise UserError where there is none."""
     body = parse_source(file, f"{key}: {name}: ").body
     known = {node.name: node for node in body if isinstance(node, kinds)}
     if part_name(name) not in known:
@@ -70,7 +73,8 @@ def find_definition(key: str, name: str, file: Path, *kinds: type[Definition]) -
 
 
 def literal_value(node: ast.expr, what: str) -> Any:
-    """The value that stands there. Raises UserError, `what` first, for one that has to be run."""
+    """Return the value of a literal expression. Raise UserError, which `what` begins, for any
+    expression that has to be run."""
     try:
         return ast.literal_eval(node)
     except ValueError as error:
@@ -81,8 +85,9 @@ WORDS = {ast.ClassDef: "class", ast.FunctionDef: "function"}
 
 
 def code_hash(file: Path, folder: Path) -> str:
-    """12 hex digits of all `local_files`, wherever the folder lies; of a file that imports none of
-    its folder, those of its content alone. Raises UserError as `local_files` does."""
+    """Return 12 hex digits of a hash of all `local_files`, wherever the folder lies; for a file
+    that imports nothing from its folder, of its content alone. Raise UserError as `local_files`
+    does."""
     files = local_files(file, folder)
     if len(files) == 1:
         return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
@@ -94,11 +99,11 @@ def code_hash(file: Path, folder: Path) -> str:
 
 
 def local_files(file: Path, folder: Path) -> list[Path]:
-    """The file, then every module of the folder that it imports, and what these import, sorted.
+    """List the file, then every module of the folder that it imports directly or indirectly,
+    sorted.
 
-    An import counts wherever it stands, in a function, too. The folder is last on the import path:
-    a name that is installed, or Python's own, is not the folder's. Raises UserError for a file that
-    is no Python.
+    Imports within functions count, too. The folder is last on the import path: a name that is
+    installed, or Python's own, is not taken from it. Raise UserError for a file that is no Python.
     """
     found = {file}
     waiting = [file]
@@ -112,8 +117,9 @@ def local_files(file: Path, folder: Path) -> list[Path]:
 
 
 def distributions(files: Iterable[Path], folder: Path) -> dict[str, str | None]:
-    """{name: version} of what brings the installed modules that these files import, sorted; None
-    where it is not installed. Without the build (`+cpu`), which differs between machines."""
+    """Return {name: version} of the distributions that provide the installed modules which these
+    files import, sorted. The version is None where none is installed, and leaves out the build
+    (`+cpu`), which differs between machines."""
     tops = {
         module[0]
         for file in files
@@ -130,8 +136,8 @@ def distributions(files: Iterable[Path], folder: Path) -> dict[str, str | None]:
 
 
 def imported_modules(files: Iterable[Path]) -> set[str]:
-    """The modules by their first names, Python's own left out, that files import; of one that is
-    no Python none."""
+    """Return the top-level names of the modules that files import, without Python's own. A file
+    that can't be read, or is no Python, adds none."""
     tops: set[str] = set()
     for file in files:
         with contextlib.suppress(UserError, OSError):
@@ -140,7 +146,8 @@ def imported_modules(files: Iterable[Path]) -> set[str]:
 
 
 def distribution_of(module: str) -> str | None:
-    """ "timm 1.0.31": what brings an installed module; None: nothing does."""
+    """Return the distribution that provides an installed module, as "timm 1.0.31"; None where there
+    is none."""
     top = module.partition(".")[0]
     name = _brought_by().get(top, [top])[0]
     return (version := _version(name)) and f"{name} {version}"
@@ -159,16 +166,16 @@ def _brought_by() -> Mapping[str, list[str]]:
 
 
 def module_file(folder: Path, parts: Sequence[str]) -> Path | None:
-    """The file of a module by the parts of its name, as Python finds it: a package before a module
-    beside it. None where the folder has none."""
+    """Return the file of a module, given by the parts of its name. As in Python, a package comes
+    before a module of the same name. None where the folder has neither."""
     place = folder.joinpath(*parts)
     files = (place / "__init__.py", place.with_name(f"{place.name}.py"))
     return next((file for file in files if file.is_file()), None)
 
 
 def _imported(file: Path, folder: Path) -> Iterator[Path]:
-    """The files of the folder that the statements of one file run. A package runs with each of its
-    modules."""
+    """Yield the files of the folder that a file's import statements run. An import of a module also
+    runs the packages that it is in."""
     for level, module, names in _statements(parse_source(file)):
         package: tuple[str, ...] = ()
         if level:
@@ -186,7 +193,8 @@ def _imported(file: Path, folder: Path) -> Iterator[Path]:
 
 @functools.cache
 def _statements(tree: ast.Module) -> tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...]:
-    """Of each import in a file: its dots, the module's parts, the names taken from it."""
+    """Return (number of leading dots, parts of the module's name, names taken from it) for each
+    import in a file."""
     found: list[tuple[int, tuple[str, ...], tuple[str, ...]]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -200,7 +208,8 @@ def _statements(tree: ast.Module) -> tuple[tuple[int, tuple[str, ...], tuple[str
 
 @functools.cache
 def _is_elsewhere(top: str, folder: Path) -> bool:
-    """Is a module of this name Python's own, ablate's, or installed outside the folder?"""
+    """Return whether a module of this name is Python's own, ablate's, or installed outside the
+    folder."""
     if top in sys.stdlib_module_names or top == "ablate":
         return True
     try:
@@ -218,7 +227,8 @@ def _is_elsewhere(top: str, folder: Path) -> bool:
 
 
 def own_frame(error: BaseException, folders: Sequence[str]) -> traceback.FrameSummary | None:
-    """The last line of the user's own that an error came through; None: there is none."""
+    """Return the innermost frame of an error's traceback that is in the user's own code; None where
+    there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if any(is_own_file(Path(frame.filename), Path(folder)) for folder in folders):
             return frame
@@ -226,19 +236,20 @@ def own_frame(error: BaseException, folders: Sequence[str]) -> traceback.FrameSu
 
 
 def own_line(error: BaseException, folders: Sequence[str]) -> str | None:
-    """ "FILE, line 7": that of `own_frame`."""
+    """Return the place of `own_frame` as "FILE, line 7"; None where there is no such frame."""
     frame = own_frame(error, folders)
     return frame and f"{frame.filename}, line {frame.lineno}"
 
 
 def raising_line(error: BaseException) -> str:
-    """ "FILE, line 7": where it was raised."""
+    """Return the place where an error was raised, as "FILE, line 7"."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{last.filename}, line {last.lineno}"
 
 
 def is_own_file(file: Path, folder: Path) -> bool:
-    """Is it the user's? What an environment in the same folder has is not, nor is what is ours."""
+    """Return whether a file in `folder` is the user's own: not part of an environment in the same
+    folder, nor of ablate."""
     if not file.is_relative_to(folder) or file.is_relative_to(_OURS):
         return False
     inside = file.relative_to(folder).parts

@@ -1,7 +1,8 @@
-"""What a run is. Plain values and the standard library only.
+"""The definition of a run. Plain values and the standard library only.
 
 Both halves import this file: the control half to say what the user asked for, the training half to
-read it back from `run.json`. `build` makes a `Run` from a plain tree, `checks` relates its fields.
+read it back from `run.json`. `build` makes a `Run` from a plain tree; `checks` checks its fields
+against one another.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from ablate.shared.sections import (
 
 @dataclass(frozen=True)
 class Run:
-    """One training: recipe + variant + seed."""
+    """A single training: recipe + variant + seed."""
 
     data: Data
     model: Model | Whole
@@ -57,24 +58,25 @@ class Run:
         ),
     ] = ()
     task: Annotated[str, Key("the task to learn, one of `metrics.TASKS`")] = metrics.DEFAULT_TASK
-    # What its weights are at the first step: those that its parent ended with, or those of a file.
+    # The weights at the first step: those that its parent ended with, or those of a file.
     parent: Run | None = None
     weights: Weights | None = None
     own_probes: OwnProbes | None = None  # of those in `probe` that are the user's own
     text: Text | None = None  # of a task that reads texts
-    # What its recipe says of itself beside its source; not part of the id.
+    # Notes of its recipe, in addition to its source; not part of the id.
     inferred: tuple[str, ...] = ()
     not_followed: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
-        """16 hex digits: sha256 of what the training depends on, the data by its content, a parent
-        by what its own id is made of."""
+        """The id: 16 hex digits of a sha256 of what the training depends on. Data counts by its
+        content, a parent by what its own id is made of."""
         return run_id(identity(self), self.seed)
 
 
 class ShippedRun(Run):
-    """A run of the shipped model, to those who read its parts: a type, of which nothing is made."""
+    """A run of the shipped model: a type for those who read the model's parts. It is never
+    instantiated."""
 
     model: Model
     norm: Chosen
@@ -83,22 +85,22 @@ class ShippedRun(Run):
 
 
 def shipped(run: Run) -> ShippedRun:
-    """The run, known to be of the shipped model: who asks has checked that."""
+    """Return the run as a `ShippedRun`. The caller has checked that it is of the shipped model."""
     assert isinstance(run.model, Model)
     return cast(ShippedRun, run)
 
 
-# Part of the id of every run that takes steps. Raised when the same configuration would train
-# otherwise.
+# Part of the id of every run that takes steps. Increased when the same configuration would train
+# differently.
 DRAWS = 2
 
-# Of a run's tree, where they have their default.
+# Keys left out of a run's tree where they have their defaults.
 LEFT_OUT = ("task", "parent", "weights", "own_probes", "text", "inferred", "not_followed")
 
-# What composition makes of other words: nobody types them.
+# Keys that composition derives from others: nobody types them.
 UNTYPED = ("parent", "weights", "own_probes", "inferred", "not_followed")
 
-# Where a thing lies, and names for what other fields say in full, are not what a run is.
+# Fields that are not part of the id: places of files, and names for what other fields say in full.
 NOT_IDENTITY = {
     ("data", "path"),
     ("data", "rows"),
@@ -110,13 +112,14 @@ NOT_IDENTITY = {
 
 
 def identity(run: Run) -> str:
-    """Canonical JSON of everything in the id but the seed: equal for all seeds of a cell."""
+    """Return canonical JSON of everything in the id but the seed: equal for all seeds of a cell."""
     return tree_identity(to_tree(run))
 
 
 def tree_identity(tree: Mapping[str, Any]) -> str:
-    """`identity`, of what `to_tree` made of a run; of a cell's tree, which has no seed. A section's
-    field with a default is left out where it has it: fields can be added, and ids stay."""
+    """Return the `identity` of a run from the tree that `to_tree` made, or from a cell's tree,
+    which has no seed. A field of a section is left out where it has its default, so that fields can
+    be added and ids stay."""
     if own.is_own(tree):
         return own.identity(tree)
     apart = ("seed", "probe", *LEFT_OUT)
@@ -145,13 +148,15 @@ def tree_identity(tree: Mapping[str, Any]) -> str:
 
 
 def _may_split(train: Mapping[str, Any]) -> bool:
-    """May a batch be four micro-batches or more, whose gradients are summed in a tree?"""
+    """Return whether a batch may be four micro-batches or more, whose gradients are summed in a
+    tree."""
     micro = train["micro_batch"]
     return micro == "auto" or (micro is not None and train["batch"] >= 4 * micro)
 
 
 def _counted(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What of a section of a run's tree is part of its id; but for the sets of `eval.also`."""
+    """Return the fields of a section of a run's tree that are part of its id, but for the sets of
+    `eval.also`."""
     before = _added_in(section, settings)
     return {
         key: value
@@ -163,8 +168,8 @@ def _counted(section: str, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def seeded(tree: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """The whole tree of a cell's run with this seed. A parent without a seed of its own has its
-    child's."""
+    """Return the whole tree of a cell's run with this seed. A parent without a seed of its own
+    takes its child's."""
     whole = {**tree, "seed": seed}
     if (parent := tree.get("parent")) is not None:
         whole["parent"] = seeded(parent, parent.get("seed", seed))
@@ -172,15 +177,15 @@ def seeded(tree: Mapping[str, Any], seed: int) -> dict[str, Any]:
 
 
 def pinned(tree: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """A cell's tree whose parent, where it has the seed of its child, has this one."""
+    """Return a cell's tree in which a parent without a seed of its own has this one."""
     if (parent := tree.get("parent")) is None:
         return dict(tree)
     return {**tree, "parent": {"seed": seed, **parent}}
 
 
 def unseeded(whole: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree of a cell: that of one of its runs without its seed. Parents keep theirs where they
-    have one in `like`, a tree of the cell, too."""
+    """Return the tree of a cell from that of one of its runs, without the run's seed. A parent
+    keeps its seed only where it has one in `like`, a tree of the same cell."""
     tree = {key: value for key, value in whole.items() if key != "seed"}
     if (parent := tree.get("parent")) is not None:
         alike = like["parent"]
@@ -190,7 +195,7 @@ def unseeded(whole: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any
 
 
 def ids_of(tree: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, str]:
-    """seed -> id of every run of a cell, given its tree."""
+    """Return the id of every run of a cell by seed, given the cell's tree."""
     if tree.get("parent") is not None:  # it may be a certain one: then it counts whose it is
         return {s: run_id(tree_identity(seeded(tree, s)), s) for s in seeds}
     identity = tree_identity(tree)
@@ -198,54 +203,59 @@ def ids_of(tree: Mapping[str, Any], seeds: Iterable[int]) -> dict[int, str]:
 
 
 def task_of(tree: Mapping[str, Any]) -> str:
-    """The name of the task that the plain tree of a run says."""
+    """Return the name of the task in the plain tree of a run."""
     return own.task_name(tree) if own.is_own(tree) else str(tree.get("task", metrics.DEFAULT_TASK))
 
 
 def task_in(tree: Mapping[str, Any]) -> metrics.TaskChoice:
-    """That task. Raises LookupError where nobody knows it here."""
+    """Return the task of the plain tree of a run. Raise LookupError where it is not known here."""
     return own.task(tree) if own.is_own(tree) else metrics.TASKS[task_of(tree)]
 
 
 def also_of(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The sections of the sets that a run of the plain tree is tested on beside its own."""
+    """List the sections of the sets on which a run of the plain tree is tested in addition to its
+    own."""
     return list(tree.get("eval", {}).get("also", ()))
 
 
 def datasets_of(tree: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The sections of all sets that a run of the plain tree reads: the own one first. [] of a
-    trainer of the user's own, which reads what it wants to."""
+    """List the sections of all sets that a run of the plain tree reads, its own first. [] for a
+    trainer of the user's own, which reads what it likes."""
     return [] if own.is_own(tree) else [tree["data"], *also_of(tree)]
 
 
 def trains(tree: Mapping[str, Any]) -> bool:
-    """Does the run of the plain tree take steps? A task that nobody knows here is taken to."""
+    """Return whether the run of the plain tree takes steps. A task that is not known here is
+    assumed to."""
     task = metrics.TASKS.get(task_of(tree))
     return task is None or task.trains
 
 
 def classes_of(tree: Mapping[str, Any]) -> int:
-    """Of the data that the plain tree of a run says; 0 where it says none."""
+    """Return the number of classes of the data in the plain tree of a run; 0 where the tree names
+    no data."""
     return 0 if own.is_own(tree) else int(tree["data"]["classes"])
 
 
 def guesses_of(tree: Mapping[str, Any]) -> int:
-    """Among how many classes a guess chooses in the test of the run of the plain tree."""
+    """Return the number of classes among which a guess chooses in the test of the run of the plain
+    tree."""
     task = metrics.TASKS.get(task_of(tree))
     learnt = classes_of(tree)
     return learnt if task is None else task.among(learnt, tree["data"].get("test_classes"))
 
 
 def last_measured(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What of a run's result the last line of its `metrics.jsonl` says."""
+    """Return what the last line of `metrics.jsonl` says of a run's result: step, training loss,
+    scores on validation."""
     line = lines[-1] if lines else {}
     scores = {name[4:]: line[name] for name in line if name.startswith("val_")}
     return {"step": line.get("step"), "train_loss": line.get("train_loss"), "validation": scores}
 
 
 def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree of a run without what has no effect in it: keys that nothing reads; of one that
-    takes no steps, how steps are taken."""
+    """Return the tree of a run without what has no effect in it: keys that nothing reads and, where
+    the run takes no steps, keys of how steps are taken."""
     tree = without_idle(tree)
     if trains(tree):
         return tree
@@ -259,7 +269,7 @@ def effective(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_read(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree of a run, and of those that it starts from, without the keys of `optim` that only
+    """Return the tree of a run, and of its ancestors in it, without the keys of `optim` that only
     other optimisers read."""
     shown = dict(tree)
     if "optim" in tree:
@@ -273,13 +283,13 @@ def as_read(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_id(identity: str, seed: int) -> str:
-    """The id of one seed of a cell, given the cell's `identity`."""
+    """Return the id of one seed of a cell, given the cell's `identity`."""
     return hashlib.sha256(f"{identity}#{seed}".encode()).hexdigest()[:16]
 
 
 def to_tree(spec: Any) -> dict[str, Any]:
-    """Plain dicts of a spec, for JSON. A choice is written flat: name and settings. LEFT_OUT says
-    what is not there where it has its default."""
+    """Return a spec as plain dicts, for JSON. A choice is written flat: name and settings. A field
+    in LEFT_OUT is missing where it has its default."""
     tree: dict[str, Any] = {}
     for field in dataclasses.fields(spec):
         value = getattr(spec, field.name)
@@ -300,7 +310,7 @@ def to_tree(spec: Any) -> dict[str, Any]:
 
 
 def whole_tree(model: Whole) -> dict[str, Any]:
-    """The section of a whole model, its settings beside what every one has."""
+    """Return the section of a whole model: its settings next to the fields that every one has."""
     own = {key: value for key, value in vars(model).items() if key != "settings"}
     return {**own, **model.settings}
 
@@ -310,7 +320,7 @@ def _plain(value: Any) -> Any:
 
 
 def _added_in(section: str, tree: Any) -> dict[str, Any]:
-    """`added`, of a section of a run's tree."""
+    """Return the `added_fields` of a section of a run's tree; {} for a choice and a whole model."""
     if section == "model":
         return {} if "name" in tree else added_fields(Model)
     return {} if section in CHOICES else added_fields(field_types(Run)[section])

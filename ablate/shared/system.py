@@ -1,8 +1,9 @@
-"""What is asked of the system around us: packages, git, signals.
+"""Access to the system around ablate: packages, git, signals.
 
-Of packages that only one feature needs, the command that installs one beside what is there: without
-constraints pip may replace the torch that all else was tried with. Of git, the folder that we are
-in. Of signals, those that end a command, noted for whoever looks.
+Packages: the command that installs a package for the one feature that needs it. It keeps what is
+installed already: without constraints, pip may replace the torch that everything else was tested
+with. Git: questions about the folder that we are in. Signals: those that end a command, noted for
+whoever looks.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 
 
 def adopt_orphans() -> None:
-    """Make this process the parent of what its descendants leave behind (prctl(2))."""
+    """Make this process the parent of orphans among its descendants (prctl(2))."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
@@ -74,10 +75,11 @@ ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def noted_signals(*numbers: signal.Signals) -> Iterator[list[int]]:
-    """Those of the signals that came meanwhile; the handlers before are put back.
+    """Note signals while a `with` block runs; afterwards, put the previous handlers back. The value
+    is a list of the signals that have come so far.
 
-    What this process was started to ignore stays ignored: SIGHUP under `nohup`, SIGINT in the
-    background of a script.
+    Signals that this process was started to ignore stay ignored: SIGHUP under `nohup`, SIGINT in
+    the background of a script.
     """
     heard: list[int] = []
     listening = [s for s in numbers if signal.getsignal(s) is not signal.SIG_IGN]

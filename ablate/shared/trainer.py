@@ -45,7 +45,8 @@ FORM = "{default: VALUE, type: int|float|bool|str|list, choices: [...], nullable
 
 
 def build_own(tree: Mapping[str, Any]) -> OwnRun:
-    """A validated `OwnRun` from its plain tree. Raises UserError, one line with the dotted key."""
+    """Build a validated `OwnRun` from its plain tree. Raise UserError, one line with the dotted
+    key."""
     trainer, keys = tree[TRAINER], tree["keys"]
     same_keys(TRAINER, trainer, ["name", *keys])
     seed = read_field(Run, "seed", tree["seed"], "seed")
@@ -57,7 +58,7 @@ def build_own(tree: Mapping[str, Any]) -> OwnRun:
 
 
 def _checked(value: Any, said: Mapping[str, Any], place: str) -> Any:
-    """The value of a setting, of the type that the key declares."""
+    """Return the value of a setting, read as the type that its key declares."""
     if value is None and said["nullable"]:
         return None
     choices = said["choices"]
@@ -69,8 +70,9 @@ def _checked(value: Any, said: Mapping[str, Any], place: str) -> Any:
 
 
 def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree of a run, but for its code and seed: of the section that `conf/trainer/NAME.yaml`
-    makes, and the settings that are given (`trainer.KEY`). Raises UserError, one line."""
+    """Return the tree of a run, without its code's hashes and its seed, from the section that
+    `conf/trainer/NAME.yaml` makes and the given settings (`trainer.KEY`). Raise UserError, one
+    line."""
     if not isinstance(section, Mapping):
         raise UserError(f"{TRAINER}: conf/trainer/{name}.yaml: expected name:, keys:, metrics:")
     is_program = "command" in section
@@ -117,7 +119,7 @@ def declared(name: str, section: Any, given: Mapping[str, Any]) -> dict[str, Any
 
 
 def undeclared(name: str) -> UserError:
-    """The error for a function that no yaml declares."""
+    """Make the error for a function that no yaml declares."""
     stem = name.partition(":")[0].rpartition(".")[2]
     return UserError(
         f"{TRAINER}: {name}: has to be declared: write `name: {name}`, `keys: {{...}}` and "
@@ -132,7 +134,7 @@ def _mapping(said: Any, field: str) -> Mapping[Any, Any]:
 
 
 def _key(key: str, said: Any) -> tuple[dict[str, Any], Any]:
-    """(what a setting may be, its default)."""
+    """Return (the values that a setting may have, its default)."""
     place = f"{TRAINER}.keys.{key}"
     if not isinstance(said, Mapping):
         said = {"default": said}
@@ -160,9 +162,13 @@ def _key(key: str, said: Any) -> tuple[dict[str, Any], Any]:
 
 
 def code_of(tree: Mapping[str, Any], folder: Path, store: Path) -> dict[str, Any]:
-    """What the code of a declared tree is, in `folder`: of a command see `program.code_of`; of a
-    function `files`, by `local_files`, and `packages`. Raises UserError where there is no such file
-    or function, and for a file that is no Python."""
+    """Return what a declared tree's `code` says of its files in `folder`: hashes of `files` by
+    path, versions of `packages`, and the folder itself.
+
+    The files of a command are those of `program.code_of`; it has no packages, but hashes of its
+    `data`. The files of a function are those of `local_files`. Raise UserError where there is no
+    such file or function, and for a file that is no Python.
+    """
     if is_command(tree):
         declares = program.program_of(tree)
         data = program.data_files(declares, folder)
@@ -187,7 +193,8 @@ def code_of(tree: Mapping[str, Any], folder: Path, store: Path) -> dict[str, Any
 
 
 def data_hashes(data: Sequence[str], folder: Path, cache: Path) -> dict[str, str]:
-    """The sha256 of each of these files of the folder, remembered in the cache of a store."""
+    """Return the sha256 of each of these files of the folder. Hashes are remembered in the cache of
+    a store."""
     if not data:
         return {}
     hashes = FileHashes(cache / FINGERPRINTS_FILE.name).hashes(

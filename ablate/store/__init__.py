@@ -1,9 +1,9 @@
-"""What is kept: the ledger of events, the folders of runs, looks, and who is alive.
+"""The store: the ledger of events, the folders of runs, looks, and who is alive.
 
-One process writes events of runs: the driver, under its lock. Whoever reads verdicts appends a
-look, next to a driver too; everybody may read. An event is never changed, and each is sealed with
-a hash of all before it. Files in a run's folder are written whole, and only what the ledger
-recorded counts.
+One process writes events of runs: the driver, while it holds its lock. Whoever reads verdicts
+appends a look, even while a driver runs; everybody may read. An event is never changed, and each is
+sealed with a hash of all events before it. Files in a run's folder are written whole, and only what
+the ledger recorded counts.
 
 Raises `UserError` for a name that matches nothing, `NotThere` for a store or sweep that doesn't
 exist yet, `Failure` for a damaged ledger, plan or file, and `Unrecorded` where a look can't be

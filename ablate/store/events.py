@@ -1,4 +1,4 @@
-"""The ledger's events: what each says, how it is sealed, and what they make of a run."""
+"""The ledger's events: their content, their seals, and the state of a run that they yield."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Row = tuple[int, float, str, str, str, str]  # its number, the event, its seal
 
 @dataclass(frozen=True)
 class RunState:
-    """The fold of a run's events."""
+    """The state of a run, folded from its events."""
 
     status: Status = "planned"
     attempts: int = 0  # deaths without a newer checkpoint
@@ -51,7 +51,7 @@ class RunState:
 
 
 def fold(state: RunState, kind: str, detail: dict[str, Any]) -> RunState:
-    """What one more event makes of a run's state."""
+    """Return the state of a run after one more event. Raises ValueError for an unknown `kind`."""
     change = dataclasses.replace
     match kind:
         case "planned":
@@ -75,14 +75,18 @@ def fold(state: RunState, kind: str, detail: dict[str, Any]) -> RunState:
 
 
 def sealed(before: str, events: Iterable[Event]) -> Iterator[tuple[float, str, str, str, str]]:
-    """Each event with its seal: a hash of itself and of the seal before it."""
+    """Yield each event followed by its seal: a hash of the event and of the seal before it.
+
+    `before`: the seal of the event before the first, "" where there is none.
+    """
     for event in events:
         before = hashlib.sha256(json.dumps([before, *event]).encode()).hexdigest()[:32]
         yield (*event, before)
 
 
 def holds(before: str, event: Event, seal: str) -> bool:
-    """Is this the seal of the event, as it was written behind the seal before it?"""
+    """Return whether `seal` is the seal of this event, written after the event whose seal is
+    `before`."""
     try:
         return next(sealed(before, [event]))[-1] == seal
     except TypeError:  # bytes, of no text that is written here
@@ -90,14 +94,17 @@ def holds(before: str, event: Event, seal: str) -> bool:
 
 
 def is_id(run: object) -> bool:
-    """Could it name a run's folder?"""
+    """Return whether `run` could be the name of a run's folder: ASCII letters and digits only."""
     return isinstance(run, str) and run.isalnum() and run.isascii()
 
 
 def plan_detail(text: str) -> dict[str, Any] | None:
-    """What an event says of a plan, None where no ledger says that. `sha256`: of its file; `with`:
-    its seeds, in words; `left`: the runs of the plan before that it lacks; `replaces`: does it
-    give up all runs of earlier plans?"""
+    """Return the detail of an event about a plan, or None for a text that no ledger writes.
+
+    `sha256`: the hash of the plan's file. `with`: its seeds, in words. `left`: the runs of the
+    previous plan that this one lacks. `replaces`: whether the plan gives up all runs of earlier
+    plans.
+    """
     with contextlib.suppress(ValueError, RecursionError):
         detail: dict[str, Any] = json.loads(text)
         match detail:
@@ -119,7 +126,10 @@ def state_of(status: Any, *counts: int) -> RunState:
 
 
 def event_detail(kind: str, text: str) -> dict[str, Any]:
-    """An event's detail, which `fold` can read. Raises DatabaseError for any other text."""
+    """Parse an event's detail, checked so that `fold` can read it.
+
+    Raises DatabaseError for a text that no event of this kind has.
+    """
     try:
         tree = json.loads(text)
         if kind == LOOK:

@@ -1,4 +1,4 @@
-"""Which run, or sweep, a word on the command line names."""
+"""Finds the run or the sweep that a word on the command line names."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ SHOWN = 5  # candidates that an error names
 
 
 def find_run(store: Store, ledger: Ledger, text: str, sweep: str | None = None) -> str:
-    """The id of the run that `text` names: LABEL@COLUMN#SEED, or the beginning of an id.
+    """Return the id of the run that `text` names: LABEL@COLUMN#SEED, or the beginning of an id.
 
-    LABEL@COLUMN#SEED is looked up in the driven plans, the last driven first, or in that of
-    `sweep`; where there is one column, LABEL#SEED is enough. Raises UserError where there is none
-    such, or several ids begin with `text`.
+    LABEL@COLUMN#SEED is looked up in all driven plans, the last driven first, or only in the plan
+    of `sweep`. In a plan with one column, LABEL#SEED is enough. Raises UserError where no run
+    matches, or where several ids begin with `text`.
     """
     if "#" in text:
         return _labelled(store, ledger, text, sweep)
@@ -58,7 +58,10 @@ def _labelled(store: Store, ledger: Ledger, text: str, sweep: str | None) -> str
 
 
 def _names_there(store: Store, sweep: str) -> dict[str, str]:
-    """`_names` of its plan as it lies there: one that was edited matters where it has the name."""
+    """Return `_names` of the plan file as it is, {} where it is missing or unreadable.
+
+    The seal is not checked here: an edited plan matters only if it has the name.
+    """
     with contextlib.suppress(Failure):
         plan = store.read_plan(sweep)
         return {} if plan is None else _names(plan)
@@ -66,8 +69,11 @@ def _names_there(store: Store, sweep: str) -> dict[str, str]:
 
 
 def _names(plan: Plan) -> dict[str, str]:
-    """Every name of a run of the plan -> its id. Beside labels as they are printed: a row's
-    aliases, where there is one column LABEL#SEED, and all trials that a run is."""
+    """Map every name of a run of the plan to the run's id.
+
+    A run is named by its label as printed, by the aliases of its row, by LABEL#SEED where the plan
+    has one column, and by each trial that it serves as.
+    """
     aliases = {row.label: row.aliases for row in plan.rows}
     runs = [*plan.runs(), *plan.tried()]
     names = {run.label: run.id for run in runs}
@@ -81,8 +87,11 @@ def _names(plan: Plan) -> dict[str, str]:
 
 
 def sweep_names(store: Store, ledger: Ledger) -> list[str]:
-    """Names of those driven here, the last first. Raises UserError for none, Failure where there
-    are plans, none of which can be read."""
+    """List the sweeps driven in the store, the last driven first.
+
+    Raises NotThere (a UserError) if there are none, and Failure if there are plans but none is
+    readable.
+    """
     known = ledger.sweeps()
     if not known and (lost := store.plans()):
         raise Failure(f"{lost[0]}: no whole plan; {WRITES_AGAIN}")
@@ -94,7 +103,10 @@ def sweep_names(store: Store, ledger: Ledger) -> list[str]:
 
 
 def resolve_sweep_name(word: str, known: list[str]) -> str | None:
-    """The driven sweep of that name; of those that only begin with it, the single one."""
+    """Return the driven sweep with that name, or the only one whose name continues it by @ or +.
+
+    Returns None if there is none. Raises UserError if several names continue it.
+    """
     if word in known or "=" in word:
         return word if word in known else None
     instances = [sweep for sweep in known if sweep.startswith((f"{word}@", f"{word}+"))]
@@ -106,8 +118,12 @@ def resolve_sweep_name(word: str, known: list[str]) -> str | None:
 def driven_plan(
     store: Store, ledger: Ledger, known: Sequence[str], name: str, sealed: bool = True
 ) -> Plan:
-    """The plan of a sweep driven in the store; `known` are the names of all. Without `sealed` as it
-    lies there, for whoever says what is wrong with it."""
+    """Return the plan of a sweep driven in the store. `known`: the names of all driven sweeps.
+
+    With `sealed=False` the file is read without comparing it with its seal, for callers that report
+    what is wrong with it. Raises NotThere for an unknown name, and Failure where the plan is
+    missing, torn or, if `sealed`, edited.
+    """
     if name not in known:
         there = f"one driven in {store.root}:"
         raise NotThere(f"sweep: {expected_words(name, known, there)}")
@@ -118,9 +134,11 @@ def driven_plan(
 
 
 def newest_plan(store: Store, ledger: Ledger, known: Sequence[str]) -> tuple[Plan, list[str]]:
-    """Find the plan of the sweep that was driven last, of those whose plan can be read; and a line
-    on each that was driven later and can't be. `known`: the names of all, the last driven first.
-    Raises Failure where none can be read."""
+    """Return the plan of the last driven sweep whose plan is readable, and lines on those skipped.
+
+    There is one line for each sweep that was driven later and whose plan can't be read. `known`:
+    the names of all sweeps, the last driven first. Raises Failure if no plan can be read.
+    """
     lines: list[str] = []
     for name in known:
         try:
@@ -131,15 +149,17 @@ def newest_plan(store: Store, ledger: Ledger, known: Sequence[str]) -> tuple[Pla
 
 
 class FollowedSweep:
-    """A driven plan as it is by now: seeds, rows, a search and looks make it grow."""
+    """A driven plan that is read again as it grows: by seeds, rows, a search or looks."""
 
     def __init__(self, store: Store, plan: Plan) -> None:
         self._store, self.plan = store, plan
         self._stamp: tuple[int, int] | None = None  # of the file that it was read from
 
     def grew(self, ledger: Ledger) -> bool:
-        """Was its file written again? Then `plan` is what stands in it. Raises Failure where that
-        was edited."""
+        """Return whether the plan's file was written again, and read it into `plan` if so.
+
+        Raises Failure where the file was edited.
+        """
         stamp = self._store.plan_stamp(self.plan.name)
         if stamp in (None, self._stamp):
             return False
@@ -149,7 +169,7 @@ class FollowedSweep:
 
 
 def unedited_plan(store: Store, plan: Plan) -> Plan:
-    """The plan, for whoever computes with it. Raises Failure where its file was edited."""
+    """Return the plan for computing with it. Raises Failure if its file was edited."""
     try:
         return plan.checked()
     except ValueError as error:
@@ -157,8 +177,11 @@ def unedited_plan(store: Store, plan: Plan) -> Plan:
 
 
 def without_skipped(plan: Plan, ledger: Ledger) -> Plan:
-    """The plan without the runs that the user has skipped, for whoever computes with it. Of a sweep
-    with looks as it is: these need every run."""
+    """Return the plan without the runs that the user skipped, for computing with it.
+
+    A plan whose design needs all skipped runs is returned unchanged: a sweep with looks needs every
+    run.
+    """
     states = ledger.states({run.id for run in plan.runs()})
     gone = {run for run, state in states.items() if state.status == "skipped"}
     if not gone or gone <= plan.design.needed(plan).keys():
@@ -178,7 +201,10 @@ def without_skipped(plan: Plan, ledger: Ledger) -> Plan:
 
 
 def _seen(plan: Plan, ledger: Ledger, cell: Cell, seed: int) -> bool:
-    """Had a run that a gain would compare with this one, which the user skipped, begun by then?"""
+    """Return whether a run to compare with this skipped one had started before it was skipped.
+
+    The runs that a gain would compare with it are those of the same column and seed.
+    """
     when = max(at for at, kind, _ in ledger.events(cell.ids[seed]) if kind == "skipped")
     others = {other.ids.get(seed) for other in plan.cells if other.column == cell.column}
     others -= {None, cell.ids[seed]}
@@ -192,8 +218,10 @@ def _seen(plan: Plan, ledger: Ledger, cell: Cell, seed: int) -> bool:
 def driven_plans(
     store: Store, ledger: Ledger, runs: Collection[str] | None = None
 ) -> Iterator[Plan]:
-    """The driven plans that are whole, the last driven first; those alone that have one of `runs`.
-    Raises Failure for one of these that was edited."""
+    """Yield the driven plans that are whole, the last driven first.
+
+    With `runs`, only plans that contain one of these. Raises Failure for a plan that was edited.
+    """
     for name in ledger.sweeps() if runs is None else ledger.sweeps_of(runs):
         plan = ledger.sealed_plan(store, name)
         if plan is not None:
@@ -201,7 +229,8 @@ def driven_plans(
 
 
 def sweeps_of_run(store: Store, ledger: Ledger, run: str) -> list[tuple[str, PlannedRun]]:
-    """(sweep, planned run) for every driven sweep that the run is part of, the last first."""
+    """List (sweep, planned run) for every driven sweep that contains the run, the last driven
+    first."""
     return [
         (plan.name, planned)
         for plan in driven_plans(store, ledger, {run})

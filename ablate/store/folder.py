@@ -1,10 +1,11 @@
 """The folder of a store: runs, plans, the ledger's file, looks, caches.
 
-`Liveness` is the one door to workers: is a run's worker alive, what does it say, and stopping it.
-Whoever can know answers: for a worker on this host the lock of its folder, which the kernel frees
-when it dies; for an attempt elsewhere, which the `started` event and the link to its folder name,
-the pilot that holds it. A launcher answers for the workers of its own, `Store.liveness` for all
-others, which is whom drivers ask of workers that they adopt, and readers of every one.
+`Liveness` is the only access to workers: it says whether a run's worker is alive and what it notes
+about itself, and it stops it. The answer comes from whoever can know it. For a worker on this host
+that is the lock of the run's folder, which the kernel releases when the worker dies. For an attempt
+on another host, which the `started` event and the link to its folder name, it is the pilot that
+holds the attempt. A launcher answers for its own workers and `Store.liveness` for all others: a
+driver asks it about workers that it adopts, and readers ask it about every worker.
 """
 
 from __future__ import annotations
@@ -45,32 +46,41 @@ WRITES_AGAIN = "the same `ablate sweep` or `ablate import` writes it again"
 
 
 class Liveness(Protocol):
-    """Answers for the workers of runs. `tests/launcher_contract.py` holds every launcher to it."""
+    """The interface to the workers of runs. `tests/launcher_contract.py` tests every launcher by
+    it."""
 
     def alive(self, run: RunDir) -> bool:
-        """Has the run a worker that lives? On this host true only while it does, false only once it
-        is gone. Elsewhere false also where it was given up for dead: what it still writes is never
-        read."""
+        """Return whether the run has a living worker.
+
+        On this host, True only while the worker lives, and False only once it is gone. On another
+        host, also False once the worker was given up for dead: what it still writes is never read.
+        """
 
     def notes(self, run: RunDir) -> Notes:
-        """What its worker notes of itself: pid, slot, phase, step, total; the last one's stay, with
-        how it ended (exit, error). Nothing where the file is not whole."""
+        """Return the notes of the run's worker about itself: pid, slot, phase, step, total.
+
+        The notes of the last worker stay after its end and then also say how it ended (exit,
+        error). The notes are empty if their file is not whole.
+        """
 
     def stop(self, run: RunDir, now: bool = False) -> None:
-        """Ask its worker to checkpoint and stop, if one lives; `now`: kill it."""
+        """Ask the run's worker, if one lives, to save a checkpoint and stop; with `now`, kill
+        it."""
 
 
 class HostLock:
-    """The answer on this host: the kernel frees a run's lock when the worker that holds it dies.
+    """The liveness of workers on this host: the kernel releases a run's lock when its worker dies.
 
-    Where locks don't reach other hosts, a worker that notes another one is taken for dead once it
-    has noted nothing for a minute: until then nobody else may write into its folder.
+    Where locks don't reach other hosts, a worker that noted another host is taken for dead once its
+    notes are a minute old. Until then nobody else may write into its folder.
     """
 
     @functools.cached_property
     def _asked(self) -> dict[str, int | None]:
-        """Map runs to the process that was asked to stop: once, since a second signal may reach
-        another handler than the first."""
+        """Map of runs to the process that was asked to stop.
+
+        Each process is asked only once: a second signal may reach another handler than the first.
+        """
         return {}
 
     def alive(self, run: RunDir) -> bool:
@@ -89,7 +99,8 @@ class HostLock:
                     self._asked[run.id] = pid
 
     def host(self, run: RunDir) -> str | None:
-        """Of its last worker, None where that is this one."""
+        """Return the host that the run's last worker noted; None if it is this host or was not
+        noted."""
         host = run.lock.notes().host
         return None if host == platform.node() else host
 
@@ -100,7 +111,8 @@ class HostLock:
 
 
 class WhoCanKnow:
-    """The answer of a store for any run of it."""
+    """The liveness of any run of a store, answered by `HostLock` or, for remote attempts, by
+    `Pilots`."""
 
     def __init__(self, pilots: Path) -> None:
         self._here, self._elsewhere = HostLock(), Pilots(pilots)
@@ -119,13 +131,13 @@ class WhoCanKnow:
 
 
 class StoreFolder:
-    """Where everything of a store lies. Only this class knows the names."""
+    """The paths of everything in a store. Only this class knows the names."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.runs = root / RUNS_FOLDER
         self.attempts = root / ATTEMPTS_FOLDER  # of attempts off the driver's host
-        self.pilots = root / "pilots"  # what trains these attempts, and what it is told
+        self.pilots = root / "pilots"  # what trains these attempts, and its orders
         self.ledger = root / "ledger.db"
         self.driver = Lock(root / "driver.lock")
         self._stop = root / "stop.json"  # asks the driver to
@@ -142,7 +154,8 @@ class StoreFolder:
         self.diffs = root / "diffs"  # what was not committed when a sweep was driven
 
     def command(self, *words: str) -> str:
-        """`ablate WORDS` of this store, as a shell takes it."""
+        """Return the shell command `ablate WORDS` for this store, with --store where it is
+        needed."""
         here = self.root == Path(os.environ.get("ABLATE_STORE", "runs"))
         return shlex.join(["ablate", *words, *(() if here else ("--store", str(self.root)))])
 
@@ -152,13 +165,17 @@ class StoreFolder:
         return RunDir(self.runs / run)
 
     def folders(self) -> set[str]:
-        """The ids of all runs that have a folder: one look, however many there are."""
+        """Return the ids of all runs that have a folder, by listing one directory."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return {name for name in os.listdir(self.runs) if name.isalnum()}
         return set()
 
     def take_turn(self, wait_s: float = 0.0) -> bool:
-        """The driver's lock, and no driver beats on another host, which locks may not reach."""
+        """Acquire the driver's lock; return whether this process may drive now.
+
+        False if the lock is held, or if a driver on another host, which locks may not reach, still
+        beats. `wait_s`: seconds to wait for either.
+        """
         if not self.driver.acquire(wait_s):
             return False
         if not beats_elsewhere(self.root):
@@ -168,33 +185,40 @@ class StoreFolder:
         return False
 
     def driven_here(self) -> bool:
-        """Is whoever noted itself as the driver a process of this host?"""
+        """Return whether the process that is noted as the driver runs on this host."""
         return self.driver.notes().host in (None, platform.node())
 
     def ask_to_stop(self) -> bool:
-        """Ask the driver to stop: by a signal on its host, else by a file that it looks for. False
-        where it can't hear yet."""
+        """Ask the driver to stop: by a signal on its own host, otherwise by a file that it reads.
+
+        Returns False if the driver can't receive the signal yet.
+        """
         if self.driven_here():
             return self.driver.signal(signal.SIGTERM)
         write_whole(self._stop, to_json(self.driver.notes().tree()))
         return True
 
     def asked_to_stop(self) -> bool:
-        """For the driver: has another host asked it?"""
+        """Return whether another host has asked this driver to stop. Only the driver calls it.
+
+        The file that asks is removed. It counts only if it names the notes of this driver.
+        """
         asked = self._stop.exists() and read_json(self._stop)
         if asked:
             self._stop.unlink()
         return bool(asked) and Notes.of(asked) == self.driver.notes()
 
     def order(self, what: str, runs: Sequence[str]) -> Path:
-        """Leave an order for whoever drives the store; its file goes once it is obeyed."""
+        """Leave an order for the store's driver; return its file, which is removed once it is
+        obeyed."""
         make_folder(self._orders)
         path = self._orders / f"{time.time_ns():020}-{os.getpid()}.json"
         write_whole(path, to_json({"order": what, "runs": list(runs)}))
         return path
 
     def orders(self) -> Iterator[tuple[str, list[str], Path]]:
-        """(what, runs, file) of every order, the oldest first. What is no order goes."""
+        """Yield (order, runs, file) of every order, the oldest first. Remove files that are no
+        orders."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for name in sorted(os.listdir(self._orders)):
                 if name.startswith("."):  # not whole yet
@@ -209,7 +233,8 @@ class StoreFolder:
         return self.root / "sweeps" / f"{sweep_file_name(name)}.json"
 
     def plan_stamp(self, name: str) -> tuple[int, int] | None:
-        """Another one when the plan has been written again; None where there is none."""
+        """Return a stamp that changes when the plan is written again; None where there is no
+        plan."""
         try:
             found = self.plan_path(name).stat()
         except FileNotFoundError:
@@ -217,13 +242,16 @@ class StoreFolder:
         return found.st_ino, found.st_mtime_ns
 
     def plans(self) -> list[Path]:
-        """The files of all plans, the last driven first."""
+        """List the files of all plans, the last driven first."""
         found = (self.root / "sweeps").glob("*.json")
         return sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
 
     def write_plan(self, plan: Plan) -> None:
-        """Write the file of a plan. Raises Failure, before anything is written, for a plan that
-        nobody could read again, and where the file is not what was written."""
+        """Write the file of a plan.
+
+        Raises Failure for a plan that nobody could read again, before anything is written, and
+        where the file then differs from what was written.
+        """
         path, content = self.plan_path(plan.name), plan.readable_bytes()
         make_folder(path.parent)
         write_whole(path, content)
@@ -231,12 +259,16 @@ class StoreFolder:
             raise Failure(f"{path}: is not what was written; is the disk sound?")
 
     def read_plan(self, name: str) -> Plan | None:
-        """The plan as it lies there, None where it is missing or torn. Raises Failure for other
-        JSON. Whoever goes by it asks `Ledger.sealed_plan`, but for who writes it again."""
+        """Read the plan file without checking its seal; None where it is missing or torn.
+
+        Raises Failure for other JSON. Use `Ledger.sealed_plan` to compute with a plan: only a
+        caller that writes the plan again may rely on this one.
+        """
         return self.hashed_plan(name)[0]
 
     def hashed_plan(self, name: str) -> tuple[Plan | None, str]:
-        """As `read_plan`, and the sha256 of the file that it was read from."""
+        """Read the plan as `read_plan` does; return it with the sha256 of the file it was read
+        from."""
         path = self.plan_path(name)
         tree, sha256 = read_hashed(path)
         try:
@@ -245,7 +277,7 @@ class StoreFolder:
             raise Failure(f"{path}: {error}; {WRITES_AGAIN}") from error
 
     def looks_view(self) -> list[Look]:
-        """Every whole line of `looks.jsonl`."""
+        """Read the looks from `looks.jsonl`. Lines that are no whole look are skipped."""
         try:
             lines = read_file(self.looks).split(b"\n")
         except FileNotFoundError:

@@ -1,10 +1,11 @@
-"""What no sweep refers to, and removing it. What a sweep refers to is said by its plan file and by
-the ledger, and where these differ nothing goes. Runs of its earlier plans stay until it gives them
-up. Only names that a store gives are removed, and nothing through a link: what it leads to may be
-another store's.
+"""Finds and removes what no sweep refers to.
 
-A folder is removed by renaming it into the store's `trash/` and then deleting it there: a crash
-leaves nothing that could be taken for a whole run, and the next time the trash goes, too.
+A sweep's plan file and the ledger say what the sweep refers to; where they differ, nothing is
+removed. Runs of its earlier plans stay until the sweep gives them up. Only files whose names a
+store gives are removed, and nothing behind a link: its target may belong to another store.
+
+A folder is removed by renaming it into the store's `trash/` and deleting it there. A crash
+therefore leaves nothing that could be taken for a whole run, and the next gc empties the trash.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ JOBS = "jobs"  # of an engine, in `pilots/`: its logs
 
 @dataclass(frozen=True)
 class Rubbish:
-    """A file or folder that may go. `lock`: held by whoever uses it."""
+    """A file or folder that may be removed. `lock`: the lock that whoever uses it holds."""
 
     kind: Kind
     path: Path
@@ -67,8 +68,11 @@ class Rubbish:
 
 
 class KeptSweeps(NamedTuple):
-    """The sweeps that stay: their plans; and of those whose plan can't be read, or is missing, by
-    name the runs that the ledger has of them, which all stay."""
+    """The sweeps that stay.
+
+    `plans`: their readable plans. `unread`: for each sweep whose plan is missing or unreadable, the
+    runs that the ledger has for it, all of which stay.
+    """
 
     plans: list[Plan]
     unread: dict[str, set[str]]
@@ -84,11 +88,11 @@ class KeptSweeps(NamedTuple):
 
 
 def kept_sweeps(store: Store, ledger: Ledger, forget: Collection[str]) -> KeptSweeps:
-    """The sweeps that stay when those in `forget` go.
+    """Return the sweeps that stay when those in `forget` are removed.
 
-    Raises UserError for a name that is no sweep's; Failure where a plan was edited, lacks runs that
-    the ledger has, or can't be read and is of a sweep that the ledger doesn't know: what it refers
-    to is unknown.
+    Raises UserError for a name that no sweep has. Raises Failure where a plan was edited, lacks
+    runs that the ledger has, or is unreadable and belongs to a sweep that the ledger doesn't know,
+    since then nobody knows what it refers to.
     """
     forgotten = {store.plan_path(name) for name in forget}
     sweeps = ledger.sweeps()
@@ -126,14 +130,17 @@ def kept_sweeps(store: Store, ledger: Ledger, forget: Collection[str]) -> KeptSw
 
 
 def _recorded(ledger: Ledger, sweep: str) -> set[str]:
-    """All runs of a sweep that the ledger has: of its last plan, and of earlier ones."""
+    """Return all runs that the ledger has for a sweep, of its last plan and of earlier ones."""
     earlier = ledger.earlier(sweep)
     return {*earlier.kept, *earlier.given_up, *(run for _, run in ledger.planned(sweep))}
 
 
 def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
-    """Raises Failure where the ledger has runs of the sweep that its plan does not have. More in
-    the plan is what a crash between the two leaves: all of these are kept."""
+    """Raise Failure where the ledger has runs of the sweep that its plan lacks.
+
+    More runs in the plan than in the ledger are what a crash between the two writes leaves; all of
+    these are kept.
+    """
     own = {run.id for run in plan.runs()}
     lost = list(dict.fromkeys(run for _, run in ledger.planned(plan.name) if run not in own))
     if lost:
@@ -146,13 +153,15 @@ def _agree(path: Path, plan: Plan, ledger: Ledger) -> None:
 
 
 def linked_folders(store: Store) -> list[Path]:
-    """Folders of the store that are links, which are left alone with all that is behind them."""
+    """List the folders of the store that are links. They are left alone, with everything behind
+    them."""
     own = (store.runs, store.attempts, store.cache, store.trash, store.reruns, store.diffs)
     return [path for path in own if path.is_symlink()]
 
 
 def foreign_files(store: Store, sweeps: KeptSweeps) -> list[Path]:
-    """Files that somebody else put into folders of runs that no plan has: these stay."""
+    """List files that ablate didn't write in the folders of runs that no plan contains. They
+    stay."""
     runs = {run.id for plan in sweeps.plans for run in plan.runs()}.union(*sweeps.unread.values())
     folders = (path for path in _entries(store.runs) if re.fullmatch(ID, path.name))
     return [
@@ -161,8 +170,10 @@ def foreign_files(store: Store, sweeps: KeptSweeps) -> list[Path]:
 
 
 def find_rubbish(store: Store, ledger: Ledger, sweeps: KeptSweeps) -> list[Rubbish]:
-    """All that the sweeps, by their plans of now or earlier ones, don't refer to and nobody uses.
-    Decoded data stay while a plan can't be read: runs to come may want them."""
+    """List everything that nobody uses and no kept sweep refers to, by its plan or an earlier one.
+
+    Decoded data stay while a plan can't be read: its future runs may need them.
+    """
     runs: set[str] = set().union(*sweeps.unread.values())
     data: set[str] = set()
     given_up: dict[str, str] = {}
@@ -198,20 +209,25 @@ def find_rubbish(store: Store, ledger: Ledger, sweeps: KeptSweeps) -> list[Rubbi
 
 
 def _data_of(folder: RunDir) -> set[str]:
-    """The sets of a run, as far as its folder tells."""
+    """Return the fingerprints of the datasets of a run, an empty set where its folder doesn't
+    say."""
     with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError):
         return _fingerprints(folder.read_spec())
     return set()
 
 
 def _fingerprints(tree: Mapping[str, Any]) -> set[str]:
-    """Of all sets that a run of the tree reads, and those that it starts from."""
+    """Return the fingerprints of all datasets that a run with this tree and its parent runs
+    read."""
     trees = (tree, *spec_parents(tree))
     return {str(data["fingerprint"]) for one in trees for data in datasets_of(one)}
 
 
 def _temporary(store: Store, folders: Iterable[Path]) -> Iterator[Path]:
-    """What `write_whole` was about to rename when its process died."""
+    """Yield the temporary files that `write_whole` left because its process died before the rename.
+
+    Young files and those of living processes are left out. `folders`: the run folders to search.
+    """
     cached = [path for path in _entries(store.cache) if path.is_dir()]
     own = [*_entries(store.root / "sweeps"), *_entries(store.diffs), *_entries(store.cache)]
     trained = () if store.runs.is_symlink() else folders
@@ -223,8 +239,11 @@ def _temporary(store: Store, folders: Iterable[Path]) -> Iterator[Path]:
 
 
 def _half_done(store: Store) -> Iterator[Path]:
-    """What a driver or `merge` was about to rename or remove, and the folders of pilots that never
-    beat."""
+    """Yield what a killed driver or `merge` was about to rename or remove.
+
+    That includes the folders of pilots that never wrote a beat. Young files and folders are left
+    out.
+    """
     for path in (*_entries(store.runs), *_links(store.runs)):
         if re.fullmatch(rf"\.{ID}\.(home|link|merge)", path.name) and not _is_young(path):
             yield path
@@ -259,8 +278,11 @@ def _reruns(store: Store) -> list[Rubbish]:
 def _attempts(
     store: Store, stay: Collection[str], starts: Mapping[str, tuple[int, int | None]]
 ) -> Iterator[Rubbish]:
-    """What no run goes on from. `starts`: of the planned runs, by the ledger. It names the attempt
-    that counts before the link to it stands, and still where a dead driver left none."""
+    """Yield the folders of attempts on other hosts from which no run continues.
+
+    `starts`: the ledger's (number of starts, last attempt) of each planned run. The ledger names
+    the attempt that counts before the link to it exists, and also where a dead driver left no link.
+    """
     named = {f"{number}/{run}" for run, (_, number) in starts.items()}
     for folder in _entries(store.attempts):
         for path in _entries(folder):
@@ -275,7 +297,11 @@ def _attempts(
 
 
 def _data(store: Store, used: Collection[str]) -> Iterator[Rubbish]:
-    """All files of a set begin with its fingerprint; its lock stays: somebody may wait for it."""
+    """Yield the cached files of datasets that are not `used` and that nobody has locked.
+
+    All files of a dataset begin with its fingerprint. Its lock file stays: somebody may wait for
+    it.
+    """
     for path in _entries(store.cache):
         match = re.fullmatch(rf"\.?({ID})(?!\.lock$)(\..+)?", path.name)
         if match and match[1] not in used:
@@ -291,10 +317,11 @@ def collect_rubbish(
     found: Iterable[Rubbish],
     forget: Iterable[str],
 ) -> int:
-    """Remove it and forget sweeps, under the driver's lock; returns the bytes that went.
+    """Remove rubbish and forget sweeps, under the driver's lock; return the number of bytes freed.
 
-    The ledger comes after what needs none, and runs are noted once they are gone: on a full disk
-    there is room by then, and a crash before that costs nothing.
+    What needs no note in the ledger is removed first, and the removal of runs is recorded once they
+    are gone. So there is room to write on a disk that was full, and a crash before the note does no
+    harm.
     """
     found = list(found)
     freed = remove_rubbish(store, [item for item in found if item.kind != "runs"])
@@ -312,7 +339,11 @@ def collect_rubbish(
 
 
 def removable_run(store: Store, ledger: Ledger, run: str, label: str) -> Rubbish:
-    """Of a run that the user removes. Raises UserError where it can't be."""
+    """Return the folder of a run that the user wants to remove, with its lock.
+
+    `label`: the name of the run in errors. Raises UserError where the run is skipped or being
+    trained, has no folder, is behind a link, or has files that ablate didn't write.
+    """
     path, state = store.rundir(run).path, ledger.states([run]).get(run, RunState())
     if state.status == "skipped":
         raise UserError(f"{label}: is skipped; --undo comes before --delete")
@@ -328,7 +359,10 @@ def removable_run(store: Store, ledger: Ledger, run: str, label: str) -> Rubbish
 
 
 def remove_run(store: Store, ledger: Ledger, run: str, item: Rubbish) -> None:
-    """Remove it, then note that: a crash between the two costs nothing."""
+    """Remove a run, then record that. A crash between the two does no harm.
+
+    Raises Failure if the run is in use by now.
+    """
     remove_rubbish(store, [item])
     if item.path.exists():
         raise Failure(f"{item.path}: is in use by now, so it stays")
@@ -337,7 +371,10 @@ def remove_run(store: Store, ledger: Ledger, run: str, item: Rubbish) -> None:
 
 
 def remove_rubbish(store: Store, items: Iterable[Rubbish]) -> int:
-    """Remove what nobody uses; returns the bytes that went."""
+    """Remove the items that nobody uses by now; return the number of bytes freed.
+
+    Raises Failure where the trash is a link.
+    """
     freed = 0
     if store.trash.is_symlink():
         raise Failure(f"{store.trash}: is a link, so no file can be moved there; remove the link")
@@ -355,7 +392,7 @@ def remove_rubbish(store: Store, items: Iterable[Rubbish]) -> int:
 
 
 def _thrown(store: Store) -> list[Path]:
-    """What an earlier gc left in the trash, numbered as it does."""
+    """List what an earlier gc left in the trash: entries that are named by a number."""
     return [path for path in _entries(store.trash) if re.fullmatch(r"\d+", path.name)]
 
 
@@ -365,7 +402,7 @@ def _empty(store: Store) -> None:
 
 
 def _move(item: Rubbish, place: Path) -> bool:
-    """Out of its place by one rename; False where somebody uses it by now."""
+    """Move an item into the trash by one rename; return False if somebody uses it by now."""
     with contextlib.ExitStack() as stack:
         if item.lock is not None:
             if not item.lock.acquire():
@@ -382,7 +419,8 @@ def _move(item: Rubbish, place: Path) -> bool:
 
 
 def rubbish_summary(found: Iterable[Rubbish]) -> Iterator[str]:
-    """A line a kind, and one an earlier plan: bytes, how many, which."""
+    """Yield one line for each kind of rubbish and each earlier plan: size, number and first
+    names."""
     from rich.filesize import decimal
 
     groups: dict[str, list[Rubbish]] = {words: [] for words in WORDS.values()}
@@ -405,7 +443,8 @@ def _of(kind: Kind, path: Path, lock: Lock | None = None) -> Rubbish:
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What is in the folder, but for links; nothing behind a link."""
+    """List the entries of a folder, sorted, without links; [] where it is missing or itself a
+    link."""
     if folder.is_symlink():
         return []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -414,7 +453,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _links(folder: Path) -> list[Path]:
-    """The links in the folder, which itself is none."""
+    """List the links in a folder, sorted; [] where the folder is missing or itself a link."""
     if folder.is_symlink() or not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path.is_symlink())

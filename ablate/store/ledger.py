@@ -1,10 +1,11 @@
-"""Which sweep planned which run, what happened to it, which verdicts were read: one SQLite file.
+"""The ledger: one SQLite file of sweeps, their planned runs, the events of runs, and looks.
 
-Events are appended and never changed, each sealed with a hash of all before it; the state of a run
-is their fold, kept beside them in the same transaction. Two write: the driver, under its lock, and
-whoever prints a verdict, who appends a look in a transaction of its own, also beside a driver;
-everybody may read. The ledger is no truth about files: a lost one is made again from the sweeps'
-plans, the run folders, which say what is finished, and `looks.jsonl`, which is a view of its looks.
+Events are appended and never changed, each sealed with a hash of all events before it. The state of
+a run is the fold of its events, kept in a table that the same transaction updates. There are two
+writers: the driver, under its lock, and whoever prints a verdict, who appends a look in a
+transaction of its own, even while a driver runs. Everybody may read. The ledger is no authority on
+files. A lost one is made again from the sweeps' plans, from the run folders, which say what is
+finished, and from `looks.jsonl`, which is a view of its looks.
 """
 
 from __future__ import annotations
@@ -73,8 +74,10 @@ def transaction(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
 
 class _Connection(sqlite3.Connection):
     def execute(self, *args: Any) -> sqlite3.Cursor:
-        """Raises DatabaseError, too, where SQLite quotes a damaged schema that is no text: Python
-        can't read that message."""
+        """Execute a statement; raise DatabaseError also where a damaged schema is not text.
+
+        SQLite quotes the schema in its error message, and Python then fails to decode that message.
+        """
         try:
             return super().execute(*args)
         except UnicodeDecodeError as error:
@@ -84,7 +87,10 @@ class _Connection(sqlite3.Connection):
 
 
 def connect_ledger(file: Path, mode: str, timeout: float = 30) -> sqlite3.Connection:
-    """To a ledger, by SQLite's mode: it is there, but for `rwc`. Transactions are begun by hand."""
+    """Connect to a ledger in one of SQLite's open modes; only `rwc` creates a missing file.
+
+    Transactions are begun by hand. `timeout`: seconds to wait for a lock.
+    """
     uri = f"{file.absolute().as_uri()}?mode={mode}"
     return sqlite3.connect(
         uri, uri=True, timeout=timeout, isolation_level=None, factory=_Connection
@@ -100,8 +106,12 @@ _OWN_DISKS = {
 
 
 def journal_mode(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """WAL where the disk of `folder` is this host's own, so that readers and the driver don't wait
-    for each other; elsewhere DELETE, which asks for locks alone."""
+    """Return SQLite's journal mode for a ledger in `folder`: "WAL" or "DELETE".
+
+    WAL is for a disk of this host's own: readers and the driver don't wait for each other.
+    Elsewhere it is DELETE, which needs only file locks. Where `mounts` can't be read (not Linux),
+    it is WAL.
+    """
     try:
         text = mounts.read_text()
     except OSError:  # not Linux
@@ -117,11 +127,14 @@ def journal_mode(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> s
 
 
 def open_reader(file: Path, elsewhere: bool = False) -> sqlite3.Connection:
-    """To read. Where nothing can be written SQLite lacks what readers and writers share, unless a
-    writer has it open: then the file is read as it stands.
+    """Open a connection for reading.
 
-    `elsewhere`: another host writes, whose locks may not reach this one. SQLite would take the
-    journal of its transaction for a dead writer's, and roll it back: it must not write.
+    In a folder that is not writable, SQLite lacks the files that readers and writers share, unless
+    a writer has the ledger open: then the file is read as it stands.
+
+    `elsewhere`: another host writes the ledger, and its locks may not reach this one. SQLite would
+    take the journal of that host's transaction for a dead writer's and roll it back, so it must not
+    write.
     """
     if elsewhere and not _has_wal(file):
         return _beside(file)
@@ -137,13 +150,19 @@ def open_reader(file: Path, elsewhere: bool = False) -> sqlite3.Connection:
 
 
 def _has_wal(file: Path) -> bool:
-    """Has it a write-ahead log? It is on a disk of this host then, where locks are seen."""
+    """Return whether the ledger uses a write-ahead log.
+
+    If so, it is on a disk of this host, where locks are visible.
+    """
     with open(file, "rb") as content:
         return content.read(19)[18:] == b"\2"  # the version that a writer needs
 
 
 def _beside(file: Path) -> sqlite3.Connection:
-    """A connection that never writes, opened between two transactions of the writer."""
+    """Open a connection that never writes, between two transactions of a writer on another host.
+
+    Raises Failure if no such moment comes within PATIENCE_S.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while True:
         connection = connect_ledger(file, "ro")
@@ -158,8 +177,10 @@ def _beside(file: Path) -> sqlite3.Connection:
 
 
 def is_begun(file: Path) -> bool:
-    """Is there anything in the ledger? True where that can't be told: whoever opens it will say
-    so."""
+    """Return whether the ledger has any content; True where it is damaged.
+
+    Whoever opens a damaged ledger reports that.
+    """
     with (
         contextlib.closing(connect_ledger(file, "rwc")) as db,
         contextlib.suppress(sqlite3.DatabaseError),
@@ -169,7 +190,8 @@ def is_begun(file: Path) -> bool:
 
 
 def check_version(db: sqlite3.Connection, file: Path) -> None:
-    """Raises Failure for a ledger of another format, UserError for what is no whole ledger."""
+    """Raise Failure for a ledger of another format, UserError for a file that is no whole
+    ledger."""
     try:
         version = db.execute("SELECT version FROM meta").fetchone()[0]
         if type(version) is not int:
@@ -188,7 +210,7 @@ def other_ledger_error(file: Path, version: int) -> Failure:
 
 
 class Unrecorded(Exception):
-    """A look can't be recorded, so no verdict may be printed; says why."""
+    """A look can't be recorded, so no verdict may be printed. The message says why."""
 
 
 _SCHEMA = """
@@ -208,7 +230,7 @@ CREATE INDEX event_run ON event (run);
 
 
 class Remains(NamedTuple):
-    """What can be read of a ledger that is made again."""
+    """The readable parts of a ledger that is made again."""
 
     events: Sequence[Row] = ()  # as far as their seals hold
     states: Mapping[str, RunState] = {}  # their fold
@@ -219,16 +241,19 @@ class Remains(NamedTuple):
 
 
 class Ledger(Queries):
-    """One SQLite file of sealed events, open. `Ledger.driving` opens it for the driver,
-    `Ledger.reading` for a look."""
+    """An open ledger: the SQLite file of a store's sealed events.
+
+    `Ledger.driving` opens it for the driver, `Ledger.reading` for commands that only read.
+    """
 
     @classmethod
     @contextmanager
     def reading(cls, store: StoreFolder) -> Iterator[Ledger]:
-        """For commands that only look. Raises UserError where there is no store, Failure for a
-        ledger of another format.
+        """Open the ledger for commands that only read.
 
-        A ledger that is missing beside its plans is made again first.
+        If plans exist but the ledger is missing, it is made again first. Raises UserError where
+        there is no store or the file is no whole ledger, and Failure for a ledger of another
+        format.
         """
         if not store.ledger.exists() and not store.plans():
             raise _no_store(store)
@@ -243,8 +268,11 @@ class Ledger(Queries):
     @classmethod
     @contextmanager
     def driving(cls, store: StoreFolder) -> Iterator[Ledger]:
-        """For the driver, who holds `store.driver` already. A lost ledger is made again. Raises
-        Failure for a ledger of another format."""
+        """Open the ledger for the driver, who already holds `store.driver`.
+
+        A lost ledger is made again. Raises Failure for a ledger of another format, and UserError
+        for a file that is no whole ledger.
+        """
         make_folder(store.root)
         connection = connect_ledger(store.ledger, "rwc")
         try:
@@ -263,11 +291,11 @@ class Ledger(Queries):
             connection.close()
 
     def build(self, store: StoreFolder, old: Remains) -> tuple[list[str], list[str]]:
-        """Fill an empty file with what is left of a ledger and what the files know: every plan, and
-        a result for every folder that has one. Inside a transaction.
+        """Fill an empty file with the remains of a ledger and with what files say.
 
-        Returns (sweeps, runs) whose plan or result was taken from its file as it lies there, since
-        no seal says what it was.
+        Must be called inside a transaction. The files are every plan, and the result in every
+        folder that has one. Returns (sweeps, runs) whose plan or result was accepted from its file
+        as it is, since no seal says what it was.
         """
         db = self._db
         for statement in filter(str.strip, _SCHEMA.split(";")):
@@ -321,7 +349,7 @@ class Ledger(Queries):
         return [run for run, _, _ in taken]
 
     def _seal_file(self, plan: Plan, sha256: str, left: Sequence[str]) -> None:
-        """Of a plan that nobody has sealed when it was written."""
+        """Seal a plan file that has no seal from the time when it was written."""
         detail = {
             "sha256": sha256,
             "with": plan.design.driven(plan.seeds),
@@ -333,13 +361,18 @@ class Ledger(Queries):
     # --- Written by the driver ------------------------------------------------------------------
 
     def announce(self, plan: Plan, **more: Any) -> None:
-        """Seal that this plan is about to be written: a file that a crash leaves is known."""
+        """Seal that this plan is about to be written, so that the file is known if a crash
+        follows."""
         with transaction(self._db):
             self._seal_plan(plan, PLANNING_EVENTS, more)
 
     def plan(self, plan: Plan, driven: float | None = None, **more: Any) -> None:
-        """Note, and seal, what the sweep plans now, once it is written; runs it planned before stay
-        what they are, and are kept: see `earlier`. `driven`: when it was, if not now."""
+        """Record and seal what the sweep plans now, once the plan's file is written.
+
+        Runs that the sweep planned before keep their states and stay: see `earlier`. `driven`: the
+        time of the drive, in seconds since 1970; None for now. `more`: further keys of the event's
+        detail.
+        """
         with transaction(self._db):
             if left := self.left(plan):
                 more["left"] = left
@@ -347,14 +380,17 @@ class Ledger(Queries):
             self._seal_plan(plan, PLAN, more)
 
     def replace(self, store: StoreFolder, plan: Plan) -> None:
-        """Write a plan that gives up the runs of earlier ones. A crash leaves the plan before, and
-        nothing given up, or a file by which `replaces` tells to go on."""
+        """Write a plan that gives up the runs of earlier plans.
+
+        A crash leaves either the previous plan, with nothing given up, or a file for which
+        `replaces` returns True, so that the driver goes on.
+        """
         self.announce(plan, replaces=True)
         store.write_plan(plan)
         self.plan(plan, replaces=True)
 
     def _seal_plan(self, plan: Plan, kind: str, more: Mapping[str, Any]) -> None:
-        """Unless it is what was sealed last, as it was written."""
+        """Seal the plan, unless the last sealed plan is the same and there is nothing to add."""
         sha256 = hashlib.sha256(plan.to_bytes()).hexdigest()
         with contextlib.suppress(Failure):
             last, detail = next(iter(self.plan_events(plan.name)), ("", {}))
@@ -383,7 +419,7 @@ class Ledger(Queries):
         )
 
     def record(self, run: str, kind: str, **detail: Any) -> RunState:
-        """Append an event; returns the run's state after it."""
+        """Append an event; return the state of its run after it."""
         with transaction(self._db):
             return self._append([(run, kind, detail)])[run]
 
@@ -393,8 +429,11 @@ class Ledger(Queries):
         planned: Mapping[str, str],
         looks: Iterable[tuple[float, Look]],
     ) -> None:
-        """Append what another ledger says, with the times that it says: of runs, and looks that are
-        not here so early. `planned`: runs, known or not, each with a sweep. All of it or nothing.
+        """Append the events and looks of another ledger, with their times, in one transaction.
+
+        `histories`: the events of each run. `planned`: the sweep of each planned run, known here or
+        not. `looks`: (time, look); a look that this ledger has at the same or an earlier time is
+        left out.
         """
         with transaction(self._db) as db:
             known = self.states()
@@ -414,7 +453,7 @@ class Ledger(Queries):
                     first[text] = at
 
     def forget(self, sweep: str) -> None:
-        """Its runs stay known, and what happened to them."""
+        """Remove a sweep and the list of its runs. The runs stay known, with their events."""
         with transaction(self._db) as db:
             if sweep in self.sweeps():
                 self._seal([(PLAN_OF + sweep, FORGOTTEN, {"sha256": "", "with": ""})])
@@ -424,7 +463,8 @@ class Ledger(Queries):
     def _append(
         self, events: Sequence[tuple[str, str, dict[str, Any]]], times: Iterable[float] = ()
     ) -> dict[str, RunState]:
-        """Append (run, kind, detail), inside a transaction; the states of those runs after it."""
+        """Append (run, kind, detail) inside a transaction; return the states of these runs after
+        it."""
         states = self.states({run for run, _, _ in events})
         for run, kind, detail in events:
             states[run] = fold(states[run], kind, detail)
@@ -438,8 +478,11 @@ class Ledger(Queries):
     def _seal(
         self, events: Iterable[tuple[str, str, dict[str, Any]]], times: Iterable[float] = ()
     ) -> None:
-        """Append (run, kind, detail) to the chain, inside a transaction that no other is in.
-        `times`: when each was, where that is not now."""
+        """Append (run, kind, detail) to the chain of seals.
+
+        Must be called inside a transaction that excludes other writers. `times`: the time of each
+        event, where that is not now.
+        """
         last = self.rows((str,), "SELECT seal FROM event ORDER BY number DESC LIMIT 1")
         dated = zip(times or itertools.repeat(time.time()), events, strict=False)
         rows = ((at, run, kind, json.dumps(detail)) for at, (run, kind, detail) in dated)
@@ -451,7 +494,8 @@ class Ledger(Queries):
     # --- Written by whoever reads a verdict -----------------------------------------------------
 
     def look(self, store: StoreFolder, look: Look) -> None:
-        """Append a look that is not there yet; then the view is written anew from the ledger."""
+        """Append a look unless the ledger has it, then write `looks.jsonl` again from the
+        ledger."""
         with transaction(self._db):
             check_version(self._db, store.ledger)
             if look not in self.looks():
@@ -460,7 +504,7 @@ class Ledger(Queries):
             self.write_view(store)
 
     def write_view(self, store: StoreFolder) -> None:
-        """`looks.jsonl`, where it is not what the ledger says."""
+        """Write `looks.jsonl`, unless it already says what the ledger says."""
         view = self.looks_text()
         if view != (store.looks.read_bytes() if store.looks.exists() else b""):
             write_whole(store.looks, view)
@@ -468,8 +512,10 @@ class Ledger(Queries):
     # --- Read by everybody ----------------------------------------------------------------------
 
     def sealed_plan(self, store: StoreFolder, sweep: str) -> Plan | None:
-        """The plan, None where it is missing or torn. Raises Failure for other JSON, and where the
-        file is not the one that was planned."""
+        """Read the plan of a sweep; None where its file is missing or torn.
+
+        Raises Failure for other JSON, and where the file is not the one that was planned.
+        """
         path, before = store.plan_path(sweep), ""
         while True:
             (plan, sha256), seals = store.hashed_plan(sweep), self.plan_seals(sweep)
@@ -482,7 +528,7 @@ class Ledger(Queries):
 
 
 def _no_store(store: StoreFolder) -> UserError:
-    """The error that says what to do where there is none."""
+    """Return the error for a folder that is no store, with the remedy."""
     no = f"no store at {store.root}"
     match read_json(store.root / "environment.json"):
         case {"bundle": int()}:  # see ablate.audit.bundle
@@ -495,7 +541,11 @@ def _no_store(store: StoreFolder) -> UserError:
 
 
 def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
-    """What the event of a result keeps of it; its hash shows later whether the file is the same."""
+    """Return the detail that the event of a result keeps.
+
+    `result_sha256`, the hash of the result's file, shows later whether the file was changed.
+    `ranks` is left out for a run with one rank.
+    """
     return {
         "seconds": result.get("seconds"),
         **({"ranks": ranks} if (ranks := result.get("ranks", 1)) > 1 else {}),
@@ -505,7 +555,7 @@ def result_detail(folder: RunDir, result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _make_again(store: StoreFolder) -> None:
-    """A lost ledger: not beside a driver, who does it, nor read-only."""
+    """Make a lost ledger again, unless the store is read-only or a driver, who does so, runs."""
     if os.access(store.root, os.W_OK) and store.take_turn(1.0):
         try:
             with Ledger.driving(store):

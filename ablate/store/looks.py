@@ -1,13 +1,15 @@
-"""A look: gains of a sweep with intervals or verdicts, read. Adding seeds after one is optional
-stopping, choosing rows or an analysis after one is a choice among results; so a table must know
-the looks before it, whatever their sweeps are called: a look keeps the ids of the runs that it
-counted. Means that are read while runs are missing are a peek.
+"""Looks: records that gains of a sweep were read, with intervals or verdicts.
 
-The looks before a table: which of them counted runs of its rows, and what follows for it.
+Adding seeds after a look is optional stopping, and choosing rows or an analysis after one is a
+choice among results. So a table must know the looks before it, whatever their sweeps are called: a
+look keeps the ids of the runs that it counted. Reading means while runs are missing is a peek.
 
-Looks are related by the runs that they counted, never by the names of their sweeps: a look is of
-the family of a column if it counted a run of one of its variants, or of a variant of another look
-of the family. Looks that share the baseline's runs alone are families of their own.
+This module also finds which earlier looks counted runs of a table's rows, and what follows for the
+table.
+
+Looks are related by the runs that they counted, never by the names of their sweeps. A look belongs
+to the family of a column if it counted a run of one of the column's variants, or of a variant of
+another look of the family. Looks that share only the baseline's runs belong to separate families.
 """
 
 from __future__ import annotations
@@ -35,9 +37,12 @@ EMPTY: Results = {}
 
 @dataclass(frozen=True)
 class ReadRow:
-    """`spec`: a hash of its configuration without the seed. `runs`: seed -> id of what was counted,
-    of a peek also of what was still to come; {} of a row of which nothing was read. `marks`: seed
-    -> mark of its result, see `same_runs`."""
+    """A row as a look read it.
+
+    `spec`: a hash of its configuration without the seed. `runs`: seed -> id of each run that was
+    counted, in a peek also of runs still to come; {} for a row of which nothing was read. `marks`:
+    seed -> mark of the run's result, see `same_runs`.
+    """
 
     spec: str
     runs: Mapping[int, str]
@@ -46,9 +51,12 @@ class ReadRow:
 
 @dataclass(frozen=True)
 class ReadColumn:
-    """`n`: the seeds that all rows had. `rows`: by label, the baseline first. `contrasts`: in the
-    family that the intervals are simultaneous over; 0 of a peek. `decided`: of a look that gave
-    out seeds, what it decided on each row."""
+    """A column as a look read it.
+
+    `n`: the number of seeds that all rows had. `contrasts`: the size of the family over which the
+    intervals are simultaneous; 0 for a peek. `decided`: for a look that gave out seeds, its
+    decision on each row. `rows`: by label, the baseline first.
+    """
 
     n: int
     contrasts: int
@@ -61,14 +69,16 @@ class ReadColumn:
 
     @property
     def variants(self) -> list[ReadRow]:
-        """The rows but for the baseline."""
+        """The rows except the baseline."""
         return [*self.rows.values()][1:]
 
 
 @dataclass(frozen=True)
 class InterimLook:
-    """Gains that were read, or as a peek means, and the runs of each row. `planned`: of a peek, the
-    numbers of seeds at which verdicts were planned."""
+    """A look: the gains that were read, in a peek the means, and the runs of each row.
+
+    `planned`: for a peek, the numbers of seeds at which verdicts were planned; () for other looks.
+    """
 
     sweep: str
     metric: str
@@ -81,8 +91,12 @@ class InterimLook:
         return max((column.n for column in self.columns.values()), default=0)
 
     def gains(self, column: ReadColumn, every: bool = False) -> set[str]:
-        """Name what was read over the baseline of one of its columns: the variants, by their specs,
-        those of which nothing was read only if `every`; of a crossed design its main effects."""
+        """Return names of the gains that were read over the baseline of one of the look's columns.
+
+        The names are the specs of the variants; variants of which nothing was read are included
+        only if `every`. In a crossed design they are the names of the main effects, with a hash of
+        the rows' specs.
+        """
         if effects := self.analysis.get(EFFECTS):
             cells = _hash([row.spec for row in column.rows.values()])
             return {f"{name} {cells}" for name in effects}
@@ -90,7 +104,7 @@ class InterimLook:
 
     @property
     def specs(self) -> dict[str, Any]:
-        """As `trained`."""
+        """The columns and the specs of their rows, in the form of `trained_identity`."""
         rows: dict[str, dict[str, str]] = {}
         for label, column in self.columns.items():
             for row, read in column.rows.items():
@@ -98,32 +112,32 @@ class InterimLook:
         return {"columns": list(self.columns), "rows": rows}
 
     def is_of(self, other: InterimLook) -> bool:
-        """Is it at the same rows, columns, metric and analysis?"""
+        """Return whether both looks are at the same rows, columns, metric and analysis."""
         mine, theirs = ((x.metric, x.analysis, x.specs) for x in (self, other))
         return mine == theirs
 
     def event(self) -> dict[str, Any]:
-        """As the ledger has it."""
+        """Return the look as the ledger stores it: a tree of JSON values."""
         event: dict[str, Any] = _plain(self)
         return event
 
 
 def read(events: Iterable[Mapping[str, Any]], sweep: str | None = None) -> list[InterimLook]:
-    """Of what the ledger, or a bundle, has of all sweeps or of one."""
+    """Read the looks of all sweeps, or of one, from the trees that a ledger or a bundle has."""
     ours = (event for event in events if sweep in (None, event["sweep"]))
     return [read_section(InterimLook, event, LOOK) for event in ours]
 
 
 def is_look(tree: Any) -> bool:
-    """Is it one, as `InterimLook.event` says it?"""
+    """Return whether a tree is a look in the form of `InterimLook.event`."""
     return fits_type(tree, InterimLook) and all(
         column["rows"] for column in tree["columns"].values()
     )
 
 
 def look(plan: Plan, results: Results = EMPTY) -> InterimLook:
-    """What it is to read this plan's verdicts, all of its runs counted. `results`: by run; without
-    them a row is known by its ids alone."""
+    """Return the look that reading this plan's verdicts makes, with all of its runs counted.
+    `results`: the result of each run, by id; without them a row is known by its ids alone."""
 
     def runs(cell: Cell) -> dict[int, str]:
         return {seed: cell.ids[seed] for seed in plan.planned(cell) if seed in cell.ids}
@@ -132,7 +146,7 @@ def look(plan: Plan, results: Results = EMPTY) -> InterimLook:
 
 
 def peek(plan: Plan, results: Results) -> InterimLook:
-    """What it is to see means of this plan while its runs have these results."""
+    """Return the peek that reading this plan's means makes while its runs have these results."""
     now = look(plan, results)
     ended = {run for run, result in results.items() if result}
     columns = {}
@@ -157,8 +171,11 @@ def until_look(
     contrasts: int,
     results: Results = EMPTY,
 ) -> InterimLook:
-    """A look that gave out seeds, at a column, and what it decided; other rows and columns were not
-    read. `results`: as of `look`."""
+    """Return a look at the column `at` that gave out seeds, with its decision on each row.
+
+    Other rows and columns were not read. `seeds`: how many seeds it counted. `contrasts`: the
+    number that its intervals are simultaneous over. `results`: as in `look`.
+    """
     read = {plan.baseline, *decided}
     if plan.changes is not None:  # each of which all cells tell of
         read |= {row.label for row in plan.rows}
@@ -212,8 +229,11 @@ def _look(plan: Plan, runs: Callable[[Cell], Mapping[int, str]], results: Result
 
 
 def trained_identity(plan: Plan) -> dict[str, Any]:
-    """The labels of columns, and by row a hash of what is trained for it in each column: of tuned
-    rows without the settings that searches choose, which may change with their seeds."""
+    """Return {"columns": labels, "rows": {row: {column: hash of what is trained}}} of a plan.
+
+    For tuned rows the hash leaves out the settings that searches choose, which may change with the
+    seeds of the searches.
+    """
     rows: dict[str, dict[str, str]] = {row.label: {} for row in plan.rows}
     for cell in plan.cells:
         rows[cell.row][cell.column] = _hash(spec.tree_identity(cell.spec))
@@ -221,14 +241,15 @@ def trained_identity(plan: Plan) -> dict[str, Any]:
 
 
 def renamed_labels(was: Mapping[str, Any], is_: Mapping[str, Any]) -> tuple[dict[str, str], ...]:
-    """Of what was `trained`, before and now: (rows, columns) that have another label now, as
-    {label: new label}."""
+    """Return the changed labels of rows and those of columns, each as {old label: new label}.
+    `was`, `is_`: the `trained_identity` before and now."""
     found = (_matched(_specs_of(was, what), _specs_of(is_, what)) for what in ("rows", "columns"))
     return tuple({label: now for label, now in pairs.items() if label != now} for pairs in found)
 
 
 def _specs_of(at: Mapping[str, Any], what: str) -> dict[str, set[str]]:
-    """What is trained in each row, or in each column."""
+    """Map each row, or each column, to the hashes of what is trained in it. `at`: a
+    `trained_identity`; `what`: "rows" or "columns"."""
     if what == "rows":
         return {row: set(cells.values()) for row, cells in at["rows"].items()}
     rows = at["rows"].values()
@@ -236,7 +257,7 @@ def _specs_of(at: Mapping[str, Any], what: str) -> dict[str, set[str]]:
 
 
 def _matched(was: Mapping[str, set[str]], is_: Mapping[str, set[str]]) -> dict[str, str]:
-    """Labels before -> labels now, of those that share most of what is trained."""
+    """Map old labels to new labels, pairing those that share most of what is trained."""
     labels: dict[str, list[str]] = {}
     for label, specs in is_.items():
         for one in specs:
@@ -254,7 +275,8 @@ def _matched(was: Mapping[str, set[str]], is_: Mapping[str, set[str]]) -> dict[s
 
 
 def _relabelled(was: Mapping[str, Any], is_: Mapping[str, Any]) -> dict[str, Any]:
-    """What was looked at, under the labels of now."""
+    """Return the old `trained_identity` under the new labels. An old label that has no match, and
+    that now belongs to something else, gets " (before)"."""
     names = {what: _matched(_specs_of(was, what), _specs_of(is_, what)) for what in was}
 
     def now(what: str, label: str) -> str:
@@ -271,8 +293,8 @@ def _relabelled(was: Mapping[str, Any], is_: Mapping[str, Any]) -> dict[str, Any
 
 
 def look_changes(first: InterimLook, now: InterimLook) -> list[str]:
-    """In what they differ, but for labels and for seeds that were added or left away: "rows: +x",
-    "metric: top1 -> loss", "analysis.margin: none -> 0.3"."""
+    """List the differences between two looks, except in labels and in seeds that were only added or
+    only removed: "rows: +x", "metric: top1 -> loss", "analysis.margin: none -> 0.3"."""
     is_ = now.specs
     was = _relabelled(first.specs, is_)
     parts = []
@@ -305,7 +327,8 @@ def look_changes(first: InterimLook, now: InterimLook) -> list[str]:
 
 
 def _baselines(first: InterimLook, now: InterimLook) -> list[str]:
-    """Whether gains are over another row than they were."""
+    """Return a line if gains are now over another baseline, [] otherwise. It is the same if the
+    looks share the spec of a baseline, or if the labels are the same."""
     ours = {column.baseline.spec: next(iter(column.rows)) for column in now.columns.values()}
     theirs = {column.baseline.spec: next(iter(column.rows)) for column in first.columns.values()}
     if ours.keys() & theirs.keys():
@@ -315,13 +338,14 @@ def _baselines(first: InterimLook, now: InterimLook) -> list[str]:
 
 
 def _seeds(look: InterimLook) -> set[int]:
-    """Of all runs that were counted."""
+    """Return the seeds of all runs that a look counted."""
     rows = (row for column in look.columns.values() for row in column.rows.values())
     return {seed for row in rows for seed in row.runs}
 
 
 def _cells(first: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Of rows and columns that both have: cells that are new or gone, rows trained otherwise."""
+    """List the differences in rows and columns that both looks have: a line on the cells that are
+    new or gone, and one on the rows that are now trained otherwise."""
     columns = [column for column in now["columns"] if column in first["columns"]]
     cells, other = [], []
     for row, trained in now["rows"].items():
@@ -344,7 +368,7 @@ def _shown(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """As it comes back from JSON."""
+    """Return a value as it comes back from JSON: tuples as lists, objects as dicts."""
     return json.loads(json.dumps(value, default=vars))
 
 
@@ -356,7 +380,7 @@ FEWEST_FOR_SPREAD = 2  # seeds that tell anything of a spread
 
 
 class ReadAt(NamedTuple):
-    """A column of a look."""
+    """A column of a look, with the look."""
 
     look: InterimLook
     column: ReadColumn
@@ -371,9 +395,12 @@ class ReadAt(NamedTuple):
 
 @dataclass(frozen=True)
 class SeedCounts:
-    """At which numbers of seeds else the runs of a column were read, each with the sweeps: with
-    verdicts, or as means of an unfinished table. `every`: these and the number now. `declared`:
-    were all of them declared beforehand?"""
+    """The other numbers of seeds at which the runs of a column were read.
+
+    `verdicts`, `means`: each number with the sweeps that read verdicts there, or means of an
+    unfinished table. `every`: these numbers and the present one, sorted. `declared`: whether all of
+    them were declared beforehand.
+    """
 
     verdicts: Mapping[int, list[str]]
     means: Mapping[int, list[str]]
@@ -382,13 +409,13 @@ class SeedCounts:
 
     @property
     def has_more(self) -> bool:
-        """Were these runs read with more seeds than there are now?"""
+        """True if these runs were read with more seeds than there are now."""
         return any(n == self.every[-1] for n in (*self.verdicts, *self.means))
 
 
 class PastLooks:
-    """The looks of a store, as far as they bear upon a table. `now`: what it is to read it. Runs
-    with the same results count as one, whatever their ids."""
+    """The earlier looks of a store that bear upon a table. `now`: the look that reading the table
+    makes. Runs with the same results count as one run, whatever their ids."""
 
     def __init__(self, looks: Sequence[InterimLook], now: InterimLook) -> None:
         self._plain, self._given = now, looks
@@ -402,8 +429,11 @@ class PastLooks:
         self._families: dict[str, list[int]] = {}
 
     def contrasts(self, column: str) -> int:
-        """The distinct variants of the column and of its family. Of a sweep whose looks give out
-        seeds what its first look was judged as."""
+        """Return the number of distinct variants of a column and of its family; 0 without gains.
+
+        In a sweep whose looks give out seeds, it is the number with which its first look was
+        judged.
+        """
         if column not in self.now.columns:
             return 0
         family = self._family(column)
@@ -414,13 +444,17 @@ class PastLooks:
         return len(self.ours(column).union(*(read.gains for read in family)))
 
     def others(self, column: str) -> list[str]:
-        """The sweeps in which variants of the family were read that the column has not."""
+        """List the sweeps in which variants of the column's family were read that the column
+        lacks."""
         ours = self.ours(column)
         return _sweeps(read for read in self._family(column) if not read.gains <= ours)
 
     def counts(self, column: str) -> SeedCounts:
-        """At which numbers of seeds the family was read. Means count only where the seeds or the
-        rows are others than was planned when they were seen."""
+        """Return the numbers of seeds at which the column's family was read.
+
+        Means count only where the seeds or the rows differ from what was planned when they were
+        seen.
+        """
         now = self.now.columns[column]
         rows = {row.spec for row in now.rows.values()}
         until = set(self.now.analysis.get(UNTIL, ()))
@@ -437,8 +471,8 @@ class PastLooks:
         return SeedCounts(verdicts, means, tuple(sorted(every)), every <= declared)
 
     def beside(self, column: str) -> tuple[int, list[str]]:
-        """How many variants were read against the baseline's runs, the column's and its family's
-        among them; and in which sweeps beside those of the family."""
+        """Return how many variants were read against the baseline's runs, including the variants of
+        the column and of its family, and in which sweeps outside the family."""
         baseline = {*self.now.columns[column].baseline.runs.values()}
         family = self._indices(column)
         others = [
@@ -452,8 +486,8 @@ class PastLooks:
         return len(self.ours(column).union(*gains)), _sweeps(others)
 
     def read_over_baselines(self) -> int:
-        """The most variants that were read over a baseline of the table, 0 where there are no more
-        than the table has."""
+        """Return the largest number of variants that were read over a baseline of the table, 0
+        where that is no more than the table itself has."""
         counts = [
             count
             for label in self.now.columns
@@ -462,7 +496,8 @@ class PastLooks:
         return max(counts, default=0)
 
     def decided_at(self, column: str) -> list[int]:
-        """The numbers of seeds at which looks of this very sweep decided on rows of the column."""
+        """List the numbers of seeds at which looks of this same sweep decided on rows of the
+        column."""
         return sorted(
             read.column.n
             for read in self._family(column)
@@ -470,13 +505,15 @@ class PastLooks:
         )
 
     def first(self) -> InterimLook | None:
-        """The first look, of any metric, that counted a run of a variant of the table."""
+        """Return the first look, at any metric, that counted a run of a variant of the table; None
+        where there is none. Peeks don't count."""
         runs = (run for c in self.now.columns.values() for run in _runs(c.variants))
         looks = (self._read[index].look for index in self._reading(runs))
         return next((look for look in looks if not look.planned), None)
 
     def judged(self) -> InterimLook:
-        """What it is to read the table, with the contrasts that its intervals count."""
+        """Return the look that reading the table makes, with the contrasts that its intervals
+        account for."""
         columns = {
             label: replace(column, contrasts=self.contrasts(label))
             for label, column in self._plain.columns.items()
@@ -484,15 +521,15 @@ class PastLooks:
         return replace(self._plain, columns=columns)
 
     def related(self) -> list[InterimLook]:
-        """All looks that share a run with the table, or with a look that does: whoever has these
-        makes the same table."""
+        """List all looks that share a run with the table, directly or through other looks. Whoever
+        has these looks makes the same table."""
         runs = [run for c in self.now.columns.values() for run in _runs(c.rows.values())]
         found = self._transitively(runs, any_metric=True)
         known = {id(self._read[index].look): self._read[index].look for index in found}
         return [self._look_of[look] for look in known]
 
     def ours(self, column: str) -> set[str]:
-        """What the table tells over the baseline of a column."""
+        """Return the names of all gains that the table gives over the baseline of a column."""
         return self.now.gains(self.now.columns[column], every=True)
 
     def _family(self, column: str) -> list[ReadAt]:
@@ -505,7 +542,9 @@ class PastLooks:
         return self._families[column]
 
     def _transitively(self, runs: Iterable[str], any_metric: bool = False) -> list[int]:
-        """What counted one of the runs, or one of a variant of what did; the first read first."""
+        """Return sorted indices of the read columns that counted one of the runs, or a run of a
+        variant of such a column, and so on: the first read first. Without `any_metric`, only at the
+        table's metric."""
         found: set[int] = set()
         known = {*runs}
         wanted = [*known]
@@ -520,7 +559,7 @@ class PastLooks:
         return sorted(found)
 
     def _reading(self, runs: Iterable[str]) -> list[int]:
-        """What counted one of the runs, the first read first."""
+        """Return indices of the read columns that counted one of the runs, the first read first."""
         return sorted({index for run in runs for index in self._by_run.get(run, ())})
 
 

@@ -1,4 +1,4 @@
-"""What a driver and its pilots tell each other through the store: files renamed into `pilots/`.
+"""The files through which a driver and its pilots communicate, in the store's `pilots/`.
 
 A pilot is a process on another host that holds devices and trains the attempts that it is given.
 
@@ -8,10 +8,10 @@ A pilot is a process on another host that holds devices and trains the attempts 
     pilots/ID/beat.json      the pilot: its beat, its slots, notes of its workers, exit codes
     pilots/ID/stop.json      whoever stops the workers that a dead driver left: as in orders
 
-Each file has one writer, and says everything that its writer has to say: whoever misses one state
-of it reads the next. All lie where their reader writes, too, since that is what makes a client of a
-network file system look again. A driver removes the folder of a pilot that it gives up for dead; a
-pilot without a folder kills its workers and ends.
+Each file has one writer, which replaces it by a rename, and contains everything that its writer has
+to say: whoever misses one state of it reads the next. Each lies in a folder where its reader
+writes, too, since that makes a client of a network file system look again. A driver removes the
+folder of a pilot that it gives up for dead; a pilot without a folder kills its workers and ends.
 """
 
 from __future__ import annotations
@@ -56,14 +56,18 @@ class PilotDir:
         self.path.mkdir(parents=True)
 
     def remove(self) -> None:
-        """Gone at once, whatever is written there meanwhile and whoever dies over it."""
+        """Remove the folder at once, by a rename, whatever is written there meanwhile.
+
+        If this process dies during that, only a folder named `.ID.gone` is left.
+        """
         gone = self.path.with_name(f".{self.id}.gone")
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.path, gone)
         shutil.rmtree(gone, ignore_errors=True)
 
     def write_beat(self, tree: Mapping[str, Any]) -> None:
-        """Raises FileNotFoundError where the driver has given the pilot up."""
+        """Write the pilot's beat. Raises FileNotFoundError where the driver has given the pilot
+        up."""
         put(self._beat, tree)
 
     def write_orders(self, tree: Mapping[str, Any]) -> None:
@@ -75,23 +79,23 @@ class PilotDir:
             put(self._stop, {**self.stops(), attempt: now})
 
     def beat(self) -> dict[str, Any]:
-        """{} before the first."""
+        """Read the pilot's last beat, {} before the first."""
         return read_beat(self._beat)
 
     def orders(self) -> dict[str, Any]:
         return read_beat(self._orders)
 
     def stops(self) -> dict[str, bool]:
-        """attempt -> at once? Of all that shall stop."""
+        """Map each attempt that shall stop to whether it shall stop at once."""
         return {**read_beat(self._orders).get("stop", {}), **read_beat(self._stop)}
 
     def is_fresh(self) -> bool:
-        """Has it beaten lately?"""
+        """Return whether the pilot's last beat is younger than STALE_S."""
         return is_fresh(self._beat)
 
     def held(self) -> dict[str, Notes]:
-        """Map the attempts that it was given, and whose end it has not reported, to the notes of
-        their workers."""
+        """Map each attempt that the pilot was given, and whose end it has not reported, to the
+        notes of its worker."""
         beat = self.beat()
         if beat.get("over"):
             return {}
@@ -100,7 +104,7 @@ class PilotDir:
 
 
 class Pilots:
-    """Those of a store, as every reader sees them: who answers for attempts off this host."""
+    """The pilots of a store: the liveness of attempts on other hosts, for every reader."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -108,7 +112,7 @@ class Pilots:
         self._looked_at = -math.inf
 
     def all(self) -> Iterator[PilotDir]:
-        """Every one that has beaten."""
+        """Yield every pilot that has written a beat."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for name in sorted(os.listdir(self.path)):
                 if not name.startswith(".") and (self.path / name / "beat.json").exists():
@@ -118,8 +122,11 @@ class Pilots:
         return run.attempt in self._now()
 
     def notes(self, run: RunDir) -> Notes:
-        """By its pilot's beat while it lives: what a worker writes into an open file may reach
-        other hosts late."""
+        """Return the notes of the run's worker, from its pilot's beat while the pilot lives.
+
+        What a worker writes into an open file may reach other hosts late. Without a living pilot,
+        or notes in its beat, the notes are those in the run's folder.
+        """
         _, notes = self._now().get(run.attempt or "", (None, Notes()))
         return notes or run.lock.notes()
 
@@ -129,8 +136,11 @@ class Pilots:
             self._held[attempt][0].write_stop(attempt, now)
 
     def _now(self) -> dict[str, tuple[PilotDir, Notes]]:
-        """Of every attempt that lives; looked up again after a moment: a question comes for each of
-        many runs, the files are those of a few pilots."""
+        """Map each attempt that a living pilot holds to (pilot, notes of its worker).
+
+        The files are read again after LOOK_S: callers ask once for each of many runs, but the
+        answers are in the files of a few pilots.
+        """
         if time.monotonic() - self._looked_at > LOOK_S:
             living = (pilot for pilot in self.all() if pilot.is_fresh())
             self._held = {
@@ -143,7 +153,7 @@ class Pilots:
 
 
 class DriverBeat:
-    """This process drives a store: said in a thread, whatever else it does meanwhile."""
+    """The beat of this process as a store's driver, written by a thread while the process works."""
 
     def __init__(self, root: Path, every_s: float = BEAT_S) -> None:
         self.waiting = 0  # runs without a slot
@@ -156,13 +166,17 @@ class DriverBeat:
         self._thread = threading.Thread(target=self._go_on, daemon=True)
 
     def begin(self) -> None:
-        """Say so from now on. The process has its turn, so who is named there drives no more."""
+        """Write the first beat and start the thread. The process holds the driver's lock, so a
+        process that `driver.json` names no longer drives."""
         self._write(done=False)
         self._thread.start()
 
     def check(self) -> None:
-        """Raises Failure where another process drives the store by now: this one was silent for
-        so long that it was taken for dead. Raises what the thread ended with."""
+        """Raise Failure if another process drives the store by now.
+
+        That happens if this one was silent for so long that it was taken for dead. An error that
+        ended the thread is raised, too.
+        """
         if self._broken is not None:
             raise self._broken
         told = read_beat(self._file)
@@ -173,7 +187,8 @@ class DriverBeat:
             )
 
     def end(self) -> bool:
-        """Say that this process is done; False where another drives by now."""
+        """Write that this process is done; return False if another process drives the store by
+        now."""
         self._over.set()
         self._thread.join()
         try:
@@ -209,7 +224,10 @@ class DriverBeat:
 
 
 def beats_elsewhere(root: Path) -> dict[str, Any]:
-    """What the driver of another host says, {} where none beats; its lock may not reach here."""
+    """Return what a living driver on another host wrote in `driver.json`, {} where there is none.
+
+    That driver's lock may not reach this host.
+    """
     file = root / "pilots" / "driver.json"
     told = read_beat(file)
     if told.get("done") or told.get("host") == platform.node() or not is_fresh(file):
@@ -218,26 +236,30 @@ def beats_elsewhere(root: Path) -> dict[str, Any]:
 
 
 def is_fresh(file: Path) -> bool:
-    """Was it written lately, by this host's clock?"""
+    """Return whether a file was written less than STALE_S ago, by this host's clock."""
     with contextlib.suppress(OSError):
         return time.time() - file.stat().st_mtime < STALE_S
     return False
 
 
 def write_proof(root: Path, token: str) -> None:
-    """What a node must see of the store in `root` to be used: the token, and its decoded data."""
+    """Write `pilots/store.json`: the token, and the hash of each decoded dataset's META_FILE.
+
+    A node must see the same token and data in order to be used: see `check_proof`.
+    """
     data = {meta.parent.name: sha256_of(meta) for meta in root.glob(f"cache/*/{META_FILE}")}
     put(root / "pilots" / "store.json", {"token": token, "data": data})
 
 
 def store_token(root: Path) -> str | None:
-    """The store's own; None before its first pilot."""
+    """Return the store's own token; None before its first pilot."""
     token = read_beat(root / "pilots" / "store.json").get("token")
     return token if isinstance(token, str) else None
 
 
 def check_proof(root: Path, token: str) -> None:
-    """Raises Failure where this host does not see the store of that token, and its data."""
+    """Raise Failure unless this host sees the store with that token, and the store's decoded
+    data."""
     told = read_beat(root / "pilots" / "store.json")
     if told.get("token") != token:
         raise Failure(f"{platform.node()} does not see the driver's store in {root}; {VISIBLE}")
@@ -253,8 +275,10 @@ def check_proof(root: Path, token: str) -> None:
 
 
 def put(path: Path, tree: Mapping[str, Any]) -> None:
-    """Whole or not at all; not forced to the disk, since what counts is in the ledger and in the
-    folders of runs."""
+    """Write a JSON file whole or not at all, by a rename.
+
+    It is not forced to the disk, since what counts is in the ledger and in the folders of runs.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{next(_numbers)}")
     try:
         temporary.write_text(json.dumps(tree))
@@ -266,8 +290,11 @@ def put(path: Path, tree: Mapping[str, Any]) -> None:
 
 
 def read_beat(path: Path) -> dict[str, Any]:
-    """{} where there is none. A file that was replaced on its server while it was read here (NFS
-    v3) is read again: that it says nothing would be taken for its word."""
+    """Read a JSON object, {} where there is none.
+
+    A file that was replaced on its server during the read (ESTALE on NFS v3) is read again, up to
+    READS times: {} would be taken for what its writer says. Raises OSError after that.
+    """
     for _ in range(READS):
         try:
             tree = read_json(path)

@@ -1,4 +1,4 @@
-"""How far a sweep is: one answer, whether its driver counts or somebody looks from outside."""
+"""The progress of a sweep, the same for its driver and for an observer from outside."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ Turn = Literal["now", "later", "never"]
 
 @dataclass(frozen=True)
 class Worker:
-    """A run that is trained now, in its folder. `notes`: its worker's own (see liveness)."""
+    """A run that is being trained, in its folder. `notes`: its worker's notes about itself
+    (`Liveness`)."""
 
     run: PlannedRun
     slot: str
@@ -33,7 +34,7 @@ class Worker:
 
 @dataclass(frozen=True)
 class Driver:
-    """A process that drives a store; None: what it has not noted yet."""
+    """A process that drives a store. A field is None while the process has not noted it."""
 
     pid: int | None
     sweep: str | None
@@ -41,7 +42,7 @@ class Driver:
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """How far a sweep is."""
+    """The progress of a sweep: its runs by status, its workers, its driver."""
 
     sweep: str
     total: int  # runs, with those that a search will still ask for
@@ -55,7 +56,7 @@ class SweepProgress:
     standing: Standing = field(default_factory=dict)  # of rows that looks give seeds to
 
     def status(self, run: str) -> str:
-        """The ledger's, or that it is blocked."""
+        """Return the run's status in the ledger, or BLOCKED."""
         return BLOCKED if run in self.blocked else str(self.states[run].status)
 
     @property
@@ -68,7 +69,7 @@ class SweepProgress:
 
     @property
     def over(self) -> bool:
-        """Nobody drives it, and nothing is left that a driver would start by itself."""
+        """True if nobody drives the sweep and a driver would start nothing more by itself."""
         left = self.counts.keys() - {*FINAL_STATUSES, *GIVEN_UP, "skipped", BLOCKED}
         to_come = self.total > len(self.states)
         asks = to_come and not self.counts.keys() & {*GIVEN_UP, "skipped"}  # else its search waits
@@ -78,9 +79,9 @@ class SweepProgress:
 def observe_progress(
     plan: Plan, runs: Sequence[PlannedRun], store: Store, ledger: Ledger
 ) -> SweepProgress:
-    """A look from outside. `runs` is list(plan.runs()).
+    """Observe the progress of a sweep from outside. `runs` is list(plan.runs()).
 
-    Asks only for workers of runs that have a folder and no recorded result.
+    Only runs that have a folder and no recorded result are checked for a living worker.
     """
     known = ledger.states({run.id for run in runs})
     # A driver writes its plan first: for a moment, or after its death, the ledger lacks new runs.
@@ -108,7 +109,8 @@ def observe_progress(
 
 
 def _ended(store: Store, sweep: str) -> str:
-    """What the last driver noted, if this was its sweep."""
+    """Return a line on how the last driver ended, "" if it didn't note that or drove another
+    sweep."""
     notes = store.driver.notes()
     if notes.sweep != sweep or not notes.ended:
         return ""
@@ -116,13 +118,15 @@ def _ended(store: Store, sweep: str) -> str:
 
 
 def run_parents(runs: Iterable[PlannedRun]) -> dict[str, str]:
-    """run -> the one that it starts from, of those that start from one."""
+    """Map each run that starts from another run to that run."""
     return {run.id: parent.id for run in runs if (parent := run.parent()) is not None}
 
 
 def turn_of_child(parent: RunState) -> Turn:
-    """When a run that starts from another may start: never while its parent has ended without
-    weights, so a retry of the parent is what it takes."""
+    """Return when a run that starts from `parent` may start: "now", "later" or "never".
+
+    "never" holds while the parent has ended without weights, until the parent is retried.
+    """
     match parent.status:
         case "finished":
             return "now"
@@ -136,7 +140,10 @@ def turn_of_child(parent: RunState) -> Turn:
 
 
 def blocked_runs(states: Mapping[str, RunState], parents: Mapping[str, str]) -> dict[str, str]:
-    """run that can't start -> the run before it that has ended without weights."""
+    """Map each run that can't start to the ancestor that ended without weights.
+
+    `parents`: run -> parent, every parent before its children.
+    """
     found: dict[str, str] = {}
     for run, parent in parents.items():  # parents stand before their children
         if states[run].status in {*FINAL_STATUSES, *GIVEN_UP, "skipped"}:
@@ -151,7 +158,8 @@ def blocked_runs(states: Mapping[str, RunState], parents: Mapping[str, str]) -> 
 def count_blocked(
     counts: Mapping[str, int], stuck: Iterable[str], states: Mapping[str, RunState]
 ) -> dict[str, int]:
-    """The counts by status, those that are blocked apart."""
+    """Return the counts by status, with blocked runs counted as BLOCKED instead. Zeros are left
+    out."""
     lost = Counter(str(states[run].status) for run in stuck)
     told = Counter(counts)
     told.subtract(lost)
@@ -159,19 +167,20 @@ def count_blocked(
 
 
 def worker_notes(store: Store, run: str) -> Notes | None:
-    """What the run's worker notes of itself; None where none is alive."""
+    """Return the notes of the run's worker about itself; None where no worker is alive."""
     folder = store.rundir(run)
     return store.liveness.notes(folder) if store.liveness.alive(folder) else None
 
 
 def living_notes(store: Store, states: Mapping[str, RunState]) -> list[Notes]:
-    """The notes of the workers that are alive, of these runs."""
+    """Return the notes of the living workers of these runs."""
     begun = (run for run, state in states.items() if state.status == "started")
     return [notes for run in begun if (notes := worker_notes(store, run)) is not None]
 
 
 def driver_of(store: Store) -> Driver | None:
-    """Who drives the store now; None: nobody."""
+    """Return the process that drives the store now, on this host or another; None if nobody
+    does."""
     notes = store.driver.notes()
     if not store.driver.is_held() and not beats_elsewhere(store.root):
         return None

@@ -1,4 +1,4 @@
-"""What can be read of an open ledger."""
+"""The queries of an open ledger."""
 
 from __future__ import annotations
 
@@ -38,22 +38,28 @@ def _changed(number: int, what: str) -> Failure:
 
 
 class EarlierRuns(NamedTuple):
-    """Of earlier plans of a sweep, each with the seeds of its plan, in words: `gc` keeps some, and
-    --replace gave up others. What a later plan lost again is in both, and kept."""
+    """The runs of a sweep's earlier plans, each mapped to the seeds of its plan, in words.
+
+    `kept`: the runs that `gc` keeps. `given_up`: the runs that --replace gave up. A run that was
+    given up, and that a later plan had and lost again, is in both and is kept.
+    """
 
     kept: dict[str, str]
     given_up: dict[str, str]
 
 
 class Queries:
-    """Reads an open ledger."""
+    """The methods of a ledger that only read, on an open connection."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
     def rows(self, types: tuple[type, ...], query: str, args: Sequence[Any] = ()) -> list[Any]:
-        """What the query finds. Raises DatabaseError for what was never written: SQLite notices
-        damage of its pages' structure, not of what stands in them."""
+        """Return the rows that a query selects, with values of these types.
+
+        Raises DatabaseError for values that were never written: SQLite notices damage to the
+        structure of its pages, but not to the values in them.
+        """
         try:
             rows = self._db.execute(query, args).fetchall()
         except sqlite3.OperationalError as error:
@@ -66,7 +72,7 @@ class Queries:
         return rows
 
     def states(self, runs: Iterable[str] | None = None) -> dict[str, RunState]:
-        """The state of each of `runs` that the ledger knows; of all runs for None."""
+        """Return the state of each of `runs` that the ledger knows; None means all runs."""
         query = "SELECT id, status, attempts, oom, hung, step FROM run"
         types = (str, str, int, int, int, int)
         if runs is None:
@@ -80,35 +86,37 @@ class Queries:
         return {row[0]: state_of(*row[1:]) for row in rows}
 
     def sweeps(self) -> list[str]:
-        """Names, the last driven first."""
+        """List the names of the sweeps, the last driven first."""
         rows = self.rows((str,), "SELECT name FROM sweep ORDER BY driven DESC")
         return [name for (name,) in rows]
 
     def sweeps_of(self, runs: Iterable[str]) -> list[str]:
-        """Those that planned one of these runs last, in the order of `sweeps`."""
+        """List the sweeps whose last plan contains one of these runs, in the order of `sweeps`."""
         query = "SELECT DISTINCT sweep FROM planned WHERE run = ?"
         having = {sweep for run in runs for (sweep,) in self.rows((str,), query, (run,))}
         return [sweep for sweep in self.sweeps() if sweep in having]
 
     def ended(self) -> dict[str, tuple[int, int]]:
-        """(runs that have ended, planned runs) of each sweep."""
+        """Map each sweep to (number of runs that have ended, number of planned runs)."""
         done = ", ".join(f"'{status}'" for status in FINAL_STATUSES)
         query = f"""SELECT sweep, SUM(status IN ({done})), COUNT(*) FROM planned JOIN run
             ON id = run GROUP BY sweep"""
         return {name: (some, of) for name, some, of in self.rows((str, int, int), query)}
 
     def driven(self) -> dict[str, float]:
-        """When each sweep was driven last."""
+        """Map each sweep to the time when it was last driven, in seconds since 1970."""
         return dict(self.rows((str, float), "SELECT name, driven FROM sweep"))
 
     def knew(self, sweep: str) -> bool:
-        """Was it ever the first to plan a run? Events stay when it is forgotten."""
+        """Return whether the sweep was ever the first to plan a run. Events of a forgotten sweep
+        stay."""
         query = "SELECT 1 FROM event WHERE kind = 'planned' AND detail = ? LIMIT 1"
         return bool(self.rows((int,), query, (json.dumps({"sweep": sweep}),)))
 
     @contextmanager
     def still(self) -> Iterator[None]:
-        """All that is read inside is of one moment, whatever the driver writes meanwhile."""
+        """Read everything inside this context as of one moment, whatever the driver writes
+        meanwhile."""
         self._db.execute("BEGIN")
         try:
             yield
@@ -116,18 +124,20 @@ class Queries:
             self._db.execute("ROLLBACK")
 
     def planned(self, sweep: str) -> list[tuple[int, str]]:
-        """(position, run) of what the sweep planned last."""
+        """List (position, run) of the sweep's last plan."""
         query = "SELECT position, run FROM planned WHERE sweep = ? ORDER BY position"
         return self.rows((int, str), query, (sweep,))
 
     def left(self, plan: Plan) -> list[str]:
-        """The runs that the sweep planned last, and would lack by this plan."""
+        """List the runs of the sweep's last plan that this plan lacks."""
         runs = {run.id for run in plan.runs()}
         return list(dict.fromkeys(run for _, run in self.planned(plan.name) if run not in runs))
 
     def earlier(self, sweep: str) -> EarlierRuns:
-        """The runs that a plan of the sweep had, and a later one had not. That of now may have them
-        again."""
+        """Return the runs that an earlier plan of the sweep had and a later one lacked.
+
+        The present plan may have them again.
+        """
         query = "SELECT kind, detail FROM event WHERE run = ? ORDER BY number"
         found, seeds = EarlierRuns({}, {}), ""
         for kind, text in self.rows((str, str), query, (PLAN_OF + sweep,)):
@@ -142,8 +152,10 @@ class Queries:
         return found
 
     def replaces(self, sweep: str, sha256: str) -> bool:
-        """Has a crash cut off `Ledger.replace`, once the file of the plan was written? `sha256`: of
-        the file."""
+        """Return whether a crash cut off `Ledger.replace` after it had written the plan's file.
+
+        `sha256`: the hash of the file.
+        """
         with contextlib.suppress(Failure):
             match self.plan_events(sweep):
                 case [(kind, {"replaces": True, **told}), *_] if kind == PLANNING_EVENTS:
@@ -151,10 +163,10 @@ class Queries:
         return False
 
     def plan_events(self, sweep: str) -> list[tuple[str, dict[str, Any]]]:
-        """(kind, detail) of the newest events of its plan, back to when it was last written; what
-        was announced since may be in its file, too, or not: a crash came between.
+        """List (kind, detail) of the newest events of a sweep's plan, back to the last one written.
 
-        Raises Failure where one of these events is not as it was written.
+        The newest comes first. A plan that was announced since may or may not be in the file: a
+        crash came between. Raises Failure where one of these events is not as it was written.
         """
         query = (
             "SELECT number, at, run, kind, detail, seal FROM event WHERE run = ? "
@@ -172,8 +184,11 @@ class Queries:
         return found
 
     def imported_sheets(self, sweep: str) -> set[tuple[str, str]]:
-        """(path, sha256) of every sheet from which this store imported runs of the sweep itself;
-        `merge` brings no such event, and one that was damaged vouches for no sheet."""
+        """Return (path, sha256) of every sheet from which this store imported runs of the sweep.
+
+        Only its own imports count: `merge` brings no such event. A damaged event vouches for no
+        sheet.
+        """
         query = "SELECT kind, detail FROM event WHERE run = ? ORDER BY number"
         found: set[tuple[str, str]] = set()
         for kind, text in self.rows((str, str), query, (PLAN_OF + sweep,)):
@@ -184,29 +199,34 @@ class Queries:
         return found
 
     def _held(self, number: int, event: Event, seal: str) -> bool:
-        """Is the event as it was written, behind the one that it was written behind?"""
+        """Return whether the event, and its place in the chain of seals, are as they were
+        written."""
         before = "SELECT seal FROM event WHERE number < ? ORDER BY number DESC LIMIT 1"
         last = self.rows((str,), before, (number,))
         return holds(last[0][0] if last else "", event, seal)
 
     def plan_seals(self, sweep: str) -> list[str]:
-        """The hashes of which the file of its plan has one; [] where none was sealed. Raises
-        Failure, see `plan_events`."""
+        """List the hashes that the sweep's plan file may have; [] where none was sealed.
+
+        Raises Failure as `plan_events` does.
+        """
         return [detail["sha256"] for _, detail in self.plan_events(sweep)]
 
     def about(self, event: int) -> str:
-        """What an event, by its number, is about: a run, "plan of NAME", or "" for a look."""
+        """Return the subject of the event with this number: a run, "plan of NAME", or "" for a
+        look."""
         rows = self._db.execute("SELECT run FROM event WHERE number = ?", (event,))
         return "".join(str(run) for (run,) in rows)
 
     def lacks_its_end(self) -> bool:
-        """Were the last events taken out? Their seals went with them, SQLite's count did not."""
+        """Return whether the last events were removed: their seals go with them, SQLite's count
+        stays."""
         query = "SELECT (SELECT seq FROM sqlite_sequence), (SELECT max(number) FROM event)"
         counted, last = self._db.execute(query).fetchone()
         return bool(counted != last)
 
     def events(self, run: str) -> list[tuple[float, str, dict[str, Any]]]:
-        """(time, kind, detail) of a run, oldest first."""
+        """List (time, kind, detail) of a run's events, the oldest first."""
         query = "SELECT at, kind, detail FROM event WHERE run = ? ORDER BY number"
         return [
             (at, kind, event_detail(kind, detail))
@@ -214,12 +234,16 @@ class Queries:
         ]
 
     def looks(self) -> list[Look]:
-        """At which verdicts were read, of all sweeps, the oldest first, each once."""
+        """List the looks of all sweeps, the oldest first, each once. Raises Failure as
+        `dated_looks` does."""
         return [look for _, look in self.dated_looks()]
 
     def dated_looks(self) -> list[tuple[float, Look]]:
-        """(time, look), as `looks`: those of another store were appended later than they were
-        read. Raises Failure where one is not as it was written."""
+        """List (time, look) in the order of `looks`.
+
+        Looks of another store were appended later than they were read, so they are ordered by time.
+        Raises Failure where a look is not as it was written.
+        """
         first: dict[str, tuple[float, Look]] = {}
         for number, at, *rest, detail, seal in self._look_rows():
             if not self._held(number, (at, *rest, detail), seal):
@@ -235,25 +259,28 @@ class Queries:
         return self.rows(SEALED, query)
 
     def looks_text(self) -> bytes:
-        """What `looks.jsonl` is: a look a line, whether its seal holds or not."""
+        """Return the content of `looks.jsonl`: one look per line, including looks with a broken
+        seal."""
         looks = dict.fromkeys(json.dumps(event_detail(LOOK, row[4])) for row in self._look_rows())
         return "".join(f"{look}\n" for look in looks).encode()
 
     def newest(self, events: int) -> list[str]:
-        """The runs that the newest `events` are about, the last first."""
+        """List the subjects of the newest `events` events, the last first, each once."""
         query = "SELECT run FROM event ORDER BY number DESC LIMIT ?"
         return list(dict.fromkeys(run for (run,) in self.rows((str,), query, (events,))))
 
     def last_detail(self, kind: str) -> dict[str, dict[str, Any]]:
-        """Each run's newest event of that kind, as its detail."""
+        """Map each run to the detail of its newest event of this kind."""
         query = "SELECT run, detail FROM event WHERE kind = ? ORDER BY number"
         return {
             run: event_detail(kind, text) for run, text in self.rows((str, str), query, (kind,))
         }
 
     def starts(self, runs: Collection[str]) -> dict[str, tuple[int, int | None]]:
-        """How often each of `runs` was started, and which attempt the last was, None where it was
-        one on the driver's host; those that never were are left out."""
+        """Map each of `runs` that was ever started to (number of starts, last attempt).
+
+        The attempt is a number, or None where the run last started on the driver's host.
+        """
         query = "SELECT run, detail FROM event WHERE kind = 'started' ORDER BY number"
         found: dict[str, tuple[int, int | None]] = {}
         for run, text in self.rows((str, str), query):
@@ -263,8 +290,10 @@ class Queries:
         return found
 
     def seals(self, runs: Sequence[str] = ()) -> dict[str, str]:
-        """The hash of each run's result as it was recorded, where it was and still counts; of all
-        runs where none are named."""
+        """Map each run to the recorded hash of its result, where it has one that still counts.
+
+        No `runs` means all runs.
+        """
         marks = ",".join("?" * len(runs))
         rows = self.rows(
             (str, str),
@@ -277,7 +306,8 @@ class Queries:
         return {run: event_detail("finished", text)["result_sha256"] for run, text in rows}
 
     def broken_seals(self) -> list[int]:
-        """The numbers of events that are not as they were written, or that follow one taken out."""
+        """List the numbers of events that are not as they were written, or that follow a removed
+        event."""
         rows = self.rows(
             (float, str, str, str, str, int),
             "SELECT at, run, kind, detail, seal, number FROM event ORDER BY number",

@@ -1,6 +1,6 @@
-"""One record of a run: what was planned, what the ledger tells of it, what its folder holds.
+"""Records of runs: what was planned, what the ledger says, and what the run's folder contains.
 
-Any file of a run folder may be torn or missing: a record is what is whole.
+Any file of a run folder may be torn or missing; a record has only what is whole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RecordedResult = tuple[str, dict[str, Any]]  # the event of a result: kind, deta
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as the plans, the ledger and its folder tell of it."""
+    """A run as the plans, the ledger and its folder describe it."""
 
     folder: RunDir
     planned: Sequence[tuple[str, PlannedRun]] = ()  # (sweep, run), the last driven first
@@ -34,7 +34,8 @@ class RunRecord:
 
     @property
     def run(self) -> PlannedRun:
-        """As it is planned. IndexError where it is not."""
+        """The planned run, from the sweep that was driven last. Raises IndexError where no sweep
+        plans it."""
         return self.planned[0][1]
 
     @property
@@ -43,7 +44,8 @@ class RunRecord:
 
     @property
     def status(self) -> str:
-        """The result's, as tables have it; without one the ledger's, or that it is withheld."""
+        """The status of the result, as tables show it; without a result the ledger's, or
+        "withheld"."""
         if self.withheld:
             return "withheld"
         state = self.state or RunState()
@@ -51,13 +53,13 @@ class RunRecord:
 
     @property
     def error(self) -> str | None:
-        """Why the last attempt left, if by itself."""
+        """The reason why the last attempt ended, if it ended by itself; else None."""
         last = self.attempts[-1] if self.attempts else {}
         return str(last["error"]) if "error" in last else None
 
 
 def load_record(store: Store, ledger: Ledger, run: str) -> RunRecord:
-    """The record of a run, by its id, whichever sweeps planned it."""
+    """Load the record of the run with this id, whichever sweeps planned it."""
     seal = ledger.seals([run]).get(run)
     result, why = store.rundir(run).sealed_result(seal, curves=True)
     return _load(store, run, sweeps_of_run(store, ledger, run), ledger.events(run), result, why)
@@ -66,8 +68,11 @@ def load_record(store: Store, ledger: Ledger, run: str) -> RunRecord:
 def load_records(
     plan: Plan, store: Store, histories: Mapping[str, History], probes: bool = False
 ) -> list[RunRecord]:
-    """Every run of the plan, in its order, out of a store or a bundle. `probes`: what they measured
-    is read, too, so it must be what the run left."""
+    """Load the records of all runs of a plan, in its order, from a store or a bundle.
+
+    `probes`: whether the caller reads the probes' files, too, so that these are also checked to be
+    what the run left.
+    """
     sound = store.results(plan.runs(), curves=True, probes=probes)
     return [
         _load(
@@ -83,13 +88,14 @@ def load_records(
 
 
 def run_histories(plan: Plan, ledger: Ledger) -> dict[str, History]:
-    """The ledger's events of every run of the plan."""
+    """Return the ledger's events of every run of the plan, by run, all as of one moment."""
     with ledger.still():
         return {run.id: ledger.events(run.id) for run in plan.runs()}
 
 
 def fold_history(history: History) -> tuple[RunState, RecordedResult | None]:
-    """What its events make of a run, and the last of them that is a result."""
+    """Return the state that a run's events amount to, and (kind, detail) of its last result, or
+    None."""
     state, last = RunState(), None
     for _, kind, detail in history:
         state = fold(state, kind, detail)

@@ -1,7 +1,7 @@
-"""`ablate doctor --repair`: the ledger made again from what is left of it, plans and run folders.
+"""`ablate doctor --repair`: rebuilds the ledger from its remains, the plans and the run folders.
 
-The new one is written beside the old, which keeps its place until the last step, one rename: a kill
-at any moment leaves the old ledger, or the new.
+The new ledger is put in the place of the old one by the last step, one rename: a kill at any moment
+leaves either the old ledger or the new one.
 """
 
 from __future__ import annotations
@@ -42,8 +42,12 @@ BUSY_S = 5.0  # readers are gone in milliseconds, but for those that watch
 
 @dataclass
 class Repaired:
-    """`aside`: where the old ledger lies now, None where there was none; `events`: of it that are
-    kept; `lines`: what could not be read, or was taken from files whose seal could not."""
+    """The outcome of a repair.
+
+    `aside`: the path of the old ledger, None where there was none. `events`: how many of its events
+    are kept. `lines`: what could not be read, or was taken from files because its seal could not be
+    read.
+    """
 
     aside: Path | None = None
     events: int = 0
@@ -51,9 +55,9 @@ class Repaired:
 
 
 def repair_ledger(store: Store) -> Repaired:
-    """Make the ledger again, under the driver's lock.
+    """Rebuild the ledger, under the driver's lock.
 
-    Raises Failure where another process reads the old one on and on, and where it has another
+    Raises Failure where another process keeps reading the old ledger, and where that has another
     format.
     """
     done = Repaired()
@@ -80,8 +84,10 @@ def repair_ledger(store: Store) -> Repaired:
 
 @contextmanager
 def _opened(store: Store, done: Repaired) -> Iterator[sqlite3.Connection | None]:
-    """The old ledger, its write-ahead log folded in and nobody else at it; None where there is none
-    or SQLite makes nothing of the file."""
+    """Open the old ledger exclusively, with its write-ahead log merged into it.
+
+    Yields None where there is no ledger, or where SQLite can't read the file.
+    """
     if not store.ledger.exists():
         yield None
         return
@@ -126,14 +132,17 @@ def _remains(old: sqlite3.Connection | None, store: Store, done: Repaired) -> Re
 
 
 def _version(old: sqlite3.Connection) -> int:
-    """Of its format; this one's where that can't be read."""
+    """Return the format version of the ledger, or FORMAT where it can't be read."""
     with contextlib.suppress(sqlite3.Error, TypeError, ValueError):
         return int(old.execute("SELECT version FROM meta").fetchone()[0])
     return FORMAT
 
 
 def _events(old: sqlite3.Connection) -> tuple[list[Row], dict[str, RunState], str]:
-    """The events up to the first that is not as it was written, their fold, and where that is."""
+    """Return the events before the first damaged one, the states of their runs, and the fault.
+
+    The fault is a text that says what is wrong and how many events are kept; "" for a whole ledger.
+    """
     events: list[Row] = []
     states: dict[str, RunState] = {}
     before, number = "", 0
@@ -160,7 +169,7 @@ def _events(old: sqlite3.Connection) -> tuple[list[Row], dict[str, RunState], st
 
 
 def _looks(old: sqlite3.Connection, events: list[Row]) -> list[Look]:
-    """Those behind the last event that is kept, as far as they can be read."""
+    """Return the looks after the last event that is kept, as far as they can be read."""
     looks = []
     query = "SELECT detail FROM event WHERE number > ? AND kind = ? ORDER BY number"
     with contextlib.suppress(sqlite3.Error):
@@ -171,8 +180,10 @@ def _looks(old: sqlite3.Connection, events: list[Row]) -> list[Look]:
 
 
 def _left(old: sqlite3.Connection, events: list[Row]) -> dict[str, list[str]]:
-    """By sweep the runs of earlier plans, of events behind the last that is kept: as far as they
-    can be read, and whatever gave them up."""
+    """Map each sweep to the runs of its earlier plans, from events after the last one that is kept.
+
+    These are the runs that can be read, even if --replace gave them up.
+    """
     left: dict[str, list[str]] = {}
     query = "SELECT run, detail FROM event WHERE number > ? AND kind = ? ORDER BY number"
     with contextlib.suppress(sqlite3.Error):
@@ -185,8 +196,12 @@ def _left(old: sqlite3.Connection, events: list[Row]) -> dict[str, list[str]]:
 
 
 def _put_aside(store: Store) -> Path | None:
-    """A second name for the old ledger, that tells when; it keeps its own until the new one takes
-    it. What SQLite could not fold into it loses its own: it would be taken for the new one's."""
+    """Give the old ledger a second name that contains the time, and return that path.
+
+    Returns None where there is no ledger. The ledger keeps its own name until the new one takes
+    that. Files of SQLite that could not be merged into it are renamed, or they would be taken for
+    the new ledger's.
+    """
     aside = None
     if store.ledger.exists():
         stem = f"{store.ledger.name}.broken-{time.strftime('%Y-%m-%dT%H-%M-%S')}"

@@ -1,15 +1,15 @@
-"""Tells that two runs are the same by what came of them, whatever their ids.
+"""Recognises runs that are the same by their results, whatever their ids.
 
-An id hashes what was trained: the name of an imported sheet, the code of a program. So the same
-numbers have another id under another name, or once a comment of the program was edited and it was
-trained again to the same bits. Whoever has read them has read them: a look keeps, beside the ids, a
-mark of each result, and looks are compared once every row that has the results of an earlier one
-has its ids, too.
+An id hashes what was trained, including the name of an imported sheet and the code of a program. So
+the same numbers get another id under another name, or when a program is trained again to the same
+bits after a comment in it was edited. But numbers that were read once have been read. So a look
+keeps a mark of each result next to the ids, and before looks are compared, every row that has the
+results of an earlier row gets the ids of that row.
 
 A mark is "WEAK/STRONG": hashes of (seed, value), and of (test set, seed, value, predictions).
-Predictions tell runs apart surely, and so one equal mark suffices. Values are rounded, and two of
-one seed are equal by chance, so without predictions two seeds must agree. A row that differs in
-any seed that both have is another.
+Predictions identify a run reliably, so one equal mark suffices. Values are rounded, and two values
+of one seed can be equal by chance, so without predictions two seeds must agree. Rows that differ in
+any seed that both have are different rows.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ FEWEST_WEAK = 2  # seeds whose values agree by chance in no two rows of a store
 def result_marks(
     plan: Plan, cell: Cell, runs: Mapping[int, str], results: Results
 ) -> dict[int, str]:
-    """The mark of each run of a cell that has a result, by seed."""
+    """Return the mark of each run of a cell that has a result, by seed. `runs`: seed -> id."""
     marks = {seed: _mark(plan, cell, seed, results.get(run) or {}) for seed, run in runs.items()}
     return {seed: mark for seed, mark in marks.items() if mark}
 
 
 def _mark(plan: Plan, cell: Cell, seed: int, result: Mapping[str, Any]) -> str:
-    """ "" of a run that says nothing of the metric, such as one that diverged."""
+    """Return the mark of a result; "" if it says nothing of the metric, as for a run that
+    diverged."""
     metric, test = plan.metric, result.get("test") or {}
     own = is_own(cell.spec)
     value = None
@@ -60,8 +61,11 @@ def _hash(*parts: Any) -> str:
 
 
 def _agree(one: str, other: str) -> tuple[bool, bool]:
-    """Of two marks: (are they equal, by predictions), in what both have; neither where they have
-    nothing in common."""
+    """Compare two marks; return (whether they are equal, whether by predictions).
+
+    Predictions are compared where both marks have them, values otherwise. (False, False) where the
+    marks have nothing in common.
+    """
     (weak, strong), (weak_there, strong_there) = one.split("/"), other.split("/")
     if strong and strong_there:
         return strong == strong_there, True
@@ -70,14 +74,17 @@ def _agree(one: str, other: str) -> tuple[bool, bool]:
 
 @dataclass(eq=False)  # two rows may have no runs yet
 class _KnownRow:
-    """A row as it was read first: its spec; by seed the ids and marks of its runs."""
+    """A row as it was first read: its spec, and by seed the ids and the marks of its runs."""
 
     spec: str
     runs: dict[int, str] = field(default_factory=dict)
     marks: dict[int, str] = field(default_factory=dict)
 
     def is_row_of(self, marks: Mapping[int, str]) -> bool:
-        """Have the runs of these marks, where both have a seed, the same results?"""
+        """Return whether runs with these marks have the same results in every seed that both have.
+
+        One seed must agree by predictions, or FEWEST_WEAK seeds by values.
+        """
         shared = self.marks.keys() & marks.keys()
         agreed = [_agree(self.marks[seed], marks[seed]) for seed in shared]
         surely = any(by_predictions for _, by_predictions in agreed)
@@ -85,7 +92,8 @@ class _KnownRow:
 
 
 class SameRuns:
-    """The rows that looks have read, the first look first, and how later ones name them."""
+    """The rows that looks have read, the first look first, and the ids under which later looks have
+    them."""
 
     def __init__(self) -> None:
         self._by_spec: dict[str, _KnownRow] = {}
@@ -93,8 +101,10 @@ class SameRuns:
         self._ids: dict[str, str] = {}  # of a run -> that of the first with its result
 
     def renamed(self, look: InterimLook) -> InterimLook:
-        """The look, each of its rows that has the results of an earlier one under the spec and the
-        ids of that. Rows of one look stay apart."""
+        """Return the look, its rows with known results under the spec and ids that were first read.
+
+        Rows of one look are never united.
+        """
         columns = {label: self._column(column) for label, column in look.columns.items()}
         same = all(columns[label] is column for label, column in look.columns.items())
         return look if same else replace(look, columns=columns)
@@ -124,7 +134,7 @@ class SameRuns:
         return replace(column, rows=rows)
 
     def _like(self, marks: Mapping[int, str]) -> Iterator[_KnownRow]:
-        """The known rows with these results, the first read first."""
+        """Yield the known rows with these results, the first read first."""
         seen: list[_KnownRow] = []
         for mark in marks.values():
             for half in mark.split("/"):
@@ -135,7 +145,8 @@ class SameRuns:
                             yield row
 
     def _row(self, read: ReadRow, known: _KnownRow, marks: Mapping[int, str]) -> ReadRow:
-        """The row under the spec and the ids of the known one, which learns of its other runs."""
+        """Return the row under the spec and the ids of the known row, which gains its other
+        runs."""
         runs = {}
         for seed, run in read.runs.items():
             if run not in self._ids:
@@ -157,6 +168,7 @@ class SameRuns:
 def with_first_ids(
     looks: Sequence[InterimLook], now: InterimLook
 ) -> tuple[list[InterimLook], InterimLook]:
-    """The looks, the first read first, and that of now: runs with the same results under one id."""
+    """Return the looks (the first read first) and the present one, same results under the same
+    ids."""
     same = SameRuns()
     return [same.renamed(look) for look in looks], same.renamed(now)

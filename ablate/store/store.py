@@ -1,4 +1,4 @@
-"""A store: its folder, read and written by way of its ledger."""
+"""A store: its folder, read and written through its ledger."""
 
 from __future__ import annotations
 
@@ -20,13 +20,17 @@ RETRY_REMEDY = "`ablate sweep ... --retry damaged` trains it again"  # what was 
 
 
 def retry_remedy(plan: Plan) -> str:
-    """What makes a run of the plan whole whose files were edited."""
+    """Return the remedy for edited files of a run: the command that trains or imports the run
+    again."""
     return RETRY_REMEDY if plan.design.trains else f"{plan.again()} writes it again"
 
 
 class Sound(NamedTuple):
-    """Results by run, None where there is none; and of those that are withheld, since a file is
-    not the one that the run left, a line that names it."""
+    """Results by run, and the reasons why some are withheld.
+
+    `results`: the result of each run, None where there is none. `withheld`: for each run of which a
+    file is not the one that the run left, a line that names the file.
+    """
 
     results: dict[str, dict[str, Any] | None]
     withheld: dict[str, str]
@@ -36,7 +40,7 @@ class Store(StoreFolder):
     """A store: its folder, and what its ledger says of it."""
 
     def seals(self) -> dict[str, str]:
-        """The hash of every result that is recorded, by run."""
+        """Return the recorded hash of every result, by run."""
         if not self.ledger.exists() and not self.plans():
             return {}
         with Ledger.reading(self) as ledger:
@@ -50,8 +54,11 @@ class Store(StoreFolder):
         predictions: bool = False,
         weights: bool = False,
     ) -> Sound:
-        """What every reader that prints numbers reads: each result is the file that was recorded,
-        and so are the other files that are asked for; others are withheld."""
+        """Return the results of runs; every reader that prints numbers uses this.
+
+        A result is withheld if its file is not the one that was recorded, or if a file that the
+        flags name is not the one that the run left.
+        """
         seals, sound = self.seals(), Sound({}, {})
         for run in runs:
             if run.id in sound.results:
@@ -65,8 +72,11 @@ class Store(StoreFolder):
         return sound
 
     def result(self, run: str, sha256: str | None = None) -> dict[str, Any] | None:
-        """A run's result for what makes a plan grow, or None while it has none. `sha256`: of the
-        one that is recorded. Raises Failure where a file is not the one that the run left."""
+        """Return a run's result for deciding what to train next; None while there is none.
+
+        `sha256`: the recorded hash of the result. Raises Failure where a file is not the one that
+        the run left.
+        """
         folder = self.rundir(run)
         result, why = folder.sealed_result(sha256, curves=True)
         if why:
@@ -74,17 +84,20 @@ class Store(StoreFolder):
         return result
 
     def metrics(self, run: str) -> list[dict[str, Any]]:
-        """The lines of a run's metrics."""
+        """Return the lines of the run's metrics file."""
         return self.rundir(run).read_metrics()
 
     def probe(self, run: str, name: str) -> dict[str, Any] | None:
-        """What a probe measured in a run, as arrays by name; None where it has no whole file."""
+        """Return what a probe measured in a run, as arrays by name; None where its file is missing
+        or torn."""
         return self.rundir(run).read_probe(name)
 
     def predictions(self, run: str, on: str, sha256: str | None) -> Any:
-        """What a run predicted for its test set, or for the set `on` of `eval.also`, as an array of
-        records; None where it left nothing. `sha256`: as its result has it. Raises Failure for any
-        other file."""
+        """Return a run's predictions as an array of records; None where the run left none.
+
+        `on`: "" for the test set, or the name of a set of `eval.also`. `sha256`: the hash in the
+        run's result. Raises Failure for a file with another hash.
+        """
         folder = self.rundir(run)
         path = folder.predictions_on(on) if on else folder.predictions
         if not path.exists():
@@ -96,21 +109,26 @@ class Store(StoreFolder):
         return folder.read_table(path)
 
     def own_values(self, name: str) -> dict[str, dict[str, float]] | None:
-        """The values of a metric of the user's own, by run and set, where they are kept: in a
-        bundle. None: its function makes them."""
+        """Return the stored values of a metric of the user's own, by run and set.
+
+        Only a bundle stores them. None here: the metric's function computes them.
+        """
         return None
 
     # --- Looks ----------------------------------------------------------------------------------
 
     def read_looks(self) -> list[Look]:
-        """The looks of all sweeps, the oldest first."""
+        """Return the looks of all sweeps, the oldest first."""
         if not self.ledger.exists() and not self.plans():
             return []
         with Ledger.reading(self) as ledger:
             return ledger.looks()
 
     def add_look(self, look: Look) -> None:
-        """Record it, unless it is there: on disk when this returns. Raises Unrecorded."""
+        """Record a look unless it is recorded already; it is on the disk when this returns.
+
+        Raises Unrecorded where this process can't write the ledger.
+        """
         host = self.driver.notes().host or platform.node()
         away = host != platform.node()  # no shared memory with that SQLite, nor locks
         if beats_elsewhere(self.root) or (away and self.driver.is_held()):

@@ -1,10 +1,11 @@
 """Answers questions of the control half that only torch or the data can answer. JSON both ways.
 
-`describe` (sizes and costs of specs), `prepare` (decode a dataset), `beside` (what a set has in
-common with the one that is learnt), `check_resume` (train a few steps, compare with another
-folder), `deterministic` (the cost of deterministic algorithms), `rate` (of matrix products),
-`settle` (what all runs of a column have), `timm` (weights under the names of timm), `kernel` (does
-a device work at all).
+`describe` (sizes and costs of specs), `rehearse` (the first steps of rows against those of their
+baseline), `prepare` (decode a dataset), `beside` (what a set has in common with the training set),
+`check_resume` (train a few steps, compare with another folder), `compare_own` (compare two folders
+of a run by the user's own trainer), `deterministic` (the cost of deterministic algorithms), `rate`
+(of matrix products), `settle` (decisions common to all runs of a column), `timm` (weights under the
+names of timm), `kernel` (whether a device works at all).
 """
 
 from __future__ import annotations
@@ -72,13 +73,13 @@ Importing = Callable[[str], AbstractContextManager[None]]
 
 
 def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """{"specs": {key: tree}, "calibrate": [key], "cache": folder, "device", "initial": whether the
-    hashes of initial weights are asked for, too} -> {key: answer}.
+    """{"specs": {key: tree}, "calibrate": [key], "cache": folder, "device", "initial": whether to
+    return hashes of initial weights, too} -> {key: answer}.
 
-    Of each spec `parameters`, `multiply_adds`, `launches`, `groups` (see model.count), `warnings`
-    and `examples` (images a split; null where only fetching the set would tell); of those to
-    calibrate `step_s` and `image_s`, seconds of a step and of an evaluated image here, with as many
-    threads as a worker has.
+    An answer has `parameters`, `multiply_adds`, `launches`, `groups` and `statistics` (see
+    model.count), `warnings` and `examples` (images of each split; null where only fetching the set
+    would tell). For the keys to calibrate it also has `step_s` and `image_s`, the seconds of a step
+    and of an evaluated image on this machine, with as many threads as a worker has.
     """
     device = device_of(question["device"])
     torch.set_num_threads(1 if device.type == "cpu" else 4)
@@ -103,7 +104,7 @@ def answer_describe(question: dict[str, Any], progress: Progress) -> dict[str, A
             answers[key] = describe(run) | {"examples": examples, "warnings": warnings}
             if question.get("initial"):
                 answers[key]["initial"] = initial(build(run))
-        if key in question["calibrate"] and examples is not None:  # else no time can be told
+        if key in question["calibrate"] and examples is not None:  # else no time can be measured
             numerics.choose(run, device).use()
             answers[key] |= asdict(times(run, device, answers[key]["multiply_adds"]))
     return answers
@@ -121,14 +122,15 @@ def check_parts(run: spec.Run, examples: Mapping[str, int] | None) -> None:
 
 
 def amiss(run: spec.Run) -> list[str]:
-    """What a run's classes of the user's own say in vain, in words."""
+    """Return a line on each parameter that a class of the user's own fills in vain, see
+    `overruled`."""
     own = any(used.key in choices.CHOICES for used in by_path(run))
     model = build(run, device="meta") if own else None
     return overruled(model, run.seed) if isinstance(model, Host) else []
 
 
 def slow(run: spec.Run, device: torch.device) -> list[str]:
-    """What makes a run slower here than it need be, in words."""
+    """Return a line on each setting that makes a run slower on this machine than it need be."""
     bfloat16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     if device.type == "cpu" and run.train.precision == "bf16" and not bfloat16:
         return ["train.precision=bf16 is slow here: this CPU has no instructions for it; give fp32"]
@@ -136,8 +138,9 @@ def slow(run: spec.Run, device: torch.device) -> list[str]:
 
 
 def unnamed(run: spec.Run, cache: Path) -> list[str]:
-    """What texts ask for the classes of other sets with, in words. Raises UserError where a set has
-    no names of classes, as far as that is known before it is fetched."""
+    """Return a line on each set of `eval.also` whose classes have WordNet's ids for names, by which
+    a run with texts would ask for them. Raises UserError where a set has no class names, as far as
+    that is known before it is fetched."""
     if run.text is None:
         return []
     each = ((other, *class_names(other, cache)) for other in run.eval.also)
@@ -145,9 +148,10 @@ def unnamed(run: spec.Run, cache: Path) -> list[str]:
 
 
 def answer_rehearse(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """{"baseline": row, "rows": {key: row}, "cache", "device"}, a row {"spec", "multiply_adds"} ->
-    {key: what `rehearsal.compare_rows` says of it and the baseline, or {"untried": why one of the
-    two could not be tried, in a line}}. Raises UserError where a class of the user's own fails."""
+    """{"baseline": row, "rows": {key: row}, "cache", "device"}, where a row is {"spec",
+    "multiply_adds"} -> {key: the answer of `rehearsal.compare_rows` for it and the baseline, or
+    {"untried": a line that says why one of the two could not be tried}}. Raises UserError where a
+    class of the user's own fails."""
     device = device_of(question["device"] if torch.cuda.is_available() else "cpu")
     torch.set_num_threads(1 if device.type == "cpu" else 4)
 
@@ -177,7 +181,7 @@ def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, An
     """{"data": section, "cache": folder} -> {"examples": counts, "folder", "whole", "done", "size",
     "free"}; see cache.CacheState, sizes are texts. `progress(done, total)` is called now and then.
 
-    With "look": true nothing is decoded: this is what there is.
+    With "look": true nothing is decoded, and the answer describes what is there.
     """
     last = 0.0
 
@@ -203,10 +207,9 @@ def answer_prepare(question: dict[str, Any], progress: Progress) -> dict[str, An
 
 
 def answer_beside(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """{"data": section, "other": section, "texts": are the other's classes asked for by texts?,
-    "cache"}, both decoded -> {"line": what is to be said of their classes, "" where nothing is;
-    "shared": images of the other that are trained on}.
-    """
+    """{"data": section, "other": section, "texts": whether texts ask for the other's classes,
+    "cache"}, both decoded -> {"line": a remark on their classes, or ""; "shared": images of the
+    other's test split that are also in the training split}."""
     own, other = (read_section(Data, question[key], "data") for key in ("data", "other"))
     learnt, cached = (prepare_cache(data, Path(question["cache"])) for data in (own, other))
     if question["texts"]:
@@ -218,8 +221,9 @@ def answer_beside(question: dict[str, Any], progress: Progress) -> dict[str, Any
 
 def answer_check_resume(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
     """{"spec": tree, "cache", "device", "folder", "until": step, "halfway": folder | null,
-    "against": folder | null} -> what `resume_check.leg` says of `folder`. In `halfway` the same is
-    then stopped at half its steps; `against`: "compared", what `resume_check.compare` says."""
+    "against": folder | null} -> the answer of `resume_check.leg` for `folder`. In `halfway` the
+    same run is then stopped after half its steps. With `against`, "compared" is the answer of
+    `resume_check.compare`."""
     run, device = build_run(question["spec"]), resume_check.set_up(question["device"])
     folder, cache = Path(question["folder"]), Path(question["cache"])
     with blame(*by_path(run)):
@@ -232,13 +236,13 @@ def answer_check_resume(question: dict[str, Any], progress: Progress) -> dict[st
 
 
 def answer_compare_own(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """{"one": folder, "other": folder} -> what `compare` says of them."""
+    """{"one": folder, "other": folder} -> the answer of `compare` for them."""
     return compare(Path(question["one"]), Path(question["other"]))
 
 
 def answer_timm(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """{"spec": tree, "weights": file, "file"} -> {}: writes the weights under timm's names, the
-    arguments of VisionTransformer among the metadata."""
+    """{"spec": tree, "weights": file, "file"} -> {}. Writes the weights under timm's names, with
+    the arguments of VisionTransformer in the file's metadata."""
     run = build_run(question["spec"])
     arguments = json.dumps(timm_arguments(run))
     tensors = to_timm(run, load_file(question["weights"]))
@@ -253,9 +257,9 @@ def answer_deterministic(question: dict[str, Any], progress: Progress) -> dict[s
 
 
 def answer_settle(question: dict[str, Any], progress: Progress) -> dict[str, Any]:
-    """{"specs": trees, the baseline's first, "wants": [key], "known": decision of before, "cache",
-    "device", "share": of its memory, "parts": micro-batches of a step at least} -> the decision:
-    see `settle`."""
+    """{"specs": trees, the baseline's first, "wants": [key], "known": an earlier decision, "cache",
+    "device", "share": of its memory, "parts": the least number of micro-batches of a step} -> the
+    decision: see `settle`."""
     device = resume_check.set_up(question["device"])
     calibrate.limit(device, question["share"])
     runs = [build_run(tree) for tree in question["specs"]]
@@ -264,8 +268,8 @@ def answer_settle(question: dict[str, Any], progress: Progress) -> dict[str, Any
 
 
 def answer_rate(question: dict[str, Any], progress: Progress) -> dict[str, float]:
-    """{"spec": tree, "cache", "device"} -> {"rate"}: of matrix products in the run's precision, in
-    multiply-adds a second, which are kept in the cache. See `matmul_rate`."""
+    """{"spec": tree, "cache", "device"} -> {"rate"}: the rate of matrix products in the run's
+    precision, in multiply-adds a second, which is kept in the cache. See `matmul_rate`."""
     run, device = build_run(question["spec"]), resume_check.set_up(question["device"])
     numerics.choose(run, device).use()
     precision = run.train.precision
@@ -274,7 +278,8 @@ def answer_rate(question: dict[str, Any], progress: Progress) -> dict[str, float
 
 
 def answer_kernel(question: dict[str, Any], progress: Progress) -> dict[str, str | None]:
-    """{"device"} -> {"why"}: why nothing can be computed there, in a line; null: it can."""
+    """{"device"} -> {"why"}: a line that says why nothing can be computed on it; null where it
+    works."""
     try:
         for place in range(max(1, torch.cuda.device_count())):  # of a run on several: on each
             device = question["device"] if not place else f"{question['device']}:{place}"
@@ -304,9 +309,10 @@ ANSWERS = {
 def answer(
     verb: str, question: dict[str, Any], progress: Progress, importing: Importing | None = None
 ) -> dict[str, Any]:
-    """One of the answers above. Raises UserError for the user's mistakes, NoRoom where the disk is
-    full, Failure for anything else, in one line each. `importing`: around each import of the user's
-    own, told of what."""
+    """Answer a question by one of the functions above. Raises UserError for the user's mistakes,
+    NoRoom where the disk is full, Failure for anything else, with one line each. `importing` makes
+    the context in which each part of the user's own is imported, given a text that names the
+    part."""
     plugin.importing = importing or plugin.importing
     try:
         return ANSWERS[verb](question, progress)
@@ -320,7 +326,7 @@ def answer(
 
 
 def check_images(run: Run, images: int) -> None:
-    """Raises UserError where the training split has not the images of a batch."""
+    """Raise UserError where the training split has fewer images than a batch."""
     if TASKS[run.task].trains and run.train.batch > images:
         raise UserError(
             f"train.batch: {run.train.batch} is more than the {images} training images of "

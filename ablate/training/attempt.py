@@ -1,5 +1,5 @@
-"""One worker at one run, whoever trains it: it holds the folder's lock, notes what it is, and says
-why it left. No torch."""
+"""The attempt of one worker at one run, whoever trains it: it holds the folder's lock, notes facts
+about itself, and says why it left. No torch."""
 
 from __future__ import annotations
 
@@ -42,19 +42,21 @@ EXITS = {FAILED: EXIT_FAILED, OOM: 71, DEVICE_LOST: 72, NO_DEVICE: 77, RANK_LOST
 
 
 class TrainingStopped(Exception):
-    """Asked to stop; the checkpoint is written."""
+    """Raised where a training was asked to stop; what can be resumed is saved."""
 
 
 class Damaged(Exception):
-    """What the run was trained on is not what was decoded: it begins again."""
+    """Raised where the data that a run used is not what was decoded: the run needs another
+    attempt."""
 
 
 class RankLost(Exception):
-    """One of a run's ranks is gone, or has other weights than the others."""
+    """Raised where a rank of the run is gone, or has other weights than the others."""
 
 
 class Attempt:
-    """What this worker notes of itself in the run's `env.json`, behind those that tried before."""
+    """The facts that this worker notes about itself in the run's `env.json`, after those of earlier
+    attempts."""
 
     def __init__(self, rundir: RunDir) -> None:
         self.rundir = rundir
@@ -62,7 +64,7 @@ class Attempt:
         self.facts: dict[str, Any] = {}
 
     def note(self, **facts: Any) -> None:
-        """Add facts; the file is whole at every moment."""
+        """Add facts; the file is complete at every moment."""
         if self.facts | facts != self.facts:
             self.facts |= facts
             self.rundir.write_attempts([*self.before, self.facts])
@@ -77,8 +79,8 @@ class Attempt:
         digest: str,
         **facts: Any,
     ) -> None:
-        """Note who tries, where and with what. `device`: cpu, cuda, or a GPU's name; `digest`: of
-        our code."""
+        """Note which worker tries, where and with what. `device`: cpu, cuda, or a GPU's name;
+        `digest`: the hash of our code."""
         self.note(
             at=time.time(),
             pid=os.getpid(),
@@ -95,8 +97,8 @@ class Attempt:
         )
 
     def code(self, kinds: Iterable[str]) -> dict[str, Any]:
-        """{"digest": of our code, "plugins": by kind, of the user's own}, in all attempts whose
-        work is in this one's."""
+        """Return {"digest": the hash of our code, "plugins": {kind: the hash of the user's own
+        code}}, each over all attempts whose work is in this one's."""
         line = self.lineage()
         return {
             "digest": _joined(other.get("digest", "unknown") for other in line),
@@ -107,14 +109,16 @@ class Attempt:
         }
 
     def end(self, exit: str, **why: str) -> None:
-        """The last word of one that had begun. A full disk must not change how a worker leaves."""
+        """Note how an attempt that had begun ended. A full disk must not change how a worker
+        leaves."""
         if self.facts:
             with suppress(OSError):
                 self.note(exit=exit, ended=time.time(), **why)
 
     def lineage(self) -> list[dict[str, Any]]:
-        """Those whose work is in this one's, oldest first: each went on from a checkpoint of the
-        one before it. {} is first where nobody noted who began."""
+        """Return the facts of the attempts whose work is in this one's, this one last: each
+        continued from a checkpoint of the one before it. The first is {} where the attempt that
+        began the run noted nothing."""
         line = [self.facts]
         for other in reversed(self.before):
             if other.get("from_step", 0) < line[0]["from_step"]:
@@ -122,8 +126,8 @@ class Attempt:
         return line if line[0]["from_step"] == 0 else [{}, *line]
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Seal what was noted in the result, and write it: the run is over. Raises ValueError for
-        one that nobody could read."""
+        """Note the end of the attempt, seal the notes in the result, and write it: the run is over.
+        Raises ValueError for a result that could not be read back."""
         self.end("result")  # the last word in env.json
         result["env_sha256"] = hashlib.sha256(self.rundir.env.read_bytes()).hexdigest()
         content = to_json(result)
@@ -134,32 +138,33 @@ class Attempt:
 
 
 class Stop:
-    """The signals that ask a worker to stop. Called, it says whether one has come."""
+    """The signals that ask a worker to stop. Calling it returns whether one has come."""
 
     def __init__(self, rundir: RunDir, heard: Sequence[int], numbers: Collection[int]) -> None:
-        """`heard`: the signals that came so far; `numbers`: those that ask to stop."""
+        """`heard`: the signals that have come so far; `numbers`: those that ask to stop."""
         self._rundir, self._heard, self._numbers = rundir, heard, numbers
         self._handler = signal.getsignal(signal.SIGTERM)
-        self._arrived: set[int] = set()  # whoever handled them
+        self._arrived: set[int] = set()  # whichever handler took them
 
     def __call__(self) -> bool:
         return bool(self._heard)
 
     def was_asked(self) -> bool:
-        """Was the worker asked to stop, also where its signal went to somebody else's handler?"""
+        """Return whether the worker was asked to stop, even if another handler took the signal."""
         return bool(self._heard or self._arrived) or self._rundir.asked_to_stop()
 
     def was_handled_elsewhere(self) -> bool:
-        """Was the worker asked to stop by a signal that a handler of the user's own code took?"""
+        """Return whether the worker was asked to stop by a signal that a handler of the user's own
+        code took."""
         replaced = signal.getsignal(signal.SIGTERM) is not self._handler
         return self.was_asked() and (replaced or not self._heard)
 
     @contextmanager
     def noting_arrivals(self) -> Iterator[None]:
-        """Note which signals arrive in here, also those that the user's own handlers take: an
-        engine that preempts a job signals all of its processes, before anybody has asked this
-        worker to stop. Python writes the number of every signal that it handles to its wakeup file.
-        """
+        """Note which signals arrive within the block, including those that the user's own handlers
+        take: an engine that preempts a job signals all of its processes before anybody has asked
+        this worker to stop. Python writes the number of every signal that it handles to its wakeup
+        file."""
         read, write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         try:
@@ -181,11 +186,11 @@ def hold(
     train: Train,
     line: Callable[[BaseException], str] = faults.line,
 ) -> int:
-    """Have `train` leave a result in the folder `path`; returns the exit code.
+    """Hold the run in the folder `path` while `train` trains it to a result; return the exit code.
 
-    `options`: see `launchers.worker_options`. Takes the folder's lock first; one that finds it
-    taken returns EXIT_TAKEN. Why it left without a result stands in the lock's notes, for whoever
-    drives by then; `line`: how an error is told.
+    `options`: see `launchers.worker_options`. Takes the folder's lock first, and returns EXIT_TAKEN
+    where another process has it. If the worker leaves without a result, it notes the reason in the
+    lock for whoever drives the sweep; `line` makes the text of an error.
     """
     rundir = RunDir(Path(path))
     with stop_signals(rundir) as stopping:
@@ -210,7 +215,7 @@ def hold(
 
 
 def leave(attempt: Attempt, code: int, reason: str, line: str) -> NoReturn:
-    """End the process, whatever it is at: `line` says why."""
+    """End the process at once, whatever it is doing; `line` says why."""
     with suppress(OSError):
         attempt.rundir.lock.note(exit=reason, error=line)
     attempt.end(reason, error=line)
@@ -219,7 +224,7 @@ def leave(attempt: Attempt, code: int, reason: str, line: str) -> NoReturn:
 
 
 def why(error: Exception, device: str) -> tuple[int, str]:
-    """The exit code of a worker that leaves with this error, and its reason."""
+    """Return the exit code and the reason of a worker that leaves with this error."""
     if isinstance(error, Damaged):
         return EXIT_ROTTEN, DATA_DAMAGED
     if isinstance(error, RankLost):
@@ -245,9 +250,9 @@ def _left(
 
 @contextmanager
 def stop_signals(rundir: RunDir) -> Iterator[Stop]:
-    """Note the signals that ask to stop at the next step: SIGTERM, SIGINT, and on a pilot SIGUSR2,
-    which Slurm sends to all processes of a job before its limit. The handlers before are put
-    back."""
+    """Note the signals that ask the worker to stop at the next step: SIGTERM, SIGINT, and on a
+    pilot SIGUSR2, which Slurm sends to all processes of a job before its limit. The earlier
+    handlers are restored afterwards."""
     heard: list[int] = []
     on_pilot = signal.getsignal(WARNING) is signal.SIG_IGN  # as its server has it
     try:
@@ -270,7 +275,8 @@ def stop_signals(rundir: RunDir) -> Iterator[Stop]:
 
 
 def code_digest(package: Path) -> str:
-    """What code trains: a hash of the three folders that a worker loads, and of added tasks."""
+    """Return a hash of the code that trains, 16 hex digits: of the three folders that a worker
+    loads, and of added tasks."""
     text = hashlib.sha256()
     for folder in ("data", "shared", "training"):
         for file in sorted((package / folder).rglob("*.py")):
@@ -281,24 +287,25 @@ def code_digest(package: Path) -> str:
 
 
 def _joined(digests: Iterable[str | None]) -> str | None:
-    """All that took part, each once, in order: "d1+d2"; None for none."""
+    """Return the digests joined as "d1+d2", each once, in order; None where there is none."""
     return "+".join(dict.fromkeys(filter(None, digests))) or None
 
 
 def listed(devices: Iterable[str]) -> str:
-    """Names of the devices of a run, by rank: each once, as a column of alike ones has one name."""
+    """Return the names of a run's devices by rank, each once: equal devices have one name."""
     return ", ".join(dict.fromkeys(devices))
 
 
 def driver() -> str | None:
-    """The version of NVIDIA's kernel driver, as it tells it; None where it doesn't."""
+    """Return the version of NVIDIA's kernel driver, None where it is unknown."""
     with suppress(OSError):
         return Path("/sys/module/nvidia/version").read_text().strip()
     return None
 
 
 def installed(package: str) -> str | None:
-    """Its version. A variant of it by another name is none: what trains needs no such record."""
+    """Return a package's installed version. A variant under another name gives None: packages that
+    training needs are recorded under their own."""
     with suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
     return None

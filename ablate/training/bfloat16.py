@@ -1,7 +1,7 @@
 """Kernels and biases in bfloat16: rounded once a step, all at once.
 
-Autocast would round each by itself, for every micro-batch anew: at Ti/4 that is 100 kernels forward
-and 100 back, of 730. The bits are the same.
+Autocast would round each of them separately, and again for every micro-batch: at Ti/4 that is 100
+kernels forward and 100 backward, of 730. The results are the same bit for bit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from ablate.training.model.stem import Conv
 
 
 class RoundWeights(torch.autograd.Function):
-    """Copies of weights in `dtype`, by one kernel; their gradients go back by one, all together."""
+    """Copies of weights in `dtype`, made by one kernel; another one converts their gradients
+    back."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
@@ -41,8 +42,8 @@ class RoundWeights(torch.autograd.Function):
 
 
 def round_weights(model: nn.Module, dtype: torch.dtype) -> dict[str, Tensor]:
-    """By its name, each weight that autocast would round to `dtype`; for `functional_call`. The
-    graph of the copies keeps nothing: micro-batches share it."""
+    """Return, by name, a rounded copy of each weight that autocast would round to `dtype`, for
+    `functional_call`. The graph of the copies saves no tensors, so micro-batches share it."""
     names = [
         f"{path}.{name}" if path else name
         for path, module in model.named_modules()

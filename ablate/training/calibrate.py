@@ -1,6 +1,5 @@
-"""What is measured of a training on this machine: how long it takes, by a few steps and
-evaluations; and how many images fit into memory at once (`train.micro_batch=auto`).
-"""
+"""Measurements of a training on this machine: how long it takes, by a few steps and evaluations;
+and how many images fit into memory at once (`train.micro_batch=auto`)."""
 
 from __future__ import annotations
 
@@ -29,24 +28,24 @@ Forward = Callable[[Tensor], Tensor]  # images -> their part of the loss
 
 
 def limit(device: torch.device, share: float) -> None:
-    """Take at most this share of a GPU's memory from now on, where others have theirs of it."""
+    """Take at most this share of a GPU's memory from now on; other processes use the rest."""
     if device.type == "cuda" and share < 1:
         torch.cuda.set_per_process_memory_fraction(SHARED * share, device)
 
 
 def part(batch: int, at_most: int) -> int:
-    """The first of `divisors` of a batch that is at most so large."""
+    """Return the first of `batch_divisors(batch)` that is at most `at_most`."""
     return next(size for size in batch_divisors(batch) if size <= at_most)
 
 
 def micro_batch(training: Training, at_most: int | None = None) -> int:
-    """The first of `divisors` of its batch that fits, `at_most` so large; the training is as it was
-    before.
+    """Return the first of `batch_divisors` of the training's batch that fits into memory, at most
+    `at_most`. The training is left as it was before.
 
-    On a GPU two steps are tried, in a little less memory than there is. On a CPU, where too much is
-    not refused but kills, it is computed: from what the backward pass of two images keeps, and a
-    core's share of the memory that is free, of which it takes no more than `SAVED`. One image is
-    not tried: where it does not fit the first step raises torch.OutOfMemoryError.
+    On a GPU two steps are tried, with a little less memory than there is. On a CPU, where a process
+    that takes too much is killed, the size is computed: from what the backward pass of two images
+    keeps, and a core's share of the free memory, of which it takes no more than `SAVED`. One image
+    is not tried: if it does not fit, the first step raises torch.OutOfMemoryError.
     """
     fits = _tried if training.device.type == "cuda" else _computed
     batch = training.run.train.batch
@@ -85,14 +84,15 @@ def _computed(size: int, training: Training) -> bool:
         return training.part(some, target, slice(0, len(some)))
 
     kept = size * kept_bytes(images[:2].clone(), training.model, forward)
-    # Of micro-batches the sums of a tree are kept, one a level: see `MicroBatches`.
+    # Micro-batches keep the sums of a tree, one for each level: see `MicroBatches`.
     gradients = sum(p.nbytes for p in training.model.parameters() if p.requires_grad)
     sums = gradients * floor(log2(training.batches.size / size))
     return kept <= SAVED and kept + sums <= SPARE * free_bytes()
 
 
 def kept_bytes(images: Tensor, model: nn.Module, forward: Forward) -> float:
-    """What the backward pass of one of the images needs from its forward pass, in bytes."""
+    """Return the bytes that the forward pass keeps for the backward pass, per image, without
+    weights."""
     weights = {parameter.data_ptr() for parameter in model.parameters()}
     kept: dict[int, Tensor] = {}  # by address: several operators keep the same tensor
 
@@ -107,7 +107,8 @@ def kept_bytes(images: Tensor, model: nn.Module, forward: Forward) -> float:
 
 
 def free_bytes() -> float:
-    """A core's share of the machine's free memory: as many workers run as there are cores."""
+    """Return a core's share of the machine's free memory in bytes: as many workers run as there are
+    cores."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     free = next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
     return 1024 * free / (os.cpu_count() or 1)
@@ -129,14 +130,14 @@ class Times:
 
 
 def times(run: Run, device: torch.device, multiply_adds: int) -> Times:
-    """Measured on random images of the size that the model sees."""
+    """Return the times, measured on random images of the size that the model sees."""
     images = unit(run, device, multiply_adds)
     return Times(seconds_per_step(run, images, device), _image_s(run, images, device))
 
 
 def unit(run: Run, device: torch.device, multiply_adds: int) -> int:
-    """How many images tell how long one takes: on a GPU as many as are computed at once, on a CPU
-    as many as take about `ENOUGH` multiply-adds."""
+    """Return how many images to time: on a GPU as many as are computed at once, on a CPU as many as
+    take about `ENOUGH` multiply-adds."""
     batch = run.train.batch
     if device.type != "cuda":
         return int(min(batch, max(1, ENOUGH // max(multiply_adds, 1))))
@@ -146,23 +147,24 @@ def unit(run: Run, device: torch.device, multiply_adds: int) -> int:
 
 
 def seconds_per_step(run: Run, images: int, device: torch.device) -> float:
-    """Seconds of one step at the run's batch: measured, or a + b x batch through steps of two
-    sizes, where a whole one would take long or may not fit. `images`: see `unit`; a GPU computes
-    one and two times as many, a CPU, whose steps vary more, one and four times."""
+    """Return the seconds of one step at the run's batch. They are measured or, where a whole batch
+    would take long or may not fit, extrapolated as a + b x batch from steps of two sizes. `images`:
+    see `unit`; a GPU computes one and two times as many, a CPU, whose steps vary more, one and four
+    times."""
     batch, micro = run.train.batch, images if device.type == "cuda" else None
     many = min(batch, images * (2 if micro else 4))
     took = step_s(run, many, device, micro)
     if many == batch:
         return took
     each = (took - step_s(run, images, device, micro)) / (many - images)
-    if not 0 < each * many <= took:  # noise: beside its images a step takes no less than nothing
+    if not 0 < each * many <= took:  # noise: apart from its images a step takes no negative time
         each = took / many
     return took + each * (batch - many)
 
 
 def step_s(run: Run, images: int, device: torch.device, micro: int | None = None) -> float:
-    """The median of a few steps of so many images, `micro` or all of them at once; the first half
-    warms up."""
+    """Return the median seconds of a few steps of `images` images, `micro` or all of them at once;
+    the first half warms up."""
     training = _training(run, images, device, micro)
     taken: list[float] = []
     least, spent = 3, 0.0
@@ -179,7 +181,8 @@ def step_s(run: Run, images: int, device: torch.device, micro: int | None = None
 
 
 def _image_s(run: Run, images: int, device: torch.device) -> float:
-    """The median of three evaluations of a few images, after one, unless that is long."""
+    """Return the seconds of an evaluated image: the median of three evaluations of a few images,
+    after one to warm up; of fewer where they take long."""
     training = _training(run, images, device)
     few = run.eval.batch if device.type == "cuda" else min(run.eval.batch, 3 * images)
     split = random_split(run.data, few, device)
@@ -199,8 +202,8 @@ def _training(run: Run, images: int, device: torch.device, micro: int | None = N
 
 
 def smaller(run: Run, batch: int) -> Run:
-    """The run, `MOST` steps long, with a batch of this size at once, and nothing measured; by the
-    default task, where its own takes no steps."""
+    """Return the run with `MOST` steps, a batch of this size computed at once, and no probes; with
+    the default task where its own takes no steps."""
     train = replace(run.train, batch=batch, micro_batch=None, steps=MOST)
     repeats = min(run.augment.repeats, batch)
     augment = replace(run.augment, repeats=repeats)
@@ -208,7 +211,7 @@ def smaller(run: Run, batch: int) -> Run:
 
 
 def random_split(data: Data, images: int, device: torch.device) -> Split:
-    """So many random images of the size that the model sees, with labels."""
+    """Return a split of `images` random images of the size that the model sees, with labels."""
     shape = (images, data.size, data.size, data.channels)
     if data.labels == "masks":
         return Split(
@@ -225,5 +228,5 @@ def random_split(data: Data, images: int, device: torch.device) -> Split:
 
 
 def stepping(task: str) -> str:
-    """The task of this name; the default where it takes no steps."""
+    """Return the task of this name, or the default task where it takes no steps."""
     return task if TASKS[task].trains else DEFAULT_TASK

@@ -1,5 +1,5 @@
-"""What is the same for all runs of a column, though the machine decides it: how many images fit
-into memory at once, and whether deterministic algorithms are worth their time."""
+"""Decisions that depend on the machine but are the same for all runs of a column: how many images
+fit into memory at once, and whether deterministic algorithms are worth their time."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def settle(
     device: torch.device,
     parts: int = 1,
 ) -> dict[str, Any]:
-    """{"micro_batch", "deterministic"}, as far as `wants` names them and the runs tell; "memory":
-    the device's free and total bytes when the micro-batch was tried, on a GPU. `known`: a
-    decision of before, which these runs join: no more images than that, and no determinism where
-    there is none. The first run is the baseline. `parts`: into so many micro-batches a batch is
-    split at least.
+    """Return {"micro_batch", "deterministic"}, as far as `wants` names them and the runs can tell;
+    on a GPU also "memory", the device's free and total bytes when the micro-batch was tried.
+    `known` is an earlier decision, which these runs join: no larger micro-batch than there, and no
+    determinism where there is none. The first run is the baseline. `parts` is the least number of
+    micro-batches of a batch.
 
-    A run that can't be tried tells nothing: it fails by itself when it is trained.
+    A run that can't be tried tells nothing: it fails when it is trained.
     """
     found: dict[str, Any] = {}
     if "deterministic" in wants:  # first: it decides which kernels are tried below
@@ -59,12 +59,12 @@ def settle(
 
 
 def memory(device: torch.device) -> list[int]:
-    """Return a GPU's free and total bytes; of a CPU []."""
+    """Return a GPU's free and total bytes; [] for a CPU."""
     return [*torch.cuda.mem_get_info(device)] if device.type == "cuda" else []
 
 
 def _is_worth(runs: Sequence[Run], known: Mapping[str, Any], device: torch.device) -> bool:
-    """Have all of them deterministic algorithms, which cost the baseline little?"""
+    """Return whether deterministic algorithms exist for all runs and cost the baseline little."""
     for run in runs:
         strict = replace(run, train=replace(run.train, deterministic=True))
         try:
@@ -80,7 +80,7 @@ def _is_worth(runs: Sequence[Run], known: Mapping[str, Any], device: torch.devic
 
 
 def _kept(run: Run, device: torch.device, found: Mapping[str, Any]) -> float:
-    """Bytes that the backward pass of an image needs."""
+    """Return the bytes that the backward pass of an image needs."""
     (training,) = _small(run, device, found)
     images, target = training.inputs()
     rows = slice(0, FEW)
@@ -90,7 +90,7 @@ def _kept(run: Run, device: torch.device, found: Mapping[str, Any]) -> float:
 
 
 def _small(run: Run, device: torch.device, found: Mapping[str, Any]) -> Iterator[Training]:
-    """The run with a batch of a few random images."""
+    """Yield a training of the run with a batch of a few random images."""
     choose(run, device, found).use()
     few = min(FEW, run.train.batch)
     yield Training(smaller(run, few), random_split(run.data, few, device), device)
@@ -99,7 +99,7 @@ def _small(run: Run, device: torch.device, found: Mapping[str, Any]) -> Iterator
 def _images(
     run: Run, found: Mapping[str, Any], at_most: int, cache: Path, device: torch.device
 ) -> int:
-    """How many of its images fit at once, its data where they are when it is trained."""
+    """Return how many of the run's images fit at once, with its data where training keeps it."""
     choose(run, device, found).use()
     cached = prepare_cache(run.data, cache)
     splits = [

@@ -1,4 +1,4 @@
-"""The device of a name, completed."""
+"""The device of a name, with its index."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Whose an error is: the device's, its memory's, or the run's own. One table, by type, code, text.
+"""The source of an error: the device, its memory, or the run itself. One table, by type, code and
+text.
 
-Codes are of `cudaError_t`, as torch.AcceleratorError has them in `error_code`; texts are parts of
-messages. Rows are tried from the top. What is in no row is the run's, or, where a device raised it,
-the device's: then the run is tried elsewhere, and two runs on one device, or two devices for one
-run, tell which of them it is.
+Codes are those of `cudaError_t`, which torch.AcceleratorError has in `error_code`; texts are parts
+of messages. Rows are tried from the top. An error in no row is the run's or, if a device raised it,
+the device's: then the run is tried elsewhere, and two runs that fail on one device, or two devices
+on which one run fails, show which of them is at fault.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 from ablate.shared import DEVICE_LOST, FAILED, NO_DEVICE, OOM, short_error
 
-# Codes are those of driver_types.h of CUDA 12.9, beside them the texts of its cudaGetErrorString;
+# Codes are those of driver_types.h of CUDA 12.9, with the texts of its cudaGetErrorString;
 # cuBLAS's and cuDNN's words are in ATen/cuda/Exceptions.h, TORCH_CUDABLAS_CHECK and AT_CUDNN_CHECK,
 # names of cuDNN 8 and 9. Texts were looked up in the libraries of torch 2.13.0+cu130 (CUDA 13.0,
 # cuDNN 9), too.
@@ -21,8 +22,8 @@ from ablate.shared import DEVICE_LOST, FAILED, NO_DEVICE, OOM, short_error
 
 @dataclass(frozen=True)
 class Fault:
-    """Errors of one kind: how they are known, and the word of a worker that leaves with one.
-    `remedy`: what to do, where that is always the same."""
+    """A kind of error: how it is recognised, and the reason with which a worker leaves. `remedy`
+    says what to do, where that is always the same."""
 
     whose: str
     texts: tuple[str, ...] = ()
@@ -43,7 +44,7 @@ FAULTS = (
     ),
     # outside torch's allocator: as a context is created, or a graph captured
     Fault(OOM, ("CUDA error: out of memory",), (2,)),
-    # A library's handle takes memory beside torch's. It is what "not initialized" nearly always
+    # A library's handle takes memory outside torch's. It is what "not initialized" nearly always
     # means, too: llama2.c#279, lm-evaluation-harness#1689 (cuBLAS), LLaVA#392 (cuDNN).
     Fault(
         OOM,
@@ -117,7 +118,7 @@ FAULTS = (
     # A check in a kernel, as of an index
     Fault(FAILED, ("device-side assert",), (710,)),
     # A kernel's code or address is the program's (Xid 13 and 31 in NVIDIA's catalogue: restart and
-    # check the application); memory that flips bits is told as ECC errors, above.
+    # check the application); memory that flips bits shows as ECC errors, above.
     Fault(
         FAILED,
         (
@@ -129,7 +130,7 @@ FAULTS = (
     ),
     # A worker sees one device, its first: who asks for another is a class of the user's own.
     Fault(FAILED, ("invalid device ordinal",), (101,)),
-    # Of torch itself a device is tried for it before the first run, so it is a user's own kernel.
+    # Each device is tried with torch before the first run, so this is a user's own kernel.
     Fault(
         FAILED,
         ("no kernel image is available",),
@@ -140,7 +141,7 @@ FAULTS = (
 
 
 def fault(error: BaseException) -> Fault | None:
-    """The row of the table that the error is of, if it is of one."""
+    """Return the row of the table that fits the error, or None."""
     types = {kind.__name__ for kind in type(error).__mro__}
     code, text = getattr(error, "error_code", None), str(error)
     return next(
@@ -156,7 +157,8 @@ def fault(error: BaseException) -> Fault | None:
 
 
 def whose(error: BaseException, device: str) -> str:
-    """OOM, LOST, NO_DEVICE or FAILED, of a worker on `device` (cpu | cuda)."""
+    """Return OOM, DEVICE_LOST, NO_DEVICE or FAILED for the error of a worker on `device`, cpu or
+    cuda."""
     row = fault(error)
     if row is None:
         return DEVICE_LOST if type(error).__name__ == "AcceleratorError" else FAILED
@@ -171,7 +173,7 @@ ALLOCATION = re.compile(r"OutOfMemoryError: .*?\bis free(?=\.)")
 
 
 def line(error: BaseException) -> str:
-    """Its type and the first line of its message, and what to do about it."""
+    """Return the error's type, the first line of its message, and its remedy."""
     text = f"{type(error).__name__}: {error}".splitlines()[0]
     if (short := ALLOCATION.match(text)) is not None:
         text = short.group()
@@ -179,6 +181,6 @@ def line(error: BaseException) -> str:
 
 
 def remedy(error: BaseException) -> str:
-    """ "; " and what to do about it; "" where that is not always the same."""
+    """Return "; " and what to do about the error; "" where that is not always the same."""
     row = fault(error)
     return f"; {row.remedy}" if row is not None and row.remedy else ""

@@ -12,15 +12,15 @@ from ablate.shared import Optim
 
 
 class Fused:
-    """AdamW or SGD by torch's fused kernels: what torch.optim computes with `fused=True`, bit for
-    bit, and keeps by the same names; or Lion, which torch has not.
+    """AdamW or SGD by torch's fused kernels, with the results of torch.optim under `fused=True` bit
+    for bit and the same names of state; or Lion, which torch does not have.
 
-    torch.optim's own load the whole of torch.compile with the first step, which no run uses: as
-    much as torch itself, in time and in memory, paid at every start.
+    torch.optim's own optimisers load the whole of torch.compile with the first step, though no run
+    uses it. That costs as much time and memory as torch itself, at every start.
     """
 
     def __init__(self, groups: Iterable[Mapping[str, Any]], optim: Optim) -> None:
-        """`groups`: each with `params`, its parameters, `scale`, a factor on the rate, and
+        """`groups`: each has `params`, its parameters, `scale`, a factor on the rate, and
         `weight_decay`."""
         self.param_groups = [dict(group) for group in groups]
         device = self.param_groups[0]["params"][0].device
@@ -35,7 +35,7 @@ class Fused:
         self._optim = optim
 
     def set_rate(self, rate: float) -> None:
-        """Move by this learning rate, times the scale of a group, from now on."""
+        """Use this learning rate from now on, multiplied by each group's scale."""
         for scale, tensor in self._rates.items():
             tensor.fill_(rate * scale)
 
@@ -46,7 +46,7 @@ class Fused:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move each parameter that has a gradient, at its group's `lr`."""
+        """Update each parameter that has a gradient, at its group's `lr`."""
         move = {"adamw": self._adamw, "sgd": self._sgd, "lion": self._lion}[self._optim.name]
         begun = self._begin()
         for group in self.param_groups:
@@ -58,7 +58,8 @@ class Fused:
                 move(group, parameters, first)
 
     def _begin(self) -> set[Tensor]:
-        """Count the step of each parameter that has a gradient; those that have their first one."""
+        """Count the step of each parameter that has a gradient; return those that have their first
+        one."""
         moved = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
         begun = [p for p in moved if p not in self.state]
         if self._optim.name == "adamw":
@@ -92,7 +93,7 @@ class Fused:
         )
 
     def _sgd(self, group: Mapping[str, Any], parameters: list[Tensor], first: bool) -> None:
-        """Without momentum it keeps nothing, and each step is a first one."""
+        """Update by SGD. Without momentum nothing is kept, and each step is a first one."""
         keeps = self._optim.b1 != 0
         torch._fused_sgd_(
             parameters,

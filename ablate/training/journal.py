@@ -1,10 +1,10 @@
-"""What a training leaves in its run's folder: metrics, checkpoints, and in the end its answer.
+"""The files that a training leaves in its run's folder: metrics, checkpoints, and in the end its
+result.
 
-The state of a training as bytes and back: weights, moments, average, sums; no generators.
-
-Serialised to bytes and written by us: torch.save and safetensors' own writers hide a full disk.
-A checkpoint is sealed, and seals what `metrics.jsonl` had by then. One that either does not fit is
-taken for torn.
+A checkpoint is the state of a training as bytes: weights, moments, average, sums; no generators. We
+serialise to bytes and write them ourselves, since torch.save and safetensors' own writers hide a
+full disk. A checkpoint has a seal of its own and one of `metrics.jsonl` as it was then; where
+either does not match, the checkpoint is taken to be torn.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ablate.training.training import Training, TrainState
 def save_checkpoint(rundir: RunDir, training: Training, metrics: Metrics, before: int = 0) -> None:
     """Write `checkpoint-<step>.safetensors`. Raises OSError where the disk is full.
 
-    `before`: the step of the checkpoint that is kept beside it; 0 for none.
+    `before` is the step of the earlier checkpoint to keep; 0 for none.
     """
     tensors, state = training.state()
     content = sealed_file.to_bytes(
@@ -50,18 +50,18 @@ def save_checkpoint(rundir: RunDir, training: Training, metrics: Metrics, before
 
 
 def save_weights(rundir: RunDir, model: nn.Module) -> str:
-    """Write the finished model to `weights.safetensors`; returns the file's sha256."""
+    """Write the finished model to `weights.safetensors`; return the file's sha256."""
     content = save({name: tensor.contiguous().cpu() for name, tensor in model.state_dict().items()})
     write_whole(rundir.weights, content)
     return hashlib.sha256(content).hexdigest()
 
 
 def load_checkpoint(rundir: RunDir, training: Training) -> bytes:
-    """Continue from the newest checkpoint that can be gone on from, or from the start.
+    """Continue from the newest checkpoint that is usable, or from the start.
 
-    Returns what `metrics.jsonl` had by then. One that is torn, or no state of this model, or whose
-    metrics are not in the file any more, gives way to the one before. Raises UserError where the
-    task reads its data otherwise by now, see `Task.check_notes`.
+    Returns what `metrics.jsonl` held at that checkpoint. A checkpoint is passed over for the one
+    before if it is torn, is no state of this model, or if its metrics are no longer in the file.
+    Raises UserError where the task now reads its data differently, see `Task.check_notes`.
     """
     content = rundir.metrics_content()
     for step, path in rundir.checkpoints():
@@ -78,7 +78,7 @@ def load_checkpoint(rundir: RunDir, training: Training) -> bytes:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a file holds that is as it was written."""
+    """The content of a checkpoint file that is intact."""
 
     tensors: dict[str, Tensor]
     state: TrainState
@@ -87,7 +87,8 @@ class Checkpoint:
 
 
 def read_checkpoint(path: Path, step: int) -> Checkpoint | None:
-    """What `path` holds; None where that is not what was written, or of another step."""
+    """Return the content of the checkpoint file `path`; None where it is damaged or of another
+    step."""
     try:
         tensors, told = sealed_file.read(path)
         state = TrainState(**json.loads(told["progress"]))
@@ -103,7 +104,7 @@ CHECKPOINT_SHARE = 0.02  # of the time, at most: large models are written less o
 
 
 class Journal:
-    """The hand that writes for one training. A result's keys stand in the order of its file."""
+    """The writer of one training's files. A result's keys are in the order of its file."""
 
     def __init__(
         self,
@@ -115,8 +116,8 @@ class Journal:
         beat: Callable[..., None],
         say: Callable[[str], None],
     ) -> None:
-        """Has the training go on from its newest checkpoint; `checkpoint_s`: between two; `cache`:
-        the store's, see `matmul_rate`."""
+        """Continue the training from its newest checkpoint. `checkpoint_s`: seconds between two
+        checkpoints; `cache`: the store's, see `matmul_rate`."""
         self._training, self._rundir, self._checkpoint_s = training, rundir, checkpoint_s
         self._beat, self._say = beat, say
         told = describe(training.run)
@@ -135,7 +136,8 @@ class Journal:
     # --- On the way -----------------------------------------------------------------------------
 
     def watched(self) -> int | None:
-        """A sign of life, from time to time; the step after which the run is to end, if any."""
+        """Give a sign of life from time to time; return the step after which the run is to end, if
+        any."""
         if time.monotonic() < self._beat_at:
             return None
         training = self._training
@@ -146,8 +148,9 @@ class Journal:
         return enough if enough in [line["step"] for line in self._metrics.lines()] else None
 
     def measured(self, scores: Mapping[str, float]) -> bool:
-        """A line of metrics.jsonl: the validation's scores, and the training loss since the last.
-        False, and no line, where one of them is not finite. A run without steps has no loss."""
+        """Write a line of metrics.jsonl: the validation's scores, and the training loss since the
+        last line. Return False, and write none, where one of them is not finite. A run without
+        steps has no loss."""
         training, step, epochs = self._training, self._training.steps, self._training.epochs
         train_loss = training.mean_loss()
         # Broken by this very step; or each was finite, and their sum is not.
@@ -174,17 +177,19 @@ class Journal:
         return True
 
     def _told(self, scores: Mapping[str, float]) -> str:
-        """ "loss 0.4321, top1 87.40 %": what is declared, in the order of its measurement."""
+        """Return "loss 0.4321, top1 87.40 %": the declared scores, in the order of their
+        measurement."""
         declared = {metric.key: metric for metric in TASKS[self._training.run.task].metrics}
         known = ((name, score) for name, score in scores.items() if name in declared)
         return ", ".join(f"{name} {declared[name].told(score)}" for name, score in known)
 
     def is_due(self) -> bool:
-        """Is it time for a checkpoint?"""
+        """Return whether a checkpoint is due."""
         return time.monotonic() >= self._checkpoint_at
 
     def checkpoint(self) -> None:
-        """Write one; the next is due when writing has cost its share of the time."""
+        """Write a checkpoint. The next is due after `checkpoint_s`, or later, so that writing takes
+        at most `CHECKPOINT_SHARE` of the time."""
         before = time.monotonic()
         self._training.ranks.tell("compare")
         self._training.compare()
@@ -207,7 +212,8 @@ class Journal:
         }
 
     def pruned(self, step: int) -> dict[str, Any]:
-        """It counts up to there, wherever it has got to: so it can't depend on who was faster."""
+        """Return the result of a pruned run. It counts up to `step`, however far the training got,
+        so it can't depend on timing."""
         self._say(f"pruned: not worth going on after step {step}")
         self._metrics.rewind(step)
         last = last_measured(self._metrics.lines())
@@ -222,7 +228,7 @@ class Journal:
         }
 
     def finished(self, data: Mapping[str, AnySplit]) -> dict[str, Any]:
-        """Test the model, once; write its weights and predictions."""
+        """Test the model, once; write its weights and predictions; return the result."""
         training, total = self._training, self._training.steps
         training.ranks.tell("test")
         scores, predictions = training.evaluate(data["test"])
@@ -262,7 +268,8 @@ class Journal:
         }
 
     def tested(self, data: Data, split: AnySplit) -> dict[str, Any]:
-        """Test the finished model on a set of `eval.also`, too; write the predictions."""
+        """Test the finished model on a set of `eval.also`; write the predictions, return the
+        result's entry."""
         self._training.ranks.tell(f"test {data.name}")
         scores, predictions = self._training.evaluate(split, data)
         path = self._rundir.predictions_on(data.name)
@@ -275,7 +282,7 @@ class Journal:
 
 
 def _write(path: Path, predictions: np.ndarray) -> str:
-    """The hash of what is in the file then."""
+    """Write the predictions to `path`; return the sha256 of the file."""
     content = io.BytesIO()
     np.save(content, predictions)
     write_whole(path, content.getvalue())
@@ -286,7 +293,7 @@ def _write(path: Path, predictions: np.ndarray) -> str:
 
 
 def cost(seconds: float, images: int, device: torch.device) -> dict[str, float]:
-    """`seconds` over all attempts, `images_per_s`, evaluation included, and `peak_bytes`."""
+    """Return `seconds` over all attempts, `images_per_s`, evaluation included, and `peak_bytes`."""
     return {
         "seconds": seconds,
         "images_per_s": images / seconds,
@@ -295,13 +302,13 @@ def cost(seconds: float, images: int, device: torch.device) -> dict[str, float]:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """The most memory at once, of the device: a GPU's tensors, a CPU process's pages."""
+    """Return the peak memory in bytes: of tensors on a GPU, of the process's pages on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def utilisation(multiply_adds: int, images_per_s: float, rate: float) -> float:
-    """The model's multiply-adds a second, three times those of a forward, against the `rate` of a
-    matrix product on the same device (PaLM, arXiv 2204.02311, appendix B)."""
+    """Return the model's multiply-adds a second, three times those of a forward pass, as a fraction
+    of the `rate` of a matrix product on the same device (PaLM, arXiv 2204.02311, appendix B)."""
     return 3 * multiply_adds * images_per_s / rate

@@ -1,4 +1,4 @@
-"""One training from its run.json to its result, top to bottom."""
+"""The training of one run, from its run.json to its result, top to bottom."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ LOOK_EVERY = 50  # steps between looks at the device for a non-finite loss
 
 @dataclass(frozen=True)
 class Machine:
-    """What the machine and the launcher decide: nothing here changes a result on one device."""
+    """The settings that the machine and the launcher decide: on one device none of them changes a
+    result."""
 
     device: torch.device
     cache: Path
@@ -49,7 +50,7 @@ class Machine:
     ranks: Ranks = ALONE  # which of them this is; all but the first follow its word
 
     def follower(self, ranks: Ranks, device: torch.device) -> Machine:
-        """Another rank's: nobody watches it."""
+        """Return the settings for another rank, which is not watched."""
         return replace(self, ranks=ranks, device=device, beat=_silent, say=_silent)
 
 
@@ -58,7 +59,7 @@ def _silent(*words: Any, **notes: Any) -> None:
 
 
 def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
-    """Train `run`, from its newest checkpoint if it has one; returns what `result.json` holds. A
+    """Train `run`, from its newest checkpoint if it has one; return the content of `result.json`. A
     rank that follows another returns nothing of use, and writes nothing.
 
     Writes checkpoints, `metrics.jsonl`, `predictions.npy` and what probes measure. Raises
@@ -154,7 +155,7 @@ def train(run: Run, rundir: RunDir, machine: Machine) -> dict[str, Any]:
 
 
 def _follow(training: Training, shown: Mapping[str, tuple[AnySplit, Data]]) -> dict[str, Any]:
-    """Do what rank 0 says is next, until it ends this process."""
+    """Do what rank 0 announces, until it ends this process."""
     while True:
         match training.ranks.hear():
             case "step":
@@ -168,8 +169,9 @@ def _follow(training: Training, shown: Mapping[str, tuple[AnySplit, Data]]) -> d
 def _also(
     run: Run, learnt: Cached, train: AnySplit, machine: Machine
 ) -> tuple[dict[str, AnySplit], dict[str, dict[str, Any]]]:
-    """The sets of `eval.also` by name, labelled by the classes that are learnt; and what is told of
-    each: the bytes that it is, images left out, images that are trained on."""
+    """Return the sets of `eval.also` by name, labelled with the classes of the training set; and
+    what the result records about each: the hash of its data, images left out, images that are
+    trained on."""
     sets, told = {}, {}
     for other in run.eval.also:
         cached = prepare_cache(other, machine.cache, lambda done, _: machine.beat(images=done))
@@ -189,5 +191,5 @@ def _also(
 
 
 def relabel(split: AnySplit, numbers: list[int]) -> AnySplit:
-    """Its labels, by class numbers of its own, as those of `match_classes`."""
+    """Return the split with its own class numbers replaced by those of `match_classes`."""
     return dataclasses.replace(split, labels=torch.tensor(numbers)[split.labels])

@@ -1,4 +1,5 @@
-"""What a step's micro-batches leave: their gradients summed in one order, whoever computes them."""
+"""The sum of the gradients of a step's micro-batches, added in one order, whichever rank computes
+them."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ Gradients = list[Tensor | None]
 
 
 class MicroBatches:
-    """Of a model: `for rows in micro_batches.over(parts)` leaves the sum of their gradients."""
+    """The micro-batches of a model: `for rows in micro_batches.over(parts, whole)` leaves the sum
+    of their gradients."""
 
     def __init__(self, model: nn.Module, ranks: Ranks) -> None:
         self._model, self._ranks = model, ranks
@@ -26,10 +28,13 @@ class MicroBatches:
         self._statistics: Statistics | None = None
 
     def over(self, parts: Iterable[slice], whole: int) -> Iterator[slice]:
-        """This rank's parts, of `whole` in all: the loop's body takes the gradients of each. The
-        sum of all is a balanced binary tree, depth first, so that the logarithm of their number is
-        kept; beside a power of two what is left over is added from the right. Gradients that are
-        there before, which each rank has, are added in the end."""
+        """Yield this rank's parts, of `whole` in all; the loop's body computes the gradients of
+        each.
+
+        The sum is a balanced binary tree, depth first, so only the logarithm of their number is
+        kept; where the number is no power of two, what is left over is added from the right.
+        Gradients that existed before, which each rank has, are added at the end.
+        """
         fresh = self._ranks.world > 1 and not self._there
         buffers = (
             {name: buffer.clone() for name, buffer in self._model.named_buffers()} if fresh else {}
@@ -59,8 +64,8 @@ class MicroBatches:
         self._check(buffers)
 
     def _across(self, gradients: Gradients) -> Gradients:
-        """The sum over the ranks, in tensors as autograd makes them. Raises UserError where not
-        all ranks have a gradient for the same parameters."""
+        """Return the sum over the ranks, in tensors as autograd makes them. Raises UserError where
+        not all ranks have gradients for the same parameters."""
         there = [gradient is not None for gradient in gradients]
         if not self._there:
             self._there = there
@@ -80,7 +85,7 @@ class MicroBatches:
         ]
 
     def _check(self, before: Mapping[str, Tensor]) -> None:
-        """Raises UserError where a forward pass has moved a buffer that is not gathered."""
+        """Raise UserError where a forward pass has changed a buffer that is not gathered."""
         known = {id(b) for b in self._statistics.moving} if self._statistics is not None else set()
         now = dict(self._model.named_buffers())
         for name, old in before.items():
@@ -93,7 +98,7 @@ class MicroBatches:
                 )
 
     def _take(self) -> Gradients:
-        """The gradients that are there now, and are no more."""
+        """Return the gradients, and remove them from the parameters."""
         gradients = [parameter.grad for parameter in self._parameters]
         for parameter in self._parameters:
             parameter.grad = None
@@ -101,7 +106,7 @@ class MicroBatches:
 
 
 def added(left: Gradients, right: Gradients) -> Gradients:
-    """Their sum, in the place of the left."""
+    """Return the sum of both, stored in `left`'s tensors."""
     both = [(a, b) for a, b in zip(left, right, strict=True) if a is not None and b is not None]
     if both:
         torch._foreach_add_(*map(list, zip(*both, strict=True)))
@@ -109,10 +114,10 @@ def added(left: Gradients, right: Gradients) -> Gradients:
 
 
 class Statistics:
-    """The running statistics of a model's batch norms: each micro-batch leaves its own, and behind
-    the step they are taken in, in the order of the micro-batches.
+    """The running statistics of a model's batch norms. Each micro-batch leaves its own; after the
+    step they are averaged in, in the order of the micro-batches.
 
-    In training no norm here reads them, PowerNorm aside, which keeps to itself.
+    In training no norm here reads them, except PowerNorm, which handles its own.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -130,11 +135,11 @@ class Statistics:
 
     @property
     def moving(self) -> list[Tensor]:
-        """All buffers that are brought to the same on all ranks."""
+        """All buffers that are made the same on all ranks."""
         return [*self._moving, *(count for count, _ in self._counts)]
 
     def begin(self, whole: int) -> None:
-        """A step of so many micro-batches begins."""
+        """Begin a step of `whole` micro-batches."""
         trained = [(share, some) for module, share, some in self._each if module.training]
         self._moving = [buffer for _, some in trained for buffer in some]
         self._seen = []
@@ -146,12 +151,12 @@ class Statistics:
             self._shares, self._before = torch.cat(shares), torch.cat(self._moving)
 
     def record(self) -> None:
-        """A micro-batch has gone through."""
+        """Keep the statistics of a micro-batch that has been computed."""
         if self._moving:
             self._seen.append(torch.cat(self._moving))
 
     def end(self, ranks: Ranks) -> None:
-        """Take them in, of all ranks: r <- r + share (seen - r) for each."""
+        """Average in those of all ranks: r <- r + share (seen - r) for each."""
         for count, total in self._counts:
             count.copy_(total)
         if not self._moving:

@@ -1,10 +1,10 @@
-"""How a device computes: TF32, the kernel of attention, cuDNN's choice, determinism.
+"""The way a device computes: TF32, the kernel of attention, cuDNN's choice, determinism.
 
-Each is chosen here and set, so that nothing hangs on a default of torch, and noted with the result.
+Each is chosen and set here, so that nothing depends on a default of torch, and noted in the result.
 
-A step may be compiled by torch.compile. Compiled are a micro-batch's forward pass and loss in one
-graph and its backward pass in another, without a break. The update is not: it is ten fused kernels,
-which a compiler leaves as they are and copies the weights for.
+A step may be compiled by torch.compile. A micro-batch's forward pass and loss are compiled as one
+graph and its backward pass as another, without a break. The update is not compiled: it consists of
+ten fused kernels, which a compiler leaves as they are, but copies the weights for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ablate.training.training import DTYPES, Training
 TF32_SINCE = (8, 0)  # compute capability: Ampere (NVIDIA A100 white paper); before it is ignored
 # Kernels of torch's attention on a GPU. cuDNN's is left out: its backward pass has no deterministic
 # form, and torch asks cuDNN for a plan at each new shape. Of the others the math of matrix products
-# takes any shape; the fused ones sum in one order where deterministic algorithms are asked for
+# takes any shape; the fused ones sum in one order where deterministic algorithms are wanted
 # (ATen/native/transformers/cuda/attention_backward.cu), in the mode "error" alone.
 SWITCHES = {
     "flash": (cuda.flash_sdp_enabled, cuda.enable_flash_sdp, cuda.can_use_flash_attention),
@@ -44,7 +44,7 @@ SWITCHES = {
 
 @dataclass(frozen=True)
 class Numerics:
-    """What was chosen, by its name in result.json. None: a CPU has no such thing."""
+    """The choices for a run, under their names in result.json. None: a CPU has no such choice."""
 
     deterministic: bool
     kernel: str  # of attention: explicit, sdpa (torch's own on a CPU), flash, efficient, math
@@ -52,7 +52,7 @@ class Numerics:
     cudnn_benchmark: bool | None = None
 
     def use(self) -> None:
-        """Set it, for this process."""
+        """Set the choices, for this process."""
         deterministic_algorithms(self.deterministic)
         if self.tf32 is None:
             return
@@ -67,7 +67,7 @@ class Numerics:
 
 
 def choose(run: Run, device: torch.device, settled: Mapping[str, Any] | None = None) -> Numerics:
-    """What the run computes with on the device. `settled`: see `settle`; where it says nothing,
+    """Return the run's choices on the device. `settled`: see `settle`; where it has no entry,
     `train.deterministic=auto` is on.
 
     Raises UserError where the device has no products in the run's precision.
@@ -78,13 +78,13 @@ def choose(run: Run, device: torch.device, settled: Mapping[str, Any] | None = N
     if device.type != "cuda":
         return Numerics(deterministic, sublayers.kernel(device, DTYPES[run.train.precision]))
     tf32 = run.train.precision == "tf32"
-    # What cuDNN finds fastest may be another the next time: no two processes have the same bits.
+    # cuDNN may find another algorithm fastest the next time: no two processes have the same bits.
     return Numerics(deterministic, kernel(run, device), tf32, not deterministic)
 
 
 def check(run: Run, device: torch.device) -> None:
-    """Raises UserError where the device has no products in the run's precision: it would train in
-    another than its id says."""
+    """Raise UserError where the device has no products in the run's precision: it would train in
+    another precision than its id says."""
     if run.train.precision != "tf32":
         return
     why = "a CPU has none"
@@ -100,8 +100,9 @@ def check(run: Run, device: torch.device) -> None:
 
 
 def kernel(run: Run, device: torch.device) -> str:
-    """Of attention on a GPU: flash in bfloat16, efficient in float32, and math in float64 and
-    wherever torch has no fused one for the shape or the GPU."""
+    """Return the kernel of attention on a GPU: flash in bfloat16, efficient in float32, and math in
+    float64 and wherever torch has no fused kernel for the shape or the GPU. For a whole model,
+    which may have any shapes, "flash or math" and "efficient or math" leave that to torch."""
     model, dtype = run.model, DTYPES[run.train.precision]
     preferred = {torch.bfloat16: "flash", torch.float32: "efficient"}.get(dtype, "math")
     if isinstance(model, Whole):  # it may have any shapes, and masks: torch takes what fits
@@ -123,8 +124,9 @@ def kernel(run: Run, device: torch.device) -> str:
 
 
 def deterministic_algorithms(wanted: bool) -> None:
-    """As torch.use_deterministic_algorithms, which tells torch.compile, too, and loads it for
-    that: as long as torch itself, at every start. New memory is not filled: nothing reads it."""
+    """Switch deterministic algorithms on or off as torch.use_deterministic_algorithms does. That
+    function also informs torch.compile, and loads it to do so, which takes as long as loading torch
+    itself, at every start. New memory is not filled: nothing reads it."""
     torch.set_deterministic_debug_mode("error" if wanted else "default")
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
@@ -133,7 +135,7 @@ FOLDER = "compiled"  # in the store's cache
 
 
 def missing(device: torch.device) -> str | None:
-    """What a compiled step needs and this machine has not; None: it has all."""
+    """Return what a compiled step needs and this machine lacks; None where it lacks nothing."""
     if device.type == "cuda":
         return None if importlib.util.find_spec("triton") else "triton"
     compiler = os.environ.get("CXX", "g++")
@@ -154,7 +156,8 @@ def check_compile(run: Run, device: torch.device) -> None:
 def compile_step(
     training: Training, cache: Path, beat: Callable[..., None], say: Callable[[str], None]
 ) -> None:
-    """Have the training compiled, if its run asks for it. Raises UserError, see `check_compile`."""
+    """Have the training's steps compiled, if its run asks for it. Raises UserError, see
+    `check_compile`."""
     if not training.run.train.compile:
         return
     check_compile(training.run, training.device)

@@ -1,6 +1,5 @@
-"""How weights move: the optimisers, the rate over a run, its lengths in steps, and the average of
-the weights.
-"""
+"""The movement of weights: the optimisers, the rate over a run, its lengths in steps, and the
+average of the weights."""
 
 from __future__ import annotations
 
@@ -25,10 +24,10 @@ from ablate.training.plugin import blame, load, make_part, settings_of
 
 
 def decay_names(model: nn.Module) -> set[str]:
-    """Names of the parameters that decay: the kernels of dense and convolutional layers; of a whole
-    model see `whole_model.kernel_names`.
+    """Return the names of the parameters that decay: the kernels of dense and convolutional layers;
+    for a whole model see `whole_model.kernel_names`.
 
-    No decay on biases, norms, class token and positions (big_vision: `*/kernel` only).
+    Biases, norms, class token and positions don't decay (big_vision: `*/kernel` only).
     """
     if not isinstance(model, Host):
         return kernel_names(model)
@@ -40,8 +39,8 @@ def decay_names(model: nn.Module) -> set[str]:
 
 
 def factors(model: nn.Module, optim: Optim) -> dict[str, float]:
-    """By parameter: what its rate is multiplied with, by the longest path of `optim.lr_mult` that
-    it lies below. Raises UserError for a path that has no parameters."""
+    """Return the factor on the rate of each parameter, by its name: that of the longest path of
+    `optim.lr_mult` that contains it, else 1. Raises UserError for a path that has no parameters."""
     paths = optim.lr_mult or {}
     names = [name for name, _ in model.named_parameters()]
     for path in paths:
@@ -58,8 +57,8 @@ def factors(model: nn.Module, optim: Optim) -> dict[str, float]:
 
 
 def check_optimizer(optim: Optim) -> None:
-    """Make an optimiser by import path, and let it take two steps. Raises UserError where it can't,
-    or keeps what no checkpoint holds."""
+    """Construct an optimiser by import path, and let it take two steps. Raises UserError where that
+    fails, or where it keeps state that no checkpoint can hold."""
     if (used := OPTIMIZER.one(optim)) is None:
         return
     model = nn.Linear(3, 2)
@@ -75,15 +74,19 @@ def check_optimizer(optim: Optim) -> None:
 
 
 def make_optimizer(model: nn.Module, optim: Optim) -> Fused | Wrapped:
-    """The optimiser of a model, as `optim` says; s is the step's rate over `optim.lr`.
+    """Return the optimiser of a model, as `optim` says; s is the step's rate over `optim.lr`.
 
     adamw (Loshchilov, Hutter 2019): p <- p - s lr (Adam + wd p); with `decay: independent`
     p <- p - s (lr Adam + wd p), as big_vision/optax.py.
-    sgd: heavy ball, m <- b1 m + g + wd p, p <- p - s lr m: torch's, where the decay runs through
-    the momentum. Without decay that is big_vision's momentum_hp, its buffer in float32.
+
+    sgd: heavy ball, m <- b1 m + g + wd p, p <- p - s lr m. It is torch's, where the decay runs
+    through the momentum; without decay that is big_vision's momentum_hp, its buffer in float32.
+
     lion (Chen et al. 2023): p <- p - s lr (sign(b1 m + (1 - b1) g) + wd p), then
-    m <- b2 m + (1 - b2) g. adafactor and muon are torch.optim's, their decay as adamw's; muon moves
-    the kernels in blocks, adamw the rest at the same rate. adafactor_bv: see `AdafactorBV`.
+    m <- b2 m + (1 - b2) g.
+
+    adafactor and muon are torch.optim's, with decay as in adamw; muon moves the kernels in blocks,
+    adamw the rest at the same rate. adafactor_bv: see `AdafactorBV`.
 
     `lr_mult` scales lr, and so by_lr's decay, of some parameters. Frozen ones have no gradient:
     they are outside the clipped norm, and nothing decays (big_vision: schedule None).
@@ -142,8 +145,8 @@ def make_optimizer(model: nn.Module, optim: Optim) -> Fused | Wrapped:
 
 
 def tensors_of(optimizer: Fused | Wrapped, model: nn.Module, optim: Optim) -> dict[str, Tensor]:
-    """What an optimiser keeps, by its names in files: `optim.KEY.PARAMETER`, and `group.NUMBER.KEY`
-    of a group. The tensors themselves, where it keeps tensors."""
+    """Return what an optimiser keeps, by its names in files: `optim.KEY.PARAMETER`, and
+    `group.NUMBER.KEY` for a group. Where it keeps tensors these are returned, not copies."""
     tensors = {}
     for name, parameter in model.named_parameters():
         state = optimizer.state.get(parameter, {})
@@ -157,7 +160,7 @@ def tensors_of(optimizer: Fused | Wrapped, model: nn.Module, optim: Optim) -> di
 
 
 def restore(optimizer: Fused | Wrapped, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Have it keep what `tensors_of` gave, and nothing else."""
+    """Give the optimiser the state that `tensors_of` returned, and no other."""
     optimizer.zero_grad()
     optimizer.state.clear()
     parameters = dict(model.named_parameters())
@@ -179,8 +182,9 @@ def restore(optimizer: Fused | Wrapped, model: nn.Module, tensors: Mapping[str, 
 class Average:
     """The weights that are measured and saved: the model's own, or an exponential average of them.
 
-    After each step a <- keep a + (1 - keep) p, from the initial weights on (timm.utils.ModelEmaV3
-    without its warm-up); buffers are the model's own. `keep` None: there is no average.
+    After each step a <- keep a + (1 - keep) p, starting from the initial weights
+    (timm.utils.ModelEmaV3 without its warm-up); buffers are the model's own. `keep` None: there is
+    no average.
     """
 
     def __init__(self, model: nn.Module, keep: float | None) -> None:
@@ -191,15 +195,15 @@ class Average:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the weights that a step has left."""
+        """Average in the weights after a step."""
         if self._keep is not None:
             own: list[Tensor] = list(self._model.parameters())
             torch._foreach_lerp_(list(self.weights.values()), own, 1 - self._keep)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Inside, the model has the averaged weights. They change places by their values: a
-        captured step goes on with the tensors that it knows."""
+        """Give the model the averaged weights within the block. Values are exchanged, not tensors:
+        a captured step still uses the tensors that it knows."""
         self._swap()
         try:
             yield
@@ -218,19 +222,19 @@ class Average:
 # --- Adafactor ------------------------------------------------------------------------------------
 
 # As big_vision has it (`scale_by_adafactor` of its optax.py): with a momentum, without clipped
-# updates, rates that hang on a weight's size, or steps of its own.
+# updates, rates that depend on a weight's size, or steps of its own.
 
 LEAST = 32  # entries that both axes have where a mean square is kept by rows and columns
 EPS = 1e-30  # added to a squared gradient
 
 
 class AdafactorBV(torch.optim.Optimizer):
-    """p <- p - lr (m + wd p), m <- b1 m + (1 - b1) g / sqrt(v), which is kept in bfloat16.
+    """p <- p - lr (m + wd p), m <- b1 m + (1 - b1) g / sqrt(v), where m is kept in bfloat16.
 
-    v <- b v + (1 - b) (g^2 + 1e-30) with b = min(b2, 1 - t^decay) at update t = 1, 2, ...: the
-    first is g^2. Over the two largest axes, where both have at least `LEAST` entries, v is
-    r_i c_j / mean(r), r and c its means by rows and by columns; else it is whole. Shazeer, Stern
-    2018 (arXiv 1804.04235) with the changes of Zhai et al. 2022 (arXiv 2106.04560).
+    v <- b v + (1 - b) (g^2 + 1e-30) with b = min(b2, 1 - t^decay) at update t = 1, 2, ..., so the
+    first v is g^2. Over the two largest axes, where both have at least `LEAST` entries, v is
+    r_i c_j / mean(r), r and c its means by rows and by columns; else v is kept in full. Shazeer,
+    Stern 2018 (arXiv 1804.04235) with the changes of Zhai et al. 2022 (arXiv 2106.04560).
     """
 
     def __init__(
@@ -244,15 +248,15 @@ class AdafactorBV(torch.optim.Optimizer):
         views: Mapping[Tensor, tuple[int, ...]] | None = None,
         moment: torch.dtype = torch.bfloat16,
     ) -> None:
-        """`views`: the axes of parameters in which several are stored as one, see `axes`.
-        `moment`: in what m is kept; the update is not rounded."""
+        """`views`: the shapes of parameters that hold several in one, see `axes`. `moment`: the
+        type in which m is kept; the update is not rounded."""
         super().__init__(params, {"lr": lr, "weight_decay": 0.0})
         self._b1, self._b2, self._decay = b1, b2, decay
         self._views, self._moment = dict(views or {}), moment
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]
-        """Move each parameter that has a gradient."""
+        """Update each parameter that has a gradient."""
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
@@ -289,7 +293,8 @@ class AdafactorBV(torch.optim.Optimizer):
 
 
 def largest(shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """The two largest axes, of equal ones the last; None where one has fewer than `LEAST`."""
+    """Return the two largest axes, the last of equal ones; None where one has fewer than `LEAST`
+    entries."""
     order = sorted(range(len(shape)), key=lambda axis: shape[axis])
     if len(order) < 2 or shape[order[-2]] < LEAST:
         return None
@@ -297,9 +302,10 @@ def largest(shape: tuple[int, ...]) -> tuple[int, int] | None:
 
 
 def axes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
-    """Of kernels and biases of attention the axes that flax has: queries, keys and values apart,
-    and each head by itself; (D, H d) would be factored over all heads at once. The kernel of the
-    plain stem is big_vision's of a convolution, (P, P, C, D); other stems are dense there, too."""
+    """Return the shapes with the axes that flax has, of kernels and biases of attention: queries,
+    keys and values apart, and each head by itself; (D, H d) would be factored over all heads at
+    once. The kernel of the plain stem has the axes of big_vision's convolution, (P, P, C, D); other
+    stems are dense there, too."""
     found: dict[Tensor, tuple[int, ...]] = {}
     for module in model.modules():
         if isinstance(module, Attention):
@@ -327,11 +333,11 @@ _MOVES = {"params", "lr", "scale"}  # of a group: what is set from outside
 
 
 class Wrapped:
-    """An optimiser of torch.optim's, and ours for the parameters that it doesn't take. The first
-    step loads all of torch.compile, which only runs that have asked for such a one pay for."""
+    """An optimiser of torch.optim, and ours for the parameters that it doesn't take. The first step
+    loads all of torch.compile; only runs that choose such an optimiser pay for that."""
 
     def __init__(self, own: torch.optim.Optimizer, rest: Fused | None = None) -> None:
-        """`own`: its groups have a `scale`, too, as those of `rest` have."""
+        """The groups of `own`, like those of `rest`, have a `scale`."""
         self._own, self._rest = own, rest
         self.param_groups = [*own.param_groups, *(rest.param_groups if rest else ())]
         self.state: dict[Tensor, dict[str, Any]] = own.state
@@ -358,14 +364,14 @@ class Wrapped:
             self._rest.step()
 
     def counts(self) -> list[dict[str, Any]]:
-        """By group: what it keeps there that steps have changed."""
+        """Return, for each group, the settings that steps have changed."""
         return [
             {k: v for k, v in _settings(group).items() if not _equal(v, began.get(k, ...))}
             for group, began in zip(self._own.param_groups, self._began, strict=True)
         ]
 
     def recount(self, counts: Sequence[Mapping[str, Any]]) -> None:
-        """Go on with these `counts`."""
+        """Restore the groups' settings as first set, changed by `counts`."""
         for n, (group, began) in enumerate(zip(self._own.param_groups, self._began, strict=True)):
             for key in group.keys() - began.keys() - _MOVES:
                 del group[key]
@@ -373,7 +379,7 @@ class Wrapped:
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What an optimiser may change there itself."""
+    """Return the settings of a group that the optimiser itself may change."""
     return {key: value for key, value in group.items() if key not in _MOVES}
 
 
@@ -384,8 +390,8 @@ def _equal(one: Any, other: Any) -> bool:
 
 
 def construct(groups: list[dict[str, Any]], optim: Optim, used: UsedPart) -> torch.optim.Optimizer:
-    """The optimiser `module:Class` of these groups, with its settings. Raises UserError where it
-    can't be imported or made, or is no torch.optim.Optimizer."""
+    """Return the optimiser `module:Class` for these groups, with its settings. Raises UserError
+    where it can't be imported or made, or is no torch.optim.Optimizer."""
     with blame(used):
         cls = load(used)
         if not (isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer)):
@@ -401,9 +407,9 @@ HOST = "host"  # a tensor that is kept off the GPU of its parameter, such as tor
 
 
 def as_tensors(kept: Mapping[str, Any], optim: Optim, device: torch.device) -> dict[str, Tensor]:
-    """What is kept of a parameter or a group on `device`, by names that say what is a number, and
-    what is not on the device; None is left out. Raises UserError for what a checkpoint can't
-    hold."""
+    """Return the state of a parameter or a group as tensors. A suffix of the name marks a number by
+    its type, and a tensor that is not on `device`; None is left out. Raises UserError for a value
+    that a checkpoint can't hold."""
     found = {}
     for key, value in kept.items():
         if isinstance(value, Tensor):
@@ -420,7 +426,7 @@ def as_tensors(kept: Mapping[str, Any], optim: Optim, device: torch.device) -> d
 
 
 def from_tensor(key: str, value: Tensor, device: torch.device) -> tuple[str, Any]:
-    """The key and the value that `as_tensors` was given."""
+    """Return the key and the value from which `as_tensors` made this tensor."""
     name, _, kind = key.partition(":")
     if kind in NUMBERS:
         return name, NUMBERS[kind](value.item())
@@ -431,7 +437,8 @@ Factor = Callable[[int, int], float]  # of a step behind the warm-up, and how ma
 
 
 class Lengths(NamedTuple):
-    """Steps of a run: in all, of the warm-up that begins it, of the cooldown that ends it."""
+    """The steps of a run: in all, of the warm-up that begins it, and of the cooldown that ends
+    it."""
 
     total: int
     warmup: int
@@ -439,7 +446,7 @@ class Lengths(NamedTuple):
 
 
 def lengths(optim: Optim, train: Train, epoch: int) -> Lengths:
-    """The lengths of a run whose epoch has `epoch` steps, cut to fit into it.
+    """Return the lengths of a run whose epoch has `epoch` steps, cut to fit into it.
 
     An epoch is floor(n / batch) steps, timm's count where the last batch is dropped; examples are
     counted as in big_vision/utils.py steps, round(examples / batch). So 300 epochs of 1,268,355
@@ -459,20 +466,20 @@ def lengths(optim: Optim, train: Train, epoch: int) -> Lengths:
 
 
 def learning_rate(optim: Optim, step: int, lengths: Lengths, own: Factor | None = None) -> float:
-    """The rate of step 0, 1, ... total - 1: a linear warm-up, the schedule, the cooldown. `own`:
-    the schedule's `own_factor`, if it is one by import path.
+    """Return the rate of step 0, 1, ... total - 1: a linear warm-up, the schedule, the cooldown.
+    `own` is the `own_factor` of a schedule by import path.
 
     big_vision/utils.py create_learning_rate_schedule: s(0) = 0, s(warmup) = 1, s(total) = 0; rsqrt
     and constant take a linear factor in the cooldown. With `warmup_lr` and `min_lr` timm.scheduler:
-    cosine (warmup_prefix) and linear end before the cooldown, rsqrt never falls below `min_lr`. So
-    it is with one by import path, which takes a linear factor in the cooldown, too. poly is
-    (1 - share done)^0.9, as in Segmenter's engine and mmsegmentation's poly policy.
+    cosine (warmup_prefix) and linear end before the cooldown, rsqrt never falls below `min_lr`. The
+    same holds for a schedule by import path, which takes a linear factor in the cooldown, too. poly
+    is (1 - share done)^0.9, as in Segmenter's engine and mmsegmentation's poly policy.
     """
     total, warmup, cooldown = lengths
     after = step - warmup
     if after < 0:
         return optim.warmup_lr + (optim.lr - optim.warmup_lr) * (step / warmup)
-    if optim.schedule == "constant" and not cooldown:  # `min_lr` has no say, to the last bit
+    if optim.schedule == "constant" and not cooldown:  # `min_lr` has no effect, to the last bit
         return optim.lr
     start, done = optim.lr, min(1.0, after / max(total - cooldown - warmup, 1))
     left = min(1.0, (total - step) / cooldown) if cooldown else 1.0
@@ -490,8 +497,9 @@ def learning_rate(optim: Optim, step: int, lengths: Lengths, own: Factor | None 
 
 
 def own_factor(optim: Optim) -> Factor | None:
-    """What a schedule by import path gives, checked; None: it is one of ours. Raises UserError
-    where it can't be made and, when it is called, for what is no factor."""
+    """Return a function that calls a schedule by import path and checks its factor; None where the
+    schedule is one of ours. Raises UserError where the schedule can't be made; the function raises
+    it for a value that is no factor."""
     if (used := SCHEDULE.one(optim)) is None:
         return None
     schedule = make_part(used)
@@ -517,7 +525,8 @@ TRIED = 1000  # steps of a schedule, at most, when it is planned
 
 
 def check_schedule(optim: Optim, lengths: Lengths) -> None:
-    """Call a schedule by import path at steps of the whole run. Raises UserError as it does."""
+    """Call a schedule by import path at steps of the whole run. Raises UserError as `own_factor`
+    does."""
     if (own := own_factor(optim)) is not None:
         total = lengths.total - lengths.warmup
         for step in {*range(0, total, -(-total // TRIED)), total - 1} if total else ():

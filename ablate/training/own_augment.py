@@ -1,8 +1,9 @@
 """Augmentations by import path, `augment.extra`: called with the images of a global batch.
 
-An augmentation has images float32 (B, H, W, C) in [0, 1], whatever `model.input` says, and a
-`Chance`, of which it takes the numbers of each image. It returns images of that shape. It stands
-behind what changes levels (crop, flip, RandAugment) and in front of erasing and mixing.
+An augmentation gets images float32 (B, H, W, C) in [0, 1], whatever `model.input` is, and a
+`Chance`, from which it draws the numbers for each image. It returns images of the same shape. It
+runs after the changes of levels and geometry (crop, flip, RandAugment) and before erasing and
+mixing.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ AT_ONCE = 1 << 20  # numbers that a step keeps for the next, at most
 class Chance:
     """The random numbers of an augmentation in a step: B rows, one for each image of the batch.
 
-    A number's place is (seed, the augmentation's name, how many times it has asked, step, row), so
-    it is the same on every device, for every split of the batch, and in a run that is gone on with.
+    A number depends on (seed, the augmentation's name, how many times it has drawn, step, row)
+    alone, so it is the same on every device, for every split of the batch, and in a resumed run.
     """
 
     def __init__(self, draws: Draws, name: str, step: int, batch: int) -> None:
@@ -32,7 +33,7 @@ class Chance:
         self._asked = 0
 
     def uniform(self, *shape: int) -> Tensor:
-        """float32 (B, *shape): U[0, 1)."""
+        """Draw from U[0, 1), float32 (B, *shape)."""
         purpose, count = self._next(), prod(shape)
         if count * self._batch <= AT_ONCE:
             whole = self._draws.uniform(purpose, self._step, count, self._batch).T
@@ -45,7 +46,7 @@ class Chance:
         return whole.reshape(self._batch, *shape)
 
     def normal(self, *shape: int) -> Tensor:
-        """float32 (B, *shape): N(0, 1), within +-4.33, of 65,536 values."""
+        """Draw from N(0, 1), float32 (B, *shape): one of 65,536 values within +-4.33."""
         lanes = self._draws.lanes(self._next(), self._step, range(self._batch), prod(shape))
         return normal_of(lanes).reshape(self._batch, *shape)
 
@@ -61,7 +62,7 @@ class Augmentations:
     """The augmentations of a run, one after the other."""
 
     def __init__(self, augment: Augment) -> None:
-        """Raises UserError where one can't be made."""
+        """Make the augmentations. Raises UserError where one can't be made."""
         self._each = [(used, make_part(used)) for used in EXTRA.of(augment)]
 
     def __bool__(self) -> bool:
@@ -69,8 +70,8 @@ class Augmentations:
 
     @torch.no_grad()
     def __call__(self, images: Tensor, draws: Draws, step: int) -> Tensor:
-        """uint8 (B, H, W, C) to float32 levels of that shape, which needn't be whole. Raises
-        UserError for what is no such batch."""
+        """Return the augmented images: uint8 (B, H, W, C) to float32 levels of that shape, which
+        needn't be whole numbers. Raises UserError where an augmentation returns no such batch."""
         levels = constants_on((255.0,), images.device)
         shares = images.to(torch.float32).div_(levels)
         for used, augmentation in self._each:
@@ -81,7 +82,8 @@ class Augmentations:
 def _applied(
     used: UsedPart, augmentation: Augmentation, before: Tensor, draws: Draws, step: int
 ) -> Tensor:
-    """What it makes of the images. Raises UserError for what can't stand in their place."""
+    """Return the images as the augmentation changes them. Raises UserError where they have another
+    shape, type or device."""
     with blame(used):
         chance = Chance(draws, part_name(used.name), step, len(before))
         after = augmentation(before.clone(), chance)
@@ -103,7 +105,7 @@ TRIED = 4  # images
 
 def check_extra(run: Run) -> None:
     """Call each augmentation by import path twice with the same images and numbers. Raises
-    UserError where that fails, or gives two results: a run could not be gone on with."""
+    UserError where that fails or gives two results, since a run could not be resumed."""
     draws = Draws(run.seed)
     side, channels = run.data.size, run.data.channels
     words = draws.words("tried", 0, range(TRIED), side * side * channels)[0]

@@ -1,5 +1,5 @@
-"""What a run has by import path: imported, from the folder that the run names or from an installed
-package, as it was when the run was planned."""
+"""The parts that a run has by import path: imported from the folder that the run names or from an
+installed package, as they were when the run was planned."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ importing: Callable[[str], AbstractContextManager[None]] = _unwatched  # see `an
 
 
 def load(used: UsedPart) -> Any:
-    """The class or function `module:name` of a file in its folder, or of an installed package.
+    """Return the class or function `module:name` from a file in its folder, or from an installed
+    package.
 
-    The folder stands last on the import path: what is installed keeps its name. Raises UserError
-    where the file can't be imported, something installed has its name, or the code is of another
-    version by now than when the run was planned: what it trains would stand under a wrong id.
+    The folder is last on the import path, so installed packages keep their names. Raises UserError
+    where the file can't be imported, where something installed has its name, or where the code's
+    version has changed since the run was planned: its results would have a wrong id.
     """
     key, name, folder = used.key, used.name, used.folder
     module, _, wanted = name.partition(":")
@@ -71,19 +72,20 @@ def load(used: UsedPart) -> Any:
 
 
 def named(path: str) -> Any:
-    """What stands at an import path of the package's own tables, `module:name`."""
+    """Return the object at an import path of the package's own tables, `module:name`."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def settings_of(used: UsedPart) -> dict[str, Any]:
-    """As Python's defaults have them: what JSON has as a list is a tuple."""
+    """Return the part's settings with tuples, as Python's defaults have them, for the lists of
+    JSON."""
     return {k: tuple(v) if isinstance(v, list) else v for k, v in used.settings.items()}
 
 
 def make_part(used: UsedPart) -> Callable[..., Any]:
-    """A part with its settings: an instance of the class, or the function. Raises UserError as
-    `load` does, and where the class can't be made."""
+    """Return a part with its settings: an instance of the class, or the function. Raises UserError
+    as `load` does, and where the class can't be instantiated."""
     with blame(used):
         part, settings = load(used), settings_of(used)
         what: Callable[..., Any] = part(**settings) if isinstance(part, type) else part
@@ -94,8 +96,10 @@ def make_part(used: UsedPart) -> Callable[..., Any]:
 
 @contextmanager
 def blame(*own: UsedPart) -> Iterator[None]:
-    """What goes wrong in parts by import path is the user's to mend: told in their file and line;
-    where the error came through none, in those that the parts begin to work at."""
+    """Within the block, raise UserError in place of any other error: it is in the given parts by
+    import path, so for the user to fix. Its text names the user's file and line or, where the error
+    came through none, the lines where the parts begin to work. Without parts the error is left as
+    it is."""
     try:
         yield
     except UserError:
@@ -108,8 +112,8 @@ def blame(*own: UsedPart) -> Iterator[None]:
 
 
 def error_text(error: Exception, own: Sequence[UsedPart]) -> str:
-    """What an error says, and where: the last line of the user's own that it came through, else
-    where these begin to work, else its own place."""
+    """Return what an error says, and where: the last line of the user's own that it came through,
+    else the lines where these parts begin to work, else the place that raised it."""
     where = own_line(error, [used.folder for used in own if used.folder])
     if where is None:
         begins = [
@@ -123,8 +127,8 @@ WORKS_AT = {OPTIMIZER.key: "step", SCHEDULE.key: "__call__", EXTRA.key: "__call_
 
 
 def line_of(part: Any, method: str) -> str:
-    """ "FILE, line 7": where a method of a class begins, or a function; "FILE" where it isn't of
-    Python."""
+    """Return "FILE, line 7": the place where a function, or a method of a class, begins; "FILE"
+    where it isn't written in Python."""
     code = getattr(inspect.unwrap(getattr(part, method, part)), "__code__", None)
     if code is None:
         return inspect.getfile(part)
@@ -132,26 +136,26 @@ def line_of(part: Any, method: str) -> str:
 
 
 def by_path(run: Run) -> list[UsedPart]:
-    """All that a run has by import path, but for models of timm."""
+    """Return all parts that a run has by import path, except models of timm."""
     every = parts.parts_by_path(to_tree(run))
     return [used for used in every if used.folder or used.key != parts.MODEL.key]
 
 
 def own_folders(run: Run) -> dict[str, str]:
-    """By the key of each part of a run that is of the user's own: its folder."""
+    """Return {key: folder} of each part of a run that is of the user's own."""
     kept = {OPTIMIZER.key: "optim"}  # as results have it
     return {kept.get(used.key, used.key): used.folder for used in by_path(run) if used.folder}
 
 
 def digests(run: Run) -> dict[str, str]:
-    """Of each part of a run that is of the user's own: see `digest`."""
+    """Return {key: `digest`} of each part of a run that is of the user's own."""
     return {kind: digest(Path(folder)) for kind, folder in own_folders(run).items()}
 
 
 def digest(folder: Path) -> str:
-    """A hash of the code of the user's own, which lies there, that was loaded by now.
+    """Return a hash, 16 hex digits, of the user's own code in a folder that is loaded by now.
 
-    That is every file of its folder, but for environments that lie in there, too.
+    That is every loaded file of the folder, except those of environments that lie in it.
     """
     text = hashlib.sha256()
     for name, module in sorted(sys.modules.items()):

@@ -1,9 +1,10 @@
-"""One training on several ranks: processes that share the work of each step and keep the same
-weights, to the last bit those of one.
+"""The training of one run on several ranks: processes that share the work of each step and keep the
+same weights, to the last bit those of one.
 
-Rank 0 is the worker: it holds the lock, writes, and says what is next; the others are its children,
-follow its word and die with it. What ranks compute hangs on no other: micro-batches, batches that
-are evaluated. What they add up is added in one order, whoever has which part (see `summed`).
+Rank 0 is the worker: it holds the lock, writes, and announces what is next. The others are its
+children, do what it announces, and die with it. What a rank computes (micro-batches, batches that
+are evaluated) depends on no other rank. Sums over ranks are added in one order, whichever rank has
+which part (see `summed`).
 """
 
 from __future__ import annotations
@@ -42,35 +43,36 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """What one of the ranks knows of them. This one is alone: nothing is shared, nobody asked."""
+    """The interface of a rank to all ranks of its run. This class is a run's only rank: nothing is
+    shared, and no other rank is asked."""
 
     rank, world = 0, 1
 
     def share(self, number: int) -> slice:
-        """Which of so many things in a row are this rank's."""
+        """Return the slice of `number` items in a row that this rank takes."""
         return slice(self.rank * number // self.world, (self.rank + 1) * number // self.world)
 
     def gather(self, part: Tensor) -> Tensor:
-        """All ranks' parts, equally many rows of each, in the order of the ranks."""
+        """Return all ranks' parts, the same number of rows of each, in the order of the ranks."""
         return part
 
     def gather_each(self, parts: list[Tensor]) -> list[Tensor]:
-        """`gather` of tensors of one shape, equally many of each rank."""
+        """`gather` tensors of one shape, the same number of each rank."""
         return parts
 
     def gathered(self, parts: list[T]) -> list[T]:
-        """All ranks' parts, in the order of the ranks."""
+        """Return all ranks' parts, in the order of the ranks."""
         return parts
 
     def summed(self, vector: Tensor) -> Tensor:
-        """The sum over the ranks, in a balanced binary tree."""
+        """Return the sum over the ranks, added in a balanced binary tree."""
         return vector
 
     def tell(self, word: str) -> None:
-        """As rank 0, say to the others what is next."""
+        """Announce, as rank 0, to the other ranks what is next."""
 
     def hear(self) -> str:
-        """Wait for that word."""
+        """Wait for rank 0's announcement and return it."""
         raise NotImplementedError
 
 
@@ -78,10 +80,10 @@ ALONE = Ranks()
 
 
 class Group(Ranks):
-    """One of several. Tensors that they exchange are on their own devices."""
+    """A rank of several. Tensors are exchanged on the ranks' own devices."""
 
     def __init__(self, rank: int, world: int, meeting: Path, device: torch.device) -> None:
-        """`meeting`: a file that all of them name. Returns once all are there."""
+        """`meeting`: a file that all ranks name. Returns once all of them are there."""
         self.rank, self.world = rank, world
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all are on this host
         backend = "nccl" if device.type == "cuda" else "gloo"
@@ -113,8 +115,9 @@ class Group(Ranks):
         return [part for of_rank in each for part in of_rank]
 
     def summed(self, vector: Tensor) -> Tensor:
-        """Each rank adds up a slice, of all ranks in their order; then all have all slices. So the
-        volume is that of a ring, and the order is fixed, which an all_reduce leaves open."""
+        """Return the sum over the ranks. Each rank adds up a slice, of all ranks in their order;
+        then all ranks get all slices. So the volume is that of a ring, and the order is fixed,
+        which an all_reduce leaves open."""
         size = len(vector)
         padded = torch.nn.functional.pad(vector, (0, -size % self.world))
         mine = torch.empty_like(padded)
@@ -140,8 +143,9 @@ class Group(Ranks):
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-    """A connection that breaks has a reason elsewhere: whoever watches ends this process, with it.
-    Only where nobody does, the error itself is all that is known."""
+    """Delay the error of a broken connection within the block. Its cause is in another rank, which
+    the watching thread reports as it ends this process. The error is raised only where that doesn't
+    happen."""
     try:
         yield
     except RuntimeError:
@@ -153,7 +157,8 @@ def told() -> Iterator[None]:
 
 
 class Loss(NamedTuple):
-    """How a rank was lost: why a worker would have left so, its exit code, and a line."""
+    """The loss of a rank: the exit code and the reason with which a worker would have left, and a
+    line."""
 
     code: int
     reason: str
@@ -161,10 +166,11 @@ class Loss(NamedTuple):
 
 
 class Children:
-    """Rank 0's view of the others: processes forked of it, before it starts a device or a thread.
+    """The other ranks as rank 0 sees them: processes forked from it before it uses a device or
+    starts a thread.
 
-    `live(group)`: what such a process does; `lost(loss)` is called, in a thread, when one of them
-    ends before its time or is stopped: it does not return. `explain`: of an error, that loss.
+    `live(group)` is what such a process does. `lost(loss)` is called, in a thread, when one of them
+    ends early or is stopped, and does not return. `explain` returns the loss that an error means.
     """
 
     def __init__(
@@ -176,7 +182,8 @@ class Children:
         explain: Callable[[Exception], Loss],
         gone: Loss,
     ) -> None:
-        """`device`: of a rank; `gone`: the loss of one that says nothing, its line a rank's end."""
+        """`device` returns the device of a rank; `gone` is the loss of a rank that left no words,
+        except for its line."""
         self._world, self._lost, self._gone, self._over = world, lost, gone, False
         # The file where they meet has no name, so whatever kills them leaves nothing behind.
         self._meeting = os.memfd_create("ablate-ranks")
@@ -196,11 +203,11 @@ class Children:
 
     @property
     def pids(self) -> list[int]:
-        """Their processes, in the order of the ranks."""
+        """The ids of the processes, in the order of the ranks."""
         return [*self._pids.values()]
 
     def end(self) -> None:
-        """They are needed no more."""
+        """End the processes, which are needed no more."""
         self._over = True
         for pid in self._pids.values():
             with contextlib.suppress(ProcessLookupError):
@@ -253,8 +260,8 @@ def _live(
     explain: Callable[[Exception], Loss],
     live: Callable[[], None],
 ) -> NoReturn:
-    """Be a rank, in a process that was just forked: with no lock of its parent's, deaf to who asks
-    that to stop, and dead when it dies."""
+    """Be a rank, in a process that was just forked: without its parent's lock, ignoring the signals
+    that ask the parent to stop, and killed when the parent dies."""
     code = 1
     try:
         renew_threads()
@@ -296,8 +303,8 @@ def _is_stopped(pid: int) -> bool:
 
 
 def unequal(digests: Sequence[Sequence[int]], step: int) -> str | None:
-    """Which ranks' weights differ from the others', in words; None: none. By rank, numbers that
-    are equal where the weights are."""
+    """Return a line that says which ranks' weights differ from the others'; None where all are
+    equal. `digests` has, for each rank, numbers that are equal where the weights are."""
     kinds: dict[tuple[int, ...], list[int]] = {}
     for rank, digest in enumerate(digests):
         kinds.setdefault(tuple(digest), []).append(rank)

@@ -1,4 +1,4 @@
-"""The rate of matrix products on a device: what a run's arithmetic is compared with."""
+"""The rate of matrix products on a device, with which a run's arithmetic is compared."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ SIDES = {"cuda": 8192, "cpu": 512}
 def matmul_rate(precision: str, dtype: torch.dtype, device: torch.device, cache: Path) -> float:
     """Return the multiply-adds a second of a large square product in `train.precision`.
 
-    A GPU's is measured once and kept in `cache`: it costs up to seconds, and other runs may share
-    the GPU. A CPU's is that of this process's threads now. `dtype`: of the factors; products of
-    float32 have the precision that is set (see Numerics.use).
+    A GPU's rate is measured once and kept in `cache`: measuring takes up to seconds, and other runs
+    may share the GPU. A CPU's is that of this process's threads now. `dtype` is the type of the
+    factors; products of float32 have the precision that is set (see Numerics.use).
     """
     if device.type != "cuda":
         return measured(dtype, device)
@@ -33,8 +33,8 @@ def matmul_rate(precision: str, dtype: torch.dtype, device: torch.device, cache:
 
 
 def measured(dtype: torch.dtype, device: torch.device) -> float:
-    """Measure it: the median of three products, after one. The factors are normal numbers: a GPU
-    has a higher clock on constants, which draw less power."""
+    """Measure the rate: the median of three products, after one. The factors are normal numbers: a
+    GPU has a higher clock on constants, which draw less power."""
     side = SIDES[device.type]
     generator = torch.Generator(device).manual_seed(0)
     a, b = (

@@ -1,10 +1,10 @@
-"""The first steps of a run, taken before it is planned to be trained: what do they tell?
+"""The rehearsal of a run: its first steps, taken before it is planned, and what they show.
 
-A row of a sweep is set beside its baseline. Both take the same few steps at the full rate from the
-same initial weights, on the same images, by a head that is not zero: so a row whose weights are
-those of the baseline has changed nothing. Of a parameter without a gradient the forward pass makes
-no use. Parts of the user's own take the steps again, with a stop between them. And what one step
-costs is told in steps of the other, taken in turns.
+A row of a sweep is compared with its baseline. Both take the same few steps at the full rate from
+the same initial weights, on the same images, with a head that is not zero: so a row whose weights
+are those of the baseline has changed nothing. A parameter without a gradient is not used by the
+forward pass. Parts of the user's own take the steps again, with a stop between them. The cost of a
+step is given relative to the baseline's; both are timed in turns.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PAIRS, PAIRS_S = 8, 0.25  # steps of baseline and row in turns, at most, and sec
 
 @dataclass
 class Rehearsal:
-    """A training that has taken `STEPS` steps: what it has come to, as it was then."""
+    """A training that has taken `STEPS` steps, and its state after them."""
 
     training: Training
     held: dict[str, Tensor]  # weights and buffers
@@ -49,8 +49,8 @@ def rehearse(run: Run, multiply_adds: int, cache: Path, device: torch.device) ->
     """Take the steps, on a few images of the run's own data where these are decoded in `cache`,
     else on random ones.
 
-    A class of the user's own may want more images than a few: then it gets a whole batch. Raises
-    whatever the run raises with that.
+    A class of the user's own may need more than a few images: if it fails, it gets a whole batch.
+    Raises whatever the run raises with that.
     """
     few = min(run.train.batch, IMAGES if multiply_adds < LARGE else IMAGES // 2)
     try:
@@ -62,8 +62,9 @@ def rehearse(run: Run, multiply_adds: int, cache: Path, device: torch.device) ->
 
 
 def compare_rows(row: Rehearsal, baseline: Rehearsal) -> dict[str, Any]:
-    """{"same": has the row changed nothing, "idle": names of its parameters without a gradient,
-    "step": what a step takes, in steps of the baseline; "bad", "differs": see `Rehearsal`}."""
+    """Return {"same": whether the row has changed nothing, "idle": names of its parameters without
+    a gradient, "step": the time of a step relative to the baseline's; "bad", "differs": see
+    `Rehearsal`}."""
     ratios, spent = [1.0] * (row is baseline), 0.0
     while row is not baseline and len(ratios) < PAIRS and spent < PAIRS_S:
         theirs, ours = _step_s(baseline.training), _step_s(row.training)
@@ -74,7 +75,8 @@ def compare_rows(row: Rehearsal, baseline: Rehearsal) -> dict[str, Any]:
 
 
 def _step_s(training: Training) -> float:
-    """Seconds that its next step takes; on a CPU those of this process, which others don't move."""
+    """Return the seconds of the training's next step; on a CPU the process's CPU time, which other
+    processes don't change."""
     clock = time.process_time if training.device.type == "cpu" else time.perf_counter
     start = clock()
     training.step()
@@ -119,9 +121,9 @@ def _begin(run: Run, split: AnySplit, device: torch.device) -> Training:
 
 
 def _differs(run: Run, split: AnySplit, device: torch.device, held: dict[str, Tensor]) -> str:
-    """ "": a training that is stopped and resumed comes to the same weights. RESUMED: only one
-    without a stop does, so something keeps a state that no checkpoint has. AGAIN: nor does that,
-    so something draws at random."""
+    """Return "" where a training that is stopped and resumed reaches the same weights; RESUMED
+    where only one without a stop does, so something keeps a state that no checkpoint has; AGAIN
+    where that one doesn't either, so something draws at random."""
 
     def same(stop: int) -> bool:
         training = _begin(run, split, device)
@@ -141,8 +143,8 @@ def _differs(run: Run, split: AnySplit, device: torch.device, held: dict[str, Te
 
 
 def at_full_rate(run: Run, images: int, device: torch.device) -> Run:
-    """The run with a batch of so many images and without what acts later than in its first steps:
-    warm-up, schedule, averages. It starts from weights of its own."""
+    """Return the run with a batch of so many images and without what acts only after its first
+    steps: warm-up, schedule, averages. It starts from its own initial weights."""
     some = smaller(run, images)
     constant: dict[str, Any] = {f"schedule{beside}": None for beside in ("_version", "_folder")}
     constant |= {"schedule": "constant", "schedule_settings": None, "min_lr": 0.0}
@@ -155,7 +157,8 @@ def at_full_rate(run: Run, images: int, device: torch.device) -> Run:
 
 
 def _images(run: Run, images: int, cache: Path, device: torch.device) -> AnySplit:
-    """As many training images, from all over the set; the same for all rows."""
+    """Return `images` training images, evenly spaced over the set and the same for all rows; random
+    images where the set is not decoded."""
     cached = open_cached(run.data, cache)
     if cached is not None:
         split = cached.split("train")
@@ -169,7 +172,7 @@ def _images(run: Run, images: int, cache: Path, device: torch.device) -> AnySpli
 
 @torch.no_grad()
 def _wake(head: torch.nn.Module, seed: int) -> None:
-    """Give the kernel of a head that starts at zero small values: else the first step moves
+    """Give the kernel of a head that starts at zero small values: otherwise the first step changes
     nothing but the head."""
     for name, parameter in head.named_parameters():
         if parameter.ndim > 1 and not parameter.any():
@@ -179,8 +182,8 @@ def _wake(head: torch.nn.Module, seed: int) -> None:
 
 
 def _same(row: Rehearsal, baseline: Rehearsal) -> bool:
-    """Bit for bit: the weights that both have, and what comes out. What one alone has is no change
-    where nothing comes of it."""
+    """Return whether the weights that both have, and the outputs, are the same bit for bit. A
+    weight that only one has is no change if the outputs are the same."""
     both = row.held.keys() & baseline.held.keys()
     return (
         bool(both)

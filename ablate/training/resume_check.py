@@ -1,8 +1,9 @@
-"""Is a resumed training the uninterrupted one, bit for bit, on this machine? For `ablate doctor`.
+"""A check for `ablate doctor`: whether a resumed training is the uninterrupted one, bit for bit, on
+this machine.
 
-A leg trains as a worker would and is stopped as a signal stops it, with a checkpoint; what two
-folders hold after the same step is then compared. Nothing of the run is changed or shortened but
-its end, so nothing is evaluated unless an epoch ends on the way.
+A leg trains as a worker would and is stopped as a signal stops it, with a checkpoint; then the
+contents of two folders after the same step are compared. Only the end of the run is changed, so
+nothing is evaluated unless an epoch ends on the way.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ ROUNDS = 3  # of timings with and without deterministic algorithms, in turn
 
 
 class _Until:
-    """Stops a training after a step, at its last one at the latest."""
+    """A condition that stops a training after a step, or at its last one if that comes earlier."""
 
     def __init__(self, step: int) -> None:
         self._until, self.step, self.total = step, 0, 0
@@ -44,7 +45,7 @@ class _Until:
 
 
 def set_up(name: str) -> torch.device:
-    """The device, with the threads and the setting of cuBLAS that a worker has."""
+    """Return the device, after setting threads and cuBLAS as a worker has them."""
     device = device_of(name)
     torch.set_num_threads(1 if device.type == "cpu" else 4)
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
@@ -54,8 +55,8 @@ def set_up(name: str) -> torch.device:
 def leg(run: Run, folder: Path, cache: Path, device: torch.device, until: int) -> dict[str, Any]:
     """Train in `folder` from its newest checkpoint until `until` steps are done, or all there are.
 
-    {"step": steps done, "total": the run's, "peak_bytes", "diverged"}; a checkpoint of that step is
-    in the folder, but where the loss stopped being finite. Raises what `train` raises.
+    Return {"step": steps done, "total": the run's, "peak_bytes", "diverged"}. A checkpoint of that
+    step is in the folder, unless the loss stopped being finite. Raises what `train` raises.
     """
     folder.mkdir(parents=True, exist_ok=True)
     end, diverged = _Until(until), True
@@ -80,10 +81,11 @@ def leg(run: Run, folder: Path, cache: Path, device: torch.device, until: int) -
 
 
 def compare(straight: Path, resumed: Path) -> dict[str, Any]:
-    """What the newest checkpoints and the metrics of two folders have in common, by every bit.
+    """Compare the newest checkpoints and the metrics of two folders bit by bit.
 
-    {"tensors": how many there are, "differing": how many parts differ, "first": the name of one,
-    weights before moments and sums, "by": its largest difference, null where that is no number}.
+    Return {"tensors": how many there are, "differing": how many parts differ, "first": the name of
+    one, weights before moments and sums, "by": its largest difference, null where that is no
+    number}.
     """
     one, other = _state(straight), _state(resumed)
     names = sorted(one.keys() | other.keys(), key=lambda n: (not n.startswith("model."), n))
@@ -100,7 +102,7 @@ def compare(straight: Path, resumed: Path) -> dict[str, Any]:
 
 
 def _state(folder: Path) -> dict[str, Tensor]:
-    """Every tensor of the newest checkpoint, and the sums beside them; times are no state."""
+    """Return every tensor of the newest checkpoint, and its sums; times are no state."""
     for step, path in RunDir(folder).checkpoints()[:1]:
         if (checkpoint := read_checkpoint(path, step)) is None:  # its disk rots: it equals nothing
             return {f"{path}, which can't be read,": torch.zeros(())}
@@ -124,7 +126,8 @@ def _distance(a: Tensor | None, b: Tensor | None) -> float | None:
 
 
 def deterministic_ratio(run: Run, device: torch.device) -> float:
-    """How many times as long a step takes with `train.deterministic=true`: medians, in turn."""
+    """Return how many times as long a step takes with `train.deterministic=true`, by the medians of
+    timings taken in turn."""
     times: dict[bool, list[float]] = {False: [], True: []}
     images = unit(run, device, describe(run)["multiply_adds"])
     for _ in range(ROUNDS):

@@ -1,5 +1,4 @@
-"""Tensors as a safetensors file that carries the sha256 of itself: what rotted is not what was
-written, and is not read.
+"""Tensors as a safetensors file with a sha256 of itself: a damaged file is recognised and not read.
 
 The hash is of the whole file, with BLANK in its own place in the header's metadata.
 """
@@ -21,18 +20,18 @@ BLANK = "0" * 64
 
 
 class Rotten(Exception):
-    """The file is not as it was written."""
+    """Raised for a file that is not as it was written."""
 
 
 def to_bytes(tensors: Mapping[str, Tensor], **told: str) -> tuple[bytes, memoryview]:
-    """The file's two parts, the header and the tensors; `told` is kept in the header."""
+    """Return the file's two parts, the header and the tensors; `told` is kept in the header."""
     from safetensors.torch import save
 
     return _sealed(save(dict(tensors), {**told, "sha256": BLANK}))
 
 
 def arrays_to_bytes(arrays: Mapping[str, np.ndarray], **told: str) -> tuple[bytes, memoryview]:
-    """As `to_bytes`."""
+    """Return the two parts of a file of numpy's arrays, without torch; otherwise as `to_bytes`."""
     from safetensors.numpy import save
 
     return _sealed(save(dict(arrays), {**told, "sha256": BLANK}))
@@ -45,13 +44,14 @@ def _sealed(content: bytes) -> tuple[bytes, memoryview]:
 
 
 def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """As `read`, of what `arrays_to_bytes` made."""
+    """Return the arrays of a file that `arrays_to_bytes` made, without torch; otherwise as
+    `read`."""
     return _read(path, "np")
 
 
 def read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors of a file and what it told. Raises OSError where there is no file or it can't be
-    read, Rotten where it is not what was written."""
+    """Return the tensors of a file, and what was kept in its header. Raises OSError where there is
+    no file or it can't be read, Rotten where it is not as it was written."""
     return _read(path, "pt")
 
 

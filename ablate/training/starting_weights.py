@@ -1,8 +1,8 @@
-"""The weights that a training starts from: those that its parent ended with, or those of a file.
+"""The weights that a training starts from: its parent's final ones, or those of a file.
 
-All of them are taken over, the class token, norms and the representation layer included; the head
-starts anew, kernel and bias at zero (a Segmenter's as it is initialised), and positions are resized
-(big_vision/models/vit.py `load`, with `dont_load=['head/kernel', 'head/bias']`, and
+All of them are taken over, including the class token, norms and the representation layer. Only the
+head starts anew, kernel and bias at zero (a Segmenter's as it is initialised), and positions are
+resized (big_vision/models/vit.py `load`, with `dont_load=['head/kernel', 'head/bias']`, and
 `scipy.ndimage.zoom(order=1)`).
 """
 
@@ -30,9 +30,10 @@ Shapes = Mapping[str, torch.Size]
 
 
 def start_of(run: Run, rundir: RunDir) -> dict[str, Tensor] | None:
-    """The tensors that the run's model starts from, under our names; None where it starts anew.
+    """Return the tensors that the run's model starts from, under our names; None where it starts
+    anew.
 
-    Raises UserError, naming the file, where that is missing or another than was planned.
+    Raises UserError, naming the file, where it is missing or not the one that was planned.
     """
     if run.parent is not None:
         folder = rundir.of_parent(run.parent.id)
@@ -51,7 +52,7 @@ def _of_file(run: Run, weights: Weights) -> dict[str, Tensor]:
 
 
 def start_sha256(run: Run, rundir: RunDir) -> str | None:
-    """The hash of the file of weights that the run starts from."""
+    """Return the hash of the file of weights that the run starts from, or None."""
     if run.parent is not None:
         result = rundir.of_parent(run.parent.id).read_result() or {}
         return result.get("weights_sha256")
@@ -72,7 +73,7 @@ def _read(path: Path, sha256: str, remedy: str) -> dict[str, Tensor]:
 
 
 def check_start(run: Run) -> None:
-    """Raises UserError where its parent's model, or its file, has not the weights of its model."""
+    """Raise UserError where the weights of the run's parent or file do not fit its model."""
     if run.parent is None and run.weights is None:
         return
     model = image_tower(build(run, device="meta"))
@@ -92,7 +93,7 @@ def check_start(run: Run) -> None:
 
 def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Give the model these weights, as at its first step. Raises UserError where a name or a shape
-    is not its own; then nothing has changed."""
+    doesn't fit; then nothing has changed."""
     model = image_tower(model)
     anew, shapes = heads(model), {name: tensor.shape for name, tensor in tensors.items()}
     check_shapes(_shapes(model), _taken(model, shapes), anew)
@@ -109,14 +110,14 @@ def begin(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def image_tower(model: nn.Module) -> nn.Module:
-    """What of a model starts from other weights: all of it, or its image tower."""
+    """Return the part of a model that starts from other weights: its image tower, or all of it."""
     return model.image if isinstance(model, Towers) else model
 
 
 def check_shapes(own: Shapes, theirs: Shapes, anew: Collection[str] = (HEAD,)) -> None:
-    """Raises UserError for the first name or shape that is not the same in both, but for what
-    begins `anew`, the head, and for the number of positions. First by the alphabet: a file's own
-    order is another each time that safetensors reads it."""
+    """Raise UserError for the first name or shape that differs, ignoring the heads in `anew` and
+    the number of positions. First means by the alphabet: safetensors reads a file in another order
+    each time."""
     for name in sorted({*own, *theirs}):
         if _is_in(name, anew):
             continue
@@ -136,7 +137,8 @@ def _is_in(name: str, paths: Collection[str]) -> bool:
 
 
 def _taken(model: nn.Module, shapes: Shapes) -> Shapes:
-    """Those that are for the model: all, but for what a Segmenter leaves of a classifier."""
+    """Return the shapes that are for the model: all, except those of a classifier that a Segmenter
+    lacks."""
     if not isinstance(model, Segmenter):
         return shapes
     return {name: shape for name, shape in shapes.items() if not name.startswith(BEHIND)}
@@ -147,7 +149,8 @@ def _shapes(model: nn.Module) -> dict[str, torch.Size]:
 
 
 def resize(positions: Tensor, number: int) -> Tensor:
-    """(1, h*h, D) -> (1, number, D): bilinear on the square grid, corners on corners."""
+    """Resize positions, (1, h*h, D) -> (1, number, D): bilinear on the square grid, corners on
+    corners."""
     side, new = round(positions.shape[1] ** 0.5), round(number**0.5)
     grid = positions.unflatten(1, (side, side)).permute(0, 3, 1, 2)  # (1, D, h, h)
     grid = F.interpolate(grid, size=(new, new), mode="bilinear", align_corners=True)

@@ -1,4 +1,4 @@
-"""One run being trained on one device. `Training.step` is the only training step there is."""
+"""The training of one run on one device. `Training.step` is the only training step there is."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _NONE: Mapping[str, Tensor] = MappingProxyType({})
 
 @dataclass
 class TrainState:
-    """What a training carries from step to step beside its tensors."""
+    """The state that a training carries from step to step, apart from its tensors."""
 
     step: int = 0
     loss_sum: float = 0.0  # of the steps since the last line of metrics.jsonl
@@ -69,8 +69,8 @@ class TrainState:
 class Training:
     """A run between its first step and its last: task, batches, model, optimiser, average, probes.
 
-    It knows no folder: `loop` has it write, calibration and the search for a micro-batch only have
-    it step. Everything drawn at random is keyed, so `state` is all that there is to keep.
+    It knows no folder: `loop` writes its files, while calibration and the search for a micro-batch
+    only make steps. Every random draw is keyed, so `state` is all that must be kept.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class Training:
         start: Mapping[str, Tensor] | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
-        """`beat`: told of every batch that is evaluated. `memo`: see `Host.fit`; None: what is
+        """`beat` is called for every batch that is evaluated. `memo`: see `Host.fit`; None: what is
         measured before the first step is left as it was initialised. `start`: weights to start
-        from, see `starting_weights`; None: those of the run's seed. `ranks`: with whom its steps
-        are shared; all of them call `step`, `evaluate` and `compare` alike.
+        from, see `starting_weights`; None: those of the run's seed. `ranks`: the ranks that share
+        the steps; all of them call `step`, `evaluate` and `compare` alike.
 
         Raises UserError where the data does not fit the spec, or the model can't be built.
         """
@@ -135,8 +135,9 @@ class Training:
     # --- A step ---------------------------------------------------------------------------------
 
     def step(self) -> None:
-        """One step of the optimiser, on a global batch. Waits for no device, but where an optimiser
-        of torch.optim's does (adafactor), and with other ranks as they are compared."""
+        """Take one step of the optimiser, on a global batch. It doesn't wait for the device, except
+        when an optimiser of torch.optim's does (adafactor), when other ranks are compared, and
+        every `LOSSES` steps, when the losses are read."""
         images, target = self.inputs()
         self.rate = learning_rate(self.run.optim, self._at.step, self.lengths, self._factor)
         self.optimizer.set_rate(self.rate)
@@ -154,30 +155,32 @@ class Training:
             self._look()
 
     def update(self) -> None:
-        """Move the weights by their gradients: of a step, all that comes after them."""
+        """Clip the gradients, move the weights by them, and update the average."""
         if self.run.optim.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.run.optim.clip)
         self.optimizer.step()
         self.average.update()
 
     def inputs(self) -> tuple[Tensor, Tensor]:
-        """What the next step is shown, and its target: this rank's rows of the global batch."""
+        """Return the model's inputs for the next step, and their target: this rank's rows of the
+        global batch."""
         return self.task.inputs(self.batches, self._at.step, self.weights)
 
     def micro_batches(self) -> list[slice]:
-        """Which rows of a global batch each forward pass of this rank has."""
+        """Return the rows of the global batch of each of this rank's forward passes."""
         size, micro = self.batches.size, self._at.micro_batch
         parts = [slice(first, first + micro) for first in range(0, size, micro)]
         return parts[self.ranks.share(len(parts))]
 
     def summed(self) -> Iterator[slice]:
-        """Those rows, for a loop that takes the gradients of each: their sum, over all ranks, is
-        left."""
+        """Yield the rows of `micro_batches`, for a loop that computes the gradients of each.
+        Afterwards the parameters have the sum over all ranks."""
         whole = self.batches.size // self._at.micro_batch
         return self._micro_batches.over(self.micro_batches(), whole)
 
     def compare(self) -> None:
-        """Raises RankLost where ranks have other weights than others. Waits for the device."""
+        """Raise RankLost where the ranks' weights differ. Waits for the device, if there are
+        several ranks."""
         if self.ranks.world == 1:
             return
         digest = torch.stack([_bits(tensor) for tensor in self._held().values()])
@@ -187,8 +190,8 @@ class Training:
     def part(
         self, images: Tensor, target: Tensor, rows: slice, weights: Mapping[str, Tensor] = _NONE
     ) -> Tensor:
-        """The loss of a micro-batch, the `rows` of a global one, with its graph. `weights`: in the
-        place of the model's own, see `round_weights`."""
+        """Return the loss of a micro-batch, the `rows` of a global one, with its graph. `weights`
+        replace the model's own, see `round_weights`."""
         with self._keyed(rows):
             here = self._here(rows)
             return self._loss(images[here], target[here], dict(weights))
@@ -196,49 +199,51 @@ class Training:
     def outputs(
         self, images: Tensor | None, target: Tensor, rows: slice, weights: Mapping[str, Tensor]
     ) -> Any:
-        """What the model makes of a micro-batch, with its graph; see `part`. Without `images`, what
-        it makes of the target alone."""
+        """Return the model's outputs for a micro-batch, with their graph; see `part`. Without
+        `images`, its outputs for the target alone."""
         with self._keyed(rows):
             here = self._here(rows)
             shown = None if images is None else images[here]
             return self._outputs(shown, target[here], dict(weights))
 
     def _here(self, rows: slice) -> slice:
-        """Where these rows of the global batch stand among those of this rank."""
+        """Return where these rows of the global batch are among those of this rank."""
         if not (first := self.batches.rows.start):
             return rows
         return slice(rows.start - first, rows.stop - first)
 
     def _keyed(self, rows: slice) -> AbstractContextManager[None]:
-        """Inside, masks are those of these rows of this step."""
+        """Key masks by these rows of this step; return the context in which a whole model draws for
+        them."""
         self._masks.step, self._masks.rows = self._at.step, rows
         return self._drawn("step", self._at.step, rows.start or 0)
 
     def _drawn(self, *place: int | str) -> AbstractContextManager[None]:
-        """What a whole model draws at this place: `StepKey` keys the masks of the shipped ones."""
+        """Return a context in which a whole model's draws depend on this place alone. For a shipped
+        model it does nothing: `StepKey` keys its masks."""
         if isinstance(self.model, Host):
             return nullcontext()
         return seeded(self.run.seed, "model", *place)
 
     def _eager_loss(self, images: Tensor, target: Tensor, weights: dict[str, Tensor]) -> Tensor:
-        """The loss, as a compiler is given it: no draw that is kept, no number that changes, no
-        waiting."""
+        """Return the loss. This is what is compiled, so it keeps no draw, has no number that
+        changes, and waits for nothing."""
         return self.task.loss(self._call(images, target, weights), target)
 
     def _call(self, images: Tensor | None, target: Tensor, weights: dict[str, Tensor]) -> Any:
-        """The model's outputs."""
+        """Return the model's outputs."""
         arguments = self.task.arguments(images, target)
         return self.compute(functional_call, self.model, weights, arguments)
 
     def compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The function's value in the run's arithmetic: autocast for bfloat16; in float32 and
-        float64 what the weights are."""
+        """Return the function's value in the run's arithmetic: autocast for bfloat16, the type of
+        the weights in float32 and float64."""
         with arithmetic(self.device, self.dtype):
             return function(*arguments)
 
     def compile(self) -> None:
-        """Have forward, loss and backward compiled when the next step takes them."""
-        # Of each tensor that it captures torch asks for the gradient; rounded weights keep none.
+        """Have forward, loss and backward compiled when the next step calls them."""
+        # torch asks each tensor that it captures for its gradient; rounded weights keep none.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
         self._at.compiled = True
         self._loss = torch.compile(self._eager_loss, fullgraph=True, dynamic=False)
@@ -246,22 +251,23 @@ class Training:
 
     @property
     def compiled(self) -> bool:
-        """Is it compiled, or was when it began?"""
+        """True where the training is compiled, or was when it began."""
         return self._at.compiled
 
     @property
     def steps(self) -> int:
-        """How many are done."""
+        """The number of steps done."""
         return self._at.step
 
     @property
     def epochs(self) -> float:
-        """How many times it has seen its data."""
+        """The number of epochs done, which need not be whole."""
         return self._at.step / self.epoch
 
     @property
     def micro_batch(self) -> int:
-        """Images of a forward pass; 0 where `train.micro_batch` is auto and nobody tried yet."""
+        """The number of images of a forward pass; 0 where `train.micro_batch` is auto and not yet
+        decided."""
         return self._at.micro_batch
 
     @micro_batch.setter
@@ -271,12 +277,13 @@ class Training:
     # --- What it has come to --------------------------------------------------------------------
 
     def bad_step(self) -> int | None:
-        """The first step whose loss was not finite. Waits for the device."""
+        """Return the first step whose loss was not finite, or None. Waits for the device."""
         self._look()
         return self._at.bad_step if self._at.bad_step >= 0 else None
 
     def mean_loss(self) -> float | None:
-        """Of the steps since it was last asked for; None: there were none. Waits for the device."""
+        """Return the mean loss of the steps since the last call, None where there were none. Waits
+        for the device."""
         self._look()
         if not self._at.loss_steps:
             return None
@@ -285,7 +292,7 @@ class Training:
         return mean
 
     def _look(self) -> None:
-        """Take in the losses that nobody has seen yet. Waits for the device."""
+        """Read the losses of the steps since the last look. Waits for the device."""
         at, first = self._at, self._at.step - self._unseen
         for step, loss in enumerate(self._losses[: self._unseen].tolist(), start=first):
             if at.bad_step < 0 and not isfinite(loss):
@@ -297,8 +304,9 @@ class Training:
     def evaluate(
         self, split: AnySplit, data: Data | None = None
     ) -> tuple[dict[str, float], np.ndarray]:
-        """(metrics, predictions) of a whole split, by the weights that are measured, in the run's
-        arithmetic. Nothing of the training moves. `data`: its set, where that isn't the run's."""
+        """Return (metrics, predictions) of a whole split, by the weights that are measured, in the
+        run's arithmetic. The training is not changed. `data`: the split's set, where that isn't the
+        run's."""
         self.compare()
         with self.average.shown():
             return self.measure(split, data=data, ranks=self.ranks)
@@ -310,8 +318,8 @@ class Training:
         data: Data | None = None,
         ranks: Ranks = ALONE,
     ) -> tuple[dict[str, float], np.ndarray]:
-        """`evaluate`, by the weights that the model has; by another task than its own; of one rank
-        alone where nobody else does."""
+        """Evaluate as `evaluate` does, but with the model's current weights, by another task if one
+        is given, and by default on this rank alone."""
         predict = Predictor(self, split, data or self.run.data, ranks)
         self.model.eval()
         try:
@@ -321,8 +329,8 @@ class Training:
             self.model.train()
 
     def shown(self, split: AnySplit, ranks: Ranks = ALONE) -> Iterator[tuple[Tensor, Tensor]]:
-        """A rank's share of its batches for evaluation, with signs of life: a long evaluation is no
-        hanging."""
+        """Yield a rank's share of a split's batches for evaluation, giving signs of life, so that a
+        long evaluation isn't taken for a hang."""
         size, share = self.run.eval.batch, ranks.share
         batches = evaluation_batches(split, size, self._view, self.device, share)
         for number, batch in enumerate(batches):
@@ -332,16 +340,16 @@ class Training:
     # --- To go on from --------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], TrainState]:
-        """All that a step leaves to the next: tensors by their names in files, and the rest.
+        """Return all that the next step needs: tensors by their names in files, and the rest.
 
-        The tensors are those that train: who keeps them beyond a step copies them.
+        The tensors are those of the training itself: copy them to keep them beyond a step.
         """
         self._look()
         moments = tensors_of(self.optimizer, self.model, self.run.optim)
         return self._held() | moments, replace(self._at, seconds=self.seconds)
 
     def load(self, tensors: Mapping[str, Tensor], state: TrainState) -> None:
-        """Go on from a state. Raises ValueError where it is no state of this model; then nothing
+        """Continue from a state. Raises ValueError where it is no state of this model; then nothing
         has changed."""
         held = self._held()
         for name, tensor in held.items():
@@ -355,7 +363,7 @@ class Training:
 
     @property
     def seconds(self) -> float:
-        """As if it had run without a break."""
+        """The training time in seconds, as if the run had never been interrupted."""
         return time.monotonic() - self._begun
 
     def _enter(self, state: TrainState) -> None:
@@ -366,8 +374,8 @@ class Training:
         self._begun = time.monotonic() - state.seconds
 
     def _held(self) -> dict[str, Tensor]:
-        """The tensors themselves that a training has from its first step on, by their names in
-        files: all of its state but the moments."""
+        """Return the tensors, not copies, that a training has from its first step on, by their
+        names in files: all of its state except the optimiser's."""
         return (
             {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
             | {f"ema.{name}": tensor for name, tensor in self.average.weights.items()}
@@ -376,14 +384,15 @@ class Training:
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """int64 (): the sum of its numbers' bits, or of whole numbers."""
+    """Return the sum of the tensor's bit patterns, or of its whole numbers, int64 ()."""
     flat = tensor.detach().contiguous().flatten()
     kinds = {torch.float32: torch.int32, torch.float64: torch.int64}
     return flat.view(kinds.get(flat.dtype, flat.dtype)).sum(dtype=torch.int64)
 
 
 def arithmetic(device: torch.device, dtype: torch.dtype) -> AbstractContextManager[Any]:
-    """Autocast for bfloat16; float32 and float64 compute in what the weights are."""
+    """Return the context of a run's arithmetic: autocast for bfloat16; none for float32 and
+    float64, which compute in the type of the weights."""
     if dtype == torch.bfloat16:
         return torch.autocast(device.type, dtype)
     return nullcontext()

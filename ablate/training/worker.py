@@ -1,4 +1,4 @@
-"""The training half's door. Reached by name, never by import.
+"""The entry to the training half. Reached by name, never by import.
 
 `work` trains the run of one folder. `answer` answers questions of the control half: see
 `ablate.training.answers`.
@@ -58,7 +58,7 @@ CHECK_S, CHECK_SHARE = 2.0, 0.02  # for a look at the data at a run's end, or of
 
 
 def _digest() -> str:
-    """See `code_digest`; taken when this was loaded."""
+    """Return `code_digest` of this package, taken when this module was loaded."""
     return code_digest(Path(__file__).parent.parent)
 
 
@@ -66,20 +66,21 @@ DIGEST = _digest()
 
 
 def preload() -> None:
-    """For whoever forks workers: what the platform is takes a process, whose fork would hold the
-    worker's lock for a moment."""
+    """Prepare a process that forks workers: finding the platform starts a process, whose fork would
+    hold the worker's lock for a moment."""
     platform.platform()  # kept by the module
 
 
 def work(path: str, options: dict[str, Any]) -> int:
-    """Train the run in the folder `path`; returns the exit code. See `attempt.hold`."""
+    """Train the run in the folder `path`; return the exit code. See `attempt.hold`."""
     if (own := own_work.tree_of(path)) is not None:
         return own_work.work(path, options, own)
     return hold(path, options, _train, error_line)
 
 
 def error_line(error: BaseException) -> str:
-    """See `faults.line`; where memory is short, with the setting that a run takes less by."""
+    """Return `faults.line` of the error; where memory is short, with the setting that makes a run
+    use less."""
     line = faults.line(error)
     row = faults.fault(error)
     return f"{line}; {LESS_MEMORY}" if row is not None and row.whose == OOM else line
@@ -126,13 +127,14 @@ def _train(
 
 
 def _device(options: Mapping[str, Any], rank: int) -> torch.device:
-    """Of a rank: those that the worker sees, in their order."""
+    """Return the device of a rank: ranks take the devices that the worker sees in their order."""
     device = device_of(options["device"])
     return device if device.type == "cpu" else torch.device(device.type, rank)
 
 
 def _names(devices: Iterable[torch.device]) -> str:
-    """Of all ranks, which a column of the same bits has alike."""
+    """Return the names of all ranks' devices, each once; they are the same throughout a column of
+    the same bits."""
     return listed(
         torch.cuda.get_device_name(each) if each.type == "cuda" else "cpu" for each in devices
     )
@@ -141,7 +143,7 @@ def _names(devices: Iterable[torch.device]) -> str:
 def _lead(
     run: Run, rundir: RunDir, attempt: Attempt, options: dict[str, Any], machine: Machine
 ) -> None:
-    """Train it, as the only rank or the first of several."""
+    """Train the run, as the only rank or the first of several."""
     device, settled, world = machine.device, machine.settled, machine.ranks.world
     if rundir.distrust.exists():
         rundir.drop_checkpoints()
@@ -163,7 +165,8 @@ def _lead(
     trains = False
 
     def beat(**notes: Any) -> None:
-        """The first step tells which checkpoint was whole; by then plug-ins are loaded."""
+        """Note what the run is doing. Its first step says which checkpoint was whole; by then
+        plug-ins are loaded."""
         nonlocal trains
         if "step" in notes and not trains:
             trains = True
@@ -198,7 +201,8 @@ def _lead(
 
 
 def _where(run: Run, rundir: RunDir, attempt: Attempt, cache: Path) -> dict[str, Any]:
-    """Of a result: by which code, of which data, from which weights, on what."""
+    """Return the entries of a result that say which code made it, from which data and starting
+    weights, and on what device."""
     kinds = dict.fromkeys((*choices.CHOICES, *own_folders(run)))
     return {
         **attempt.code(kinds),
@@ -213,8 +217,9 @@ def _where(run: Run, rundir: RunDir, attempt: Attempt, cache: Path) -> dict[str,
 
 
 def check_data(rundir: RunDir, home: Path, opened: tuple[int, int] | None, within_s: float) -> None:
-    """Raises Damaged where the set in `home` rotted since it was opened, or was decoded again
-    because another worker found that. Then it counts as none, and nothing goes on from it."""
+    """Raise Damaged where the set in `home` was damaged since it was opened, or was decoded again
+    because another worker found that. Then the damaged set is discarded, the run's checkpoints are
+    dropped, and the run begins again."""
     if rundir.distrust.exists() or opened not in (None, stamp(home)):
         rundir.drop_checkpoints()
         raise Damaged(f"{home}: was found damaged and decoded again while this run trained on it")
@@ -228,8 +233,8 @@ def check_data(rundir: RunDir, home: Path, opened: tuple[int, int] | None, withi
 
 
 def check_tested(home: Path, within_s: float) -> None:
-    """`check_data`, of a set that the finished model was tested on beside its own: its training is
-    sound, and is gone on with from its last checkpoint."""
+    """Check as `check_data` does, but a set other than its own on which the finished model was
+    tested: its training is sound, so it continues from its last checkpoint."""
     wrong = decoded.damage(home, within_s)
     if wrong is not None:
         decoded.discard(home.parent, home.name)
@@ -251,7 +256,8 @@ PACKAGES = (
 
 
 def stamp(home: Path) -> tuple[int, int] | None:
-    """What changes when the set is decoded again; None while there is none."""
+    """Return a value that changes when the set is decoded again (inode and time of change of
+    META_FILE); None while there is no set."""
     with contextlib.suppress(OSError):
         found = (home / META_FILE).stat()
         return found.st_ino, found.st_mtime_ns

@@ -55,8 +55,8 @@ def level_effect(levels: Levels, factor: int, level: int = 1) -> Floats:
 
 
 def pair_effect(levels: Levels, one: int, other: int, i: int = 1, j: int = 1) -> Floats:
-    """Weights (R,) of an interaction: what level i of one factor gains at level j of the other
-    beyond what it gains at the other's reference."""
+    """Return the weights (R,) of an interaction: the gain of level i of one factor at level j of
+    the other, minus its gain at the other's reference."""
     a, b = levels[:, one], levels[:, other]
     both, alone = _mean((a == i) & (b == j)), _mean((a == i) & (b == 0))
     return both - alone - _mean((a == 0) & (b == j)) + _mean((a == 0) & (b == 0))
@@ -83,16 +83,17 @@ def shapley(levels: Levels, factor: int) -> Floats:
 
 
 def smallest_gain(error: float, df: float, alpha: float, contrasts: int) -> float:
-    """The gain that one of so many simultaneous contrasts tells from 0 with `POWER`, if its
-    standard error is `error` with `df` degrees of freedom (noncentral t)."""
+    """Return the gain that one of this many simultaneous contrasts distinguishes from 0 with
+    `POWER`, if its standard error is `error` with `df` degrees of freedom (noncentral t)."""
     critical = stdtrit(df, 1 - alpha / (2 * contrasts))
     return float(nctdtrinc(df, 1 - POWER, critical) * error)
 
 
 @dataclass(frozen=True)
 class DesignEffects:
-    """Effects, in the order of their weights. `seeds`: those that all cells have; `by_images`: are
-    they judged by which images flip; `noisy`: the cells whose own spread is in them then."""
+    """The effects, in the order of their weights. `seeds`: those that all cells have; `by_images`:
+    whether effects are judged by which images flip; `noisy`: the cells whose own spread is in the
+    effects then."""
 
     gains: tuple[RowGain, ...]
     seeds: tuple[int, ...]
@@ -107,9 +108,9 @@ def design_effects(
     unstable: Bools | None = None,
     right: NDArray[np.bool_] | None = None,
 ) -> DesignEffects | None:
-    """The contrasts (K, R) of the cells of y (R, S), R >= 3, NaN where missing, on the seeds that
-    every cell has; None below two. `right` (R, S, N): which images runs get right. `method`'s
-    contrasts are the family.
+    """Estimate the contrasts (K, R) of the cells of y (R, S), R >= 3, NaN where missing, on the
+    seeds that every cell has; None below two. `right` (R, S, N): which images runs get right.
+    `method`'s contrasts are the family.
 
     Where a cell is `unstable` (R,), and without images, each effect is judged by its own spread
     over seeds (Cochran & Cox 1957, ch. 4-5): cells may be near copies, and one spread of all cells
@@ -139,7 +140,8 @@ def design_effects(
 
 
 class _Own(NamedTuple):
-    """Why a contrast is judged by its own spread, and that spread over what would be in line."""
+    """The reason why a contrast is judged by its own spread, "" if it isn't. `ratio`: of its own
+    standard deviation over seeds to the one by images, None where these are not compared."""
 
     why: Reason = ""
     ratio: float | None = None
@@ -195,12 +197,14 @@ def average_gains(
     unstable: Bools | None = None,
     right: Rights | None = None,
 ) -> tuple[AverageGain | None, ...]:
-    """The average gain of every row of y (C, R, S), columns x rows x seeds, NaN where missing.
+    """Compute the average gain of every row of y (C, R, S), columns x rows x seeds, NaN where
+    missing.
 
     A row's average is over the columns where it and a stable baseline have all S seeds; None where
     there is no such column, and for the baseline. The columns' mean is a column of its own, so
     `method`, whose contrasts are those of this average, and `unstable` (C, R) are as in
-    `column_gains`. A row with fewer columns is fitted beside the rows that have all of those.
+    `column_gains`. A row with fewer columns is fitted together with the rows that have all of
+    these.
     """
     complete: Bools = np.asarray(~np.isnan(y).any(-1))
     shaky: Bools = np.zeros(y.shape[:2], dtype=bool) if unstable is None else unstable
@@ -238,11 +242,12 @@ def changes(
     unstable: Bools | None = None,
     right: Rights | None = None,
 ) -> ColumnGains:
-    """By how much each row's gain over `baseline` grows between two columns, each (R, S), NaN
-    where missing: the gain in the differences of a row's seed s between the columns.
+    """Return by how much each row's gain over `baseline` grows from one column to another: the gain
+    in the differences, seed by seed, of the row's results between the columns. `before` and `after`
+    are (R, S), NaN where missing.
 
-    `method`'s contrasts are those of this comparison; `unstable` (R,): in either column; `right`:
-    of both.
+    `method`'s contrasts are those of this comparison; `unstable` (R,): rows that are unstable in
+    either column; `right`: which images the runs of both columns get right.
     """
     flips = Flips(tuple(right), (-1.0, 1.0)) if right is not None else None
     return column_gains(after - before, baseline, method, unstable, flips)

@@ -70,10 +70,10 @@ def mean_interval(x: Sequence[float] | Floats, alpha: float = 0.05) -> Estimate:
 
 
 def seed_correlation(y: Floats, alpha: float = 0.05) -> Estimate | None:
-    """The share of the seed blocks in the variance of y (R, n), none missing; R, n >= 2.
+    """Estimate the share of the seed blocks in the variance of y (R, n), none missing; R, n >= 2.
 
-    The consistency ICC(C,1) of the two-way analysis of variance and its F-based interval (McGraw
-    & Wong 1996, Table 7), rows being judges. It can be negative: an estimate of a share near 0.
+    The consistency ICC(C,1) of the two-way analysis of variance and its F-based interval (McGraw &
+    Wong 1996, Table 7), rows being judges. It can be negative: an estimate of a share near 0.
     """
     rows, n = y.shape
     if rows < 2 or n < 2:
@@ -96,7 +96,7 @@ def seed_correlation(y: Floats, alpha: float = 0.05) -> Estimate | None:
 
 
 def rounding(y: Floats) -> float:
-    """The variance below which values as large as y differ by rounding alone."""
+    """Return the variance below which values as large as y differ by rounding alone."""
     smallest = float(TOLD_APART * np.abs(y).max(initial=0.0))
     return smallest * smallest
 
@@ -110,7 +110,8 @@ def variance(values: Floats, smallest: float) -> Floats:
 
 
 def epochs_to(epochs: Floats, values: Floats, threshold: float) -> Floats:
-    """The first of `epochs` (T,), increasing, at which values (..., T) are at least `threshold`.
+    """Return the first of `epochs` (T,), increasing, at which values (..., T) are at least
+    `threshold`.
 
     Shape (...); NaN where a run never gets there. Not interpolated: it is an epoch that was
     measured. NaN values are epochs that were not.
@@ -121,20 +122,21 @@ def epochs_to(epochs: Floats, values: Floats, threshold: float) -> Floats:
 
 
 def auc(epochs: Floats, values: Floats) -> Floats:
-    """The area under the curve values (..., T) over `epochs` (T,), T >= 2, increasing, by the
-    trapezoidal rule and divided by its length: the mean value over the training, shape (...).
-    """
+    """Compute the area under the curve values (..., T) over `epochs` (T,), T >= 2, increasing, by
+    the trapezoidal rule and divided by its length: the mean value over the training, shape
+    (...)."""
     steps = np.diff(np.asarray(epochs, float))
     area: Floats = ((values[..., 1:] + values[..., :-1]) / 2 * steps).sum(-1) / steps.sum()
     return area
 
 
 def expected_best(scores: Floats, share: float = 0.8) -> tuple[Floats, Floats, Floats]:
-    """(mean, low, high), each (n,), of the best of k = 1..n draws from `scores` (n,).
+    """Return (mean, low, high), each (n,), of the best of k = 1..n draws from `scores` (n,).
+    `share` of all draws lie from low to high.
 
-    `share` of all draws lie from low to high. With replacement: P(best <= v_i) = (i / n)^k for
-    sorted v (Dodge, Gururangan, Card, Schwartz, Smith 2019, "Show Your Work", eq. 8). Trials of a
-    sampler that learns are not independent draws: for those it is a summary.
+    With replacement: P(best <= v_i) = (i / n)^k for sorted v (Dodge, Gururangan, Card, Schwartz,
+    Smith 2019, "Show Your Work", eq. 8). Trials of a sampler that learns are not independent draws:
+    for those it is a summary.
     """
     value = np.sort(scores)
     n = len(value)
@@ -163,9 +165,11 @@ class Exact(NamedTuple):
 
 
 def sign_flip(differences: Sequence[float] | Floats) -> Exact | None:
-    """Two-sided p of a mean gain, differences (n,) a seed: the share of the 2^n signs whose mean
-    is as far from 0 (Fisher 1935, par. 21). Assumes differences symmetric about 0 under no gain,
-    no normality. Floor 2 / 2^n; None without seeds, and beyond 20, where it says nothing new.
+    """Compute the two-sided p of a mean gain from the differences (n,) of its seeds: the share of
+    the 2^n assignments of signs whose mean is at least as far from 0 (Fisher 1935, par. 21).
+
+    Assumes differences symmetric about 0 under no gain, no normality. Floor 2 / 2^n; None without
+    seeds, and beyond 20 seeds, where it says nothing new.
     """
     values = np.asarray(differences, dtype=float)
     n = len(values)
@@ -221,7 +225,8 @@ class RankAgreement:
 
 
 def kendall(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> RankAgreement | None:
-    """Do x and y, shape (n,), rank rows alike? None below 5 rows and where one ranks nothing.
+    """Compute Kendall's rank correlation of x and y, shape (n,): whether they rank rows alike. None
+    below 5 rows and where one ranks nothing.
 
     p is over the orders of one ranking, ties kept (Kendall 1970, ch. 4): exact where only one has
     ties (published values are rounded; ours are not) or n <= 8; else of 100,000 seeded orders.

@@ -47,7 +47,7 @@ NEUTRAL = ("higher", "lower")
 def verdict(
     low: float, high: float, margin: float | None = None, words: tuple[str, str] = BETTER
 ) -> str:
-    """The word for a simultaneous interval of a gain; the strongest that holds.
+    """Return the word for a simultaneous interval of a gain: the strongest that holds.
 
     `words`, such as `helps` and `hurts`: it excludes 0. With a margin m, `same within m`: it lies
     in (-m, m); of a gain `no worse than m`: above -m (non-inferiority). Else `can't tell`.
@@ -65,10 +65,10 @@ def verdict(
 
 
 def agreement(low: float, high: float, published: float) -> str:
-    """Is our gain in the direction of a published one?
+    """Compare the direction of our gain with that of a published one.
 
-    `same direction`, `opposite direction`; `can't tell` where our interval includes 0, or where
-    theirs was printed as 0.
+    Returns `same direction` or `opposite direction`; `can't tell` where our interval includes 0, or
+    where the published gain was printed as 0.
     """
     if low <= 0 <= high or published == 0:
         return CANT_TELL
@@ -76,13 +76,13 @@ def agreement(low: float, high: float, published: float) -> str:
 
 
 def population_gain(right: Bools, baseline: Bools, seeds: RowGain, alpha: float = 0.05) -> Estimate:
-    """The gain in accuracy, in points, by which images each seed gets right: (n, N) of a row and of
-    the baseline, seeds and images in the same order, n, N >= 2. `seeds`: the same gain over seeds
-    alone, whose interval it contains.
+    """Compute the gain in accuracy, in points, for new seeds and images, from the images that each
+    seed gets right: (n, N) for a row and for the baseline, seeds and images in the same order, n, N
+    >= 2. `seeds`: the same gain over seeds alone, whose interval the new one contains.
 
     Seeds and images are crossed random effects on the differences: to the variance of their mean
-    over seeds comes (MS_i - MS_e) / (n N) of images drawn independently, its df by Satterthwaite
-    (1946). None without an interval over seeds.
+    over seeds, (MS_i - MS_e) / (n N) is added for images drawn independently; df by Satterthwaite
+    (1946). The result has no interval if the gain over seeds has none.
     """
     d = right.astype(int) - baseline
     n, images = d.shape
@@ -126,24 +126,25 @@ class Method:
 
     @property
     def screened(self) -> bool:
-        """Do rows share a spread, as far as screens find them alike?"""
+        """True if rows share a spread, as far as screens find them alike."""
         return self.spread != "paired"
 
     def critical(self, df: Floats) -> Floats:
-        """The half-width of a simultaneous interval, in standard errors: t at alpha / contrasts."""
+        """Return the half-width of a simultaneous interval, in standard errors: t at alpha /
+        contrasts."""
         # A quantile is slow, and they repeat.
         some, where = np.unique(np.round(df, 3), return_inverse=True)
         quantiles = stdtrit(some, 1 - self.alpha / (2 * self.contrasts))
         return np.asarray(quantiles[where].reshape(np.shape(df)))
 
     def p(self, t: float, df: float) -> float:
-        """The p-value of that interval: at most alpha where it excludes 0."""
+        """Return the p-value of that interval: at most alpha where it excludes 0."""
         return min(2 * float(stdtr(df, -abs(t))) * self.contrasts, 1.0)
 
 
 class Fit(NamedTuple):
-    """Gains over row 0, shape (..., R), the half-widths of their intervals, and what they are
-    judged by."""
+    """The gains over row 0, shape (..., R), the half-widths of their intervals, and the variances
+    by which they are judged."""
 
     gain: Floats
     half: Floats
@@ -151,13 +152,13 @@ class Fit(NamedTuple):
 
     @property
     def sd(self) -> Floats:
-        """Of one seed's gain."""
+        """The standard deviation (..., R) of one seed's gain."""
         return np.sqrt(self.by.v)
 
 
 def fit(y: Floats, method: Method, images: ImageFlips | None = None) -> Fit:
-    """Gains of every row of y (..., R, n), n >= 2, over row 0, the baseline. None is missing, but
-    where rows are no blocks: NaN fills up those with fewer runs."""
+    """Fit the gains of every row of y (..., R, n), n >= 2, over row 0, the baseline. No result is
+    missing, except where rows are no blocks: there NaN pads the rows with fewer runs."""
     if not method.blocks:
         by = one_way(y, blocks=False, apart=method.spread == "paired")
         means, n = mean(y), runs_behind((~np.isnan(y)).sum(-1).astype(float))
@@ -174,7 +175,8 @@ def fit(y: Floats, method: Method, images: ImageFlips | None = None) -> Fit:
 
 
 def raw_p(gain: Floats, v: Floats, df: Floats, n: float) -> Floats:
-    """Two-sided p (..., R) of each gain by itself; NaN where there is no spread to judge by."""
+    """Compute the two-sided p (..., R) of each gain by itself; NaN where there is no spread to
+    judge by."""
     nothing = np.full(np.shape(gain), np.nan)
     t = np.divide(gain * math.sqrt(n), np.sqrt(v), out=nothing, where=v > 0)
     return np.asarray(2 * stdtr(df, -np.abs(t)))
@@ -187,17 +189,19 @@ Reason = Literal["", "spread", "outlier", "instability", "vague"]
 class RowGain:
     """The gain of one row; `own` says why it is judged by its own spread, if it is.
 
-    `spread`: its spread is out of line, but it tells of the others'; `outlier`: it doesn't;
-    `instability`: it has a diverged or a collapsed run, and left the fit as well; `vague`: its own
-    seeds tell more of its spread than images and other rows do. `ratio` is its standard deviation
-    over what would be in line, None where that is 0. `stands_out`: by the shared spread its gain
-    would be told from 0; `decides`: seeds at which its own spread would tell a gain as large, None
-    beyond 100.
+    `spread`: its spread is beyond the limit of the screen, but contributes to that of the others;
+    `outlier`: it is so far beyond that it does not contribute; `instability`: it has a diverged or
+    a collapsed run, and left the fit as well; `vague`: its own seeds determine its spread better
+    than images and other rows do. `ratio`: its standard deviation over the one that the other rows
+    lead us to expect, None where that is 0. `stands_out`: by the shared spread its gain would be
+    distinguished from 0; `decides`: seeds at which its own spread would distinguish a gain as
+    large, None beyond 100.
 
     p-values decide nothing. `raw_p` is this test's alone. `p` is adjusted for the family: that of
     the interval, and Holm's where a row is judged by its own spread, which may fall below alpha
-    where the interval holds 0. `sign_flip` asks for no normality, adjusts nothing. None where there
-    is no spread. `few`: images don't tell its spread, so it is that of all rows.
+    where the interval holds 0. `sign_flip` needs no normality, and is not adjusted. None where
+    there is no spread. `few`: too few images flip to determine the row's spread, so it is that of
+    all rows.
     """
 
     gain: Estimate
@@ -216,13 +220,14 @@ class RowGain:
 class ColumnGains:
     """The gains of a column, in the rows' order; None for the baseline and where there is none.
 
-    `void`: the baseline has a diverged or a collapsed run, so gains have no intervals. The others
-    are of the rows that have every seed of the baseline. `spreads`: the least and the greatest
-    standard deviation of a result by which these are judged, with the median `df`. `shared`: the
-    root mean square of what they share, for forecasts; `shared_df` its df, `fixed` the part of
-    1 / shared_df that more seeds don't lessen. `flips`: the mean share of the variance that is
-    flips of images. `likeness`: by row, how alike its images flip with the baseline's. `tripped`:
-    the baseline is out of line; `ratio`, its standard deviation over what would be in line.
+    `void`: the baseline has a diverged or a collapsed run, so gains have no intervals. The other
+    fields are of the rows that have every seed of the baseline. `spreads`: the least and the
+    greatest standard deviation of a result by which these are judged, with the median `df`.
+    `shared`: the root mean square of the spread that they share, for forecasts; `shared_df` its df,
+    `fixed` the part of 1 / shared_df that more seeds don't lessen. `flips`: the mean share of the
+    variance that is flips of images. `likeness`: by row, how alike its images flip with the
+    baseline's. `tripped`: the baseline's spread is beyond the limit of the screen; `ratio`: its
+    standard deviation over the one that the variants lead us to expect.
     """
 
     rows: tuple[RowGain | None, ...]
@@ -246,14 +251,14 @@ def column_gains(
     unstable: Bools | None = None,
     flips: Flips | None = None,
 ) -> ColumnGains:
-    """Gains of the rows of y (R, S), NaN where a result is missing, over the row `baseline`.
-    `flips`: which images the runs of y get right, where y is of such.
+    """Compute the gains of the rows of y (R, S), NaN where a result is missing, over the row
+    `baseline`. `flips`: which images the runs of y get right, where y is a share of images.
 
-    A row with missing seeds is fitted on the seeds that it shares with the baseline, together
-    with the rows that have all of those. Rows of `unstable` (R,), with a diverged or a collapsed
-    run, leave a screened fit: one such run is so far out that, left in it, it would be noise in
-    every other row. An unstable baseline voids the column: one collapsed run of three would make
-    most rows seem to help.
+    A row with missing seeds is fitted on the seeds that it shares with the baseline, together with
+    the rows that have all of those. Rows of `unstable` (R,), with a diverged or a collapsed run,
+    leave a screened fit: one such run is so far out that, left in it, it would be noise in every
+    other row. An unstable baseline voids the column: one collapsed run of three would make most
+    rows seem to help.
     """
     present = ~np.isnan(y)
     runs = present.sum(1)
@@ -330,8 +335,9 @@ def column_gains(
 
 
 class _Pairs(NamedTuple):
-    """What is behind a row's gain: its mean, n as it is printed, n of its standard error, and the
-    differences (n,) of its seeds from the baseline's; None where rows share none."""
+    """The runs behind a row's gain: `mean`, the gain; `n`, as it is printed; `behind`, the n of its
+    standard error; `differences` (n,) of its seeds from the baseline's, None where rows share no
+    seeds."""
 
     mean: float
     n: int
@@ -352,9 +358,9 @@ def row_gain(
     unstable: bool = False,
     others: Variances | None = None,
 ) -> RowGain:
-    """One row of a fit, as plain numbers. `others`: of an `unstable` row, which the fit has alone,
-    what the other rows share, if there are any. `p` is the interval's, until `adjusted`.
-    """
+    """Return the gain of one row of a fit, as plain numbers. `others`: for an `unstable` row, which
+    has a fit of its own, the variances that the other rows share, None if there are no other rows.
+    `p` is that of the interval until `adjusted` replaces it."""
     by, n = found.by, pairs.behind
     gain, half, sd, df = (float(x[row]) for x in (found.gain, found.half, found.sd, by.df))
     own: Reason = "instability" if unstable else ""
@@ -396,9 +402,11 @@ def _deciding(gain: float, sd: float, method: Method) -> int | None:
 
 
 def adjusted(gains: Sequence[RowGain | None], method: Method) -> tuple[RowGain | None, ...]:
-    """`gains` with Holm's p where each is judged by its own spread, among all of this column.
+    """Return `gains` with Holm's p where each is judged by its own spread, among all of this
+    column.
 
-    Where the family is a table, the other columns' are taken as smaller: no less than Holm's.
+    Where the family is a table, the p-values of the other columns are taken as smaller: the result
+    is no less than Holm's.
     """
     raw = [gain.raw_p if gain and gain.raw_p is not None else math.nan for gain in gains]
     stepped = holm(np.array(raw), method.contrasts)

@@ -1,5 +1,5 @@
-"""How often a method errs on runs as they are: tables without any gain, where each gain that is
-told from zero is an error.
+"""Error rates of a method on runs as they are: in tables without any gain, where each gain whose
+interval excludes zero is an error.
 
 Of one row's runs: disjoint sets of its seeds play the baseline and K variants, of n seeds each. All
 are of one population, so all rows of such a table are alike. Of the runs of all rows: each row has
@@ -29,8 +29,8 @@ Places = NDArray[np.int_]  # tables of seeds, or of their places
 
 
 class NullError(NamedTuple):
-    """The share of tables in which some gain is told from zero, and its 95 % interval over the
-    choice of seeds; None where all tables are judged alike, whatever the seed."""
+    """The share of tables in which the interval of some gain excludes zero, and its 95 % interval
+    over the choice of seeds; None where all tables are judged alike, whatever the seed."""
 
     share: float
     low: float | None
@@ -38,8 +38,9 @@ class NullError(NamedTuple):
 
 
 def null_shape(seeds: int, variants: int) -> tuple[int, int]:
-    """(K, n) of the tables that a row of so many seeds makes, FEWEST_RUNS or more: as many variants
-    as fit with three seeds each; where all of a sweep's `variants` fit, as many seeds as do."""
+    """Return (K, n) of the tables that a row of this many seeds makes, FEWEST_RUNS or more: as many
+    variants as fit with three seeds each; where all of a sweep's `variants` fit, as many seeds as
+    do."""
     k = min(variants, seeds // FEWEST_SEEDS - 1)
     return k, seeds // (k + 1)
 
@@ -107,8 +108,8 @@ def mixed_error(
 
 
 def _jackknifed(told: Bools, without: Bools) -> NullError:
-    """The share of tables (T,) that err, and its interval by those (S, tables) that err without
-    each seed."""
+    """Return the share of tables (T,) that err, and its interval by the tables (S, tables) that err
+    without each seed."""
     share = float(told.mean())
     apart = without.astype(float)
     apart -= apart.mean(0)
@@ -121,8 +122,9 @@ def _jackknifed(told: Bools, without: Bools) -> NullError:
 
 
 class _MixedRows(NamedTuple):
-    """The results (R, S) of all rows, the baseline first, each less its mean; which images runs get
-    right (R, S, N), of those that flip, which are `part` of the test set. `n`: seeds of a table."""
+    """The results of all rows, from which tables are drawn. `values` (R, S): each row's results
+    less their mean, the baseline first; `right` (R, S, N): which images runs get right, only the
+    images that flip, which are `part` of the test set; `n`: seeds of a table."""
 
     values: Floats
     right: Bools | None
@@ -131,15 +133,17 @@ class _MixedRows(NamedTuple):
     method: Method
 
     def wrong(self, tables: Places) -> Bools:
-        """Which of the tables (T, n), each of seeds, have a gain that is told from zero."""
+        """Return which of the tables (T,) err: have a gain whose interval excludes zero. `tables`
+        (T, n): the seeds of each."""
         rows = len(self.values)
         size = rows * self.n * (1 if self.right is None else self.right.shape[2])
         parts = np.array_split(tables, 1 + len(tables) * size // AT_ONCE)
         return np.concatenate([self._wrong(part) for part in parts if len(part)])
 
     def wrong_without_each(self, drawn: Places, told: Bools) -> list[Bools]:
-        """Which of the tables, the first n of the seeds `drawn` (T, S), err without each seed, in
-        whose place the next one stands; `told`: those that err with all."""
+        """Return, for each of the S seeds, which of the tables (T,) err without it. A table has the
+        first n of its seeds `drawn` (T, S); the next one replaces the seed that is left out. `told`
+        (T,): the tables that err with all seeds."""
         found = []
         for seed in range(self.values.shape[1]):
             some = np.flatnonzero((drawn[:, : self.n] == seed).any(1))
@@ -163,8 +167,9 @@ class _MixedRows(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """The results (S,) of a row, and which images its runs get right (S, N), of those that are not
-    alike in all: they are `part` of the test set. `shape`: rows and seeds of a table."""
+    """The results of one row, from which tables are drawn. `values` (S,); `right` (S, N): which
+    images its runs get right, only the images in which runs differ, which are `part` of the test
+    set; `shape`: rows and seeds of a table."""
 
     values: Floats
     right: Bools | None
@@ -173,7 +178,8 @@ class _Row(NamedTuple):
     method: Method
 
     def wrong(self, tables: Places) -> Bools:
-        """Which of the tables (T, used), each of seeds, have a gain that is told from zero."""
+        """Return which of the tables (T,) err: have a gain whose interval excludes zero. `tables`
+        (T, used): the seeds of each, for all of its rows in turn."""
         size = self.shape[0] * self.shape[1] * (1 if self.right is None else self.right.shape[1])
         parts = np.array_split(tables, 1 + len(tables) * size // AT_ONCE)
         return np.concatenate([self._wrong(part) for part in parts if len(part)])
@@ -191,8 +197,8 @@ class _Row(NamedTuple):
 def _flipping(
     right: Bools | None, row: int, seeds: Places, method: Method
 ) -> tuple[Bools | None, float]:
-    """The images that some runs of a row get right and others wrong, and their part of all: the
-    others say nothing, and are most."""
+    """Return the images that some runs of a row get right and others wrong, and their share of all
+    images. The other images carry no information, and are most."""
     if right is None or method.spread != "images":
         return None, 1.0
     of_row = right[row]
@@ -203,8 +209,8 @@ def _flipping(
 
 
 def _left_out(seed: int, tables: Places, used: int, n: int) -> Places:
-    """The first `used` seeds of the tables, with another in the place of this one: a seed that the
-    table is without, else one of another set, which stands at another place there."""
+    """Return the first `used` seeds of the tables, with another seed in the place of this one: a
+    seed that the table doesn't have, else one of another set, which has another place there."""
     found = tables[:, :used].copy()
     table, place = np.nonzero(found == seed)
     spare = tables.shape[1] > used

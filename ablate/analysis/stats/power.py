@@ -1,4 +1,5 @@
-"""What a sweep can tell, before it is run: Monte Carlo of the function that makes the table."""
+"""Forecasts of the gains that a sweep can detect, before it is run: Monte Carlo of the function
+that makes the table."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ class Spread:
 
 
 def residual_spread(y: Floats, blocks: bool = True) -> Spread | None:
-    """The spread of every finished run of a column: y (R, S), NaN where a result is missing.
+    """Estimate the spread of every finished run of a column: y (R, S), NaN where a result is
+    missing.
 
     Least squares of y = row + seed + residual, any cells missing (Searle 1987, ch. 4), without
     `blocks` of y = row + residual; no row is screened out. None without residual degrees of
@@ -87,13 +89,13 @@ def residual_spread(y: Floats, blocks: bool = True) -> Spread | None:
 def resolution(
     spread: Spread, n: int, more: int, method: Method, fixed: float = 0.0
 ) -> OverSpread[float]:
-    """The half-width of the interval of a gain that `more` > `n` seeds will give.
+    """Forecast the half-width of the interval of a gain at `more` > `n` seeds.
 
-    `spread`: what rows share at n seeds, with its df; rows judged by their own spread are in it
-    (without them it would be too small, by selection). `fixed`: the part of 1 / df that more seeds
-    don't lessen, which the number of images sets. The variance at `more` seeds is that of the n
-    seen and of new ones, whose ratio to it is F: 80 % of half-widths lie from low to high, where
-    spreads are as alike as the method has it.
+    `spread`: the one that rows share at n seeds, with its df; rows judged by their own spread are
+    in it (without them it would be too small, by selection). `fixed`: the part of 1 / df that more
+    seeds don't lessen, which the number of images sets. The variance at `more` seeds is that of the
+    n seen and of new ones, whose ratio to it is F: 80 % of half-widths lie from low to high, where
+    spreads are as alike as the method assumes.
     """
     df = spread.df
     assert df is not None
@@ -109,10 +111,10 @@ def resolution(
 
 @dataclass(frozen=True)
 class Forecast:
-    """What n seeds can tell, over the 80 % interval of the spread.
+    """The power of n seeds, over the 80 % interval of the spread.
 
-    `power` to find the gain with n seeds; `smallest`, the gain that n seeds find with 80 % power;
-    `seeds` that find the gain with 80 % power, None beyond 100.
+    `power`: to find the gain with n seeds; `smallest`: the gain that n seeds find with 80 % power;
+    `seeds`: the number that finds the gain with 80 % power, None beyond 100.
     """
 
     power: OverSpread[float]
@@ -161,10 +163,11 @@ def detect(
 
 @functools.lru_cache(maxsize=32)
 def _told(n: int, method: Method, correlation: float) -> Floats:
-    """The gains, in spreads, that would just be told: one a simulated table and contrast.
+    """Return the gains, in spreads, that would just be distinguished from 0: one for each simulated
+    table and contrast.
 
     A true gain of a row moves its estimate and nothing else that `fit` gives, so a table without
-    gains shows what every gain would have come to, in each of its contrasts.
+    gains shows how every gain would have been judged, in each of its contrasts.
     """
     rows = method.comparisons + 1
     rng = np.random.default_rng(20230204)
@@ -192,12 +195,12 @@ SHARED_PART = 0.3  # of what a seed does to a cell, shared by all cells with a c
 def detected_effect(
     sd: float, cells: int, n: int, method: Method, shared: float = 0.0
 ) -> float | None:
-    """Forecast the main effect that a crossed design of so many cells and n seeds tells from 0 with
-    `POWER`; None with too few seeds for verdicts.
+    """Forecast the main effect that a crossed design of this many cells and n seeds distinguishes
+    from 0 with `POWER`; None with too few seeds for verdicts.
 
-    `sd`: of a cell's residuals between seeds, in points. `shared`: the part of the variance of
-    these that all cells with a change have in common, which more cells do not lessen. Without
-    images each effect is judged by its own n - 1 degrees of freedom.
+    `sd`: of a cell's residuals between seeds, in points. `shared`: the part of their variance that
+    all cells with a change have in common, which more cells do not lessen. Without images each
+    effect is judged by its own n - 1 degrees of freedom.
     """
     if n < FEWEST_SEEDS:
         return None
@@ -207,8 +210,8 @@ def detected_effect(
 
 
 def detected_again(sd: float, df: float, n: int, more: int, method: Method) -> float | None:
-    """Forecast the effect that `more` seeds tell from 0 with `POWER`; None with too few seeds.
-    `sd`, `df`: by which n seeds judge it, sd being that of one seed's effect."""
+    """Forecast the effect that `more` seeds distinguish from 0 with `POWER`; None with too few
+    seeds. `sd`, `df`: by which n seeds judge it, sd being that of one seed's effect."""
     if more < FEWEST_SEEDS:
         return None
     df = df * (more - 1) / (n - 1)
@@ -222,10 +225,11 @@ LOOKED_AT_ONCE = 200_000  # results: what a cache holds
 
 @functools.cache
 def look_error(looks: tuple[int, ...], method: Method) -> float:
-    """The chance that some variant of a column is wrongly told, read at each of these n >= 2.
+    """Simulate the chance that some variant of a column is wrongly judged better or worse, if the
+    column is read at each of these n >= 2 seeds.
 
     `fit` itself reads tables of `method.comparisons` variants and a baseline without any gain, all
-    spreads equal, seeded, judged without images; told if ever told.
+    spreads equal, seeded, judged without images; one wrong reading at any n counts.
     """
     counts = sorted(set(looks))
     shape = (method.comparisons + 1, counts[-1])

@@ -1,10 +1,10 @@
-"""The spread of gains over a baseline, seeds as blocks: what a column's intervals are made of.
+"""The spread of gains over a baseline, seeds as blocks, from which a column's intervals are made.
 
 Results are y (..., R, n): R rows of n seeds, none missing, row 0 the baseline; leading axes are
 tables. Where seeds are no blocks NaN fills up rows of fewer runs. A metric that is the share of N
-test examples that a run gets right is judged by `by_images`: which images flip between seeds tells
-each row's spread, and how rows move together, of more images than there are seeds. All other
-metrics are judged by `one_way` (docs/statistics.md).
+test examples that a run gets right is judged by `by_images`: the images that flip between seeds
+determine each row's spread, and how rows move together, from more images than there are seeds. All
+other metrics are judged by `one_way` (docs/statistics.md).
 """
 
 from __future__ import annotations
@@ -48,17 +48,18 @@ EXACT = 2**24  # whole numbers below it, and sums of them, are exact in single p
 
 
 class Variances(NamedTuple):
-    """What gains over row 0 are judged by, shape (..., R); entry 0 means nothing.
+    """The variances by which gains over row 0 are judged, shape (..., R); entry 0 means nothing.
 
     `v`: the variance of one seed's gain, so that a gain's standard error is sqrt(v / n), with `df`
     degrees of freedom and n by `runs_behind`. `own`: rows judged by their own differences from the
-    baseline, of which `out` tell nothing of the other rows, and `vague` are those whose seeds tell
-    more than images and other rows do. `tripped` (...): the baseline is out of line with the
-    variants; `ratio` (...): its standard deviation over what it would be in line. `ratios`: of a
-    row's variance to what it would be in line. `few`: rows that hardly an image tells of, judged
-    `one_way`.
-    `shared`, `shared_df`: v and df without the rows' own judgement. `fixed`: the part of 1 /
-    shared_df that more seeds don't lessen. `flips`: the part of `shared` that is flips of images.
+    baseline; among them, `out` are the rows that say nothing of the other rows' spread, and `vague`
+    those whose own seeds determine their spread better than images and the other rows do. `tripped`
+    (...): the baseline's spread is beyond the screen's limit; `ratio` (...): its standard deviation
+    over the one that the variants lead us to expect. `ratios`: of a row's variance to the one that
+    the rows lead us to expect. `few`: rows whose spread hardly any images determine, judged
+    `one_way`. `shared`, `shared_df`: v and df before rows are judged by their own spread. `fixed`:
+    the part of 1 / shared_df that more seeds don't lessen. `flips`: the part of `shared` that is
+    flips of images.
     """
 
     v: Floats
@@ -77,12 +78,13 @@ class Variances(NamedTuple):
 
 
 class ImageFlips(NamedTuple):
-    """What images that flip between seeds tell of R rows, in points^2.
+    """The variances of R rows by the images that flip between seeds, in points^2.
 
     `covariance` (..., R, R): of the rows' results, where images flip independently of one another.
     `gain`, `gain_df` (..., R): the variance of gains by the flips of right against the baseline's,
-    and its degrees of freedom. `shift` (..., R): the points that one unit on the logit of all
-    images moves a row by. `few` (..., R): rows that hardly an image tells of.
+    and its degrees of freedom. `shift` (..., R): the points by which one unit on the logit of all
+    images moves a row. `few` (..., R): rows in which hardly any images flip, too few to determine a
+    spread.
     """
 
     covariance: Floats
@@ -152,8 +154,9 @@ class ImageFlips(NamedTuple):
         return np.asarray(np.clip(self.covariance / (sd[..., :, None] * sd[..., None, :]), 0, 1))
 
     def run_wide(self, power: int = LIKE_FLIPS) -> Floats:
-        """The covariance (..., R, R) of rows under a shift of whole runs on the logit, of variance
-        1, which rows share the more, the more alike they flip, and the more, the larger `power`."""
+        """Compute the covariance (..., R, R) of rows under a shift of whole runs on the logit, of
+        variance 1. Rows share the more of it, the more alike they flip, and the larger `power`
+        is."""
         unlike = 1 - self.likeness  # multiplied: processors raise to powers in ways of their own
         alike = 1 - functools.reduce(np.multiply, [unlike] * power)
         alike[..., np.arange(alike.shape[-1]), np.arange(alike.shape[-1])] = 1
@@ -239,15 +242,16 @@ def by_images(y: Floats, images: ImageFlips, repeated: bool = False) -> Variance
 
 
 def _covariance(y: Floats) -> Floats:
-    """Compute that of rows (..., R, R), over seeds."""
+    """Compute the covariance of rows (..., R, R), over seeds."""
     away = y - mean(y)[..., None]
     products = away[..., :, None, :] * away[..., None, :, :]
     return np.asarray(total(products) / (y.shape[-1] - 1))
 
 
 def _run_wide(some: Floats, flips: Floats, wide: Floats, seen: Floats, n: int) -> _RunWide:
-    """Estimate it by the squares of `some` rows, 0 or 1 (..., R), with the covariances (..., R, R)
-    of flips, of one unit of the shift, and that `seen` over n seeds.
+    """Estimate the variance of the run-wide shift by the squares of `some` rows, 0 or 1 (..., R),
+    with the covariances (..., R, R) of flips, of one unit of the shift (`wide`), and that `seen`
+    over n seeds.
 
     With weights w of rows and A = diag(w) - w w' / sum w, c' A c are the squares of rows c about
     the seed effects that they fit, and their traces need sums over rows and pairs of rows alone.
@@ -283,9 +287,10 @@ def _about(covariance: Floats, shares: Floats) -> Floats:
 class ContrastVariances(NamedTuple):
     """The variances of one seed's contrasts of cells, and their df, each (K,).
 
-    `own`: contrasts judged by their own values over seeds, of which `vague` are those whose seeds
-    tell more than images and cells do; `ratios`: of that variance to the one by images. `noisy`:
-    the cells (R,) whose own excess is in the contrasts that weigh them.
+    `own`: contrasts judged by their own values over seeds; among them, `vague` are those whose own
+    seeds determine their variance better than images and cells do; `ratios`: of the variance over
+    seeds to the one by images. `noisy`: the cells (R,) whose own excess is in the contrasts that
+    weigh them.
     """
 
     v: Floats
@@ -297,19 +302,19 @@ class ContrastVariances(NamedTuple):
 
 
 def of_contrasts(y: Floats, weights: Floats, right: NDArray[np.bool_]) -> ContrastVariances | None:
-    """Judge contrasts of the cells of a design by which images flip: y (R, n), R >= 3; weights
-    (K, R), each of sum 0; `right` (R, n, N): which images runs get right. None where hardly an
-    image tells of a cell.
+    """Judge contrasts of the cells of a design by which images flip: y (R, n), R >= 3; weights (K,
+    R), each of sum 0; `right` (R, n, N): which images runs get right. None where too few images
+    flip in a cell.
 
     A contrast's variance is that of its own flips, plus its part of the shift of whole runs. Cells
-    share that shift as rows do, or more: what gives the larger variance holds, for a contrast adds
-    up what alike cells share. A cell whose squares about the fit are beyond F tells nothing of the
-    shift, and puts its own excess into each contrast by its weight.
+    share that shift as rows do, or more: the assumption that gives the larger variance holds, for a
+    contrast adds up the shifts that alike cells share. A cell whose squares about the fit are
+    beyond F says nothing of the shift, and puts its own excess into each contrast by its weight.
 
-    What a seed does to one change in all cells that have it is in no cell's squares and in no
-    flips. So a contrast whose own variance over seeds lies beyond F is judged by its own values:
-    the paired t. So is one with fewer than n - 1 degrees of freedom; its variance is at least that
-    of its flips. Simulated: docs/statistics.md, "Effects of a design".
+    The effect of a seed on one change, in all cells that have the change, is in no cell's squares
+    and in no flips. So a contrast whose own variance over seeds lies beyond F is judged by its own
+    values: the paired t. So is one with fewer than n - 1 degrees of freedom; its variance is at
+    least that of its flips. Simulated: docs/statistics.md, "Effects of a design".
     """
     images = ImageFlips.of(right)
     if images.few.any():
@@ -390,7 +395,7 @@ def _of_contrasts(
 
 
 def _few_by_seeds(found: Variances, few: Bools, y: Floats) -> Variances:
-    """With the rows that hardly an image tells of judged `one_way`."""
+    """Return the variances with the rows in which too few images flip judged `one_way`."""
     plain = one_way(y)
     each = {
         name: np.where(few, getattr(plain, name), getattr(found, name))
@@ -460,14 +465,15 @@ def one_way(y: Floats, blocks: bool = True, apart: bool = False) -> Variances:
 
 
 def runs_behind(counts: Floats) -> Floats:
-    """n of the gains over row 0, (..., R), of rows with so many runs: the harmonic mean of both."""
+    """Return n of the gains over row 0, (..., R), for rows of these numbers of runs: the harmonic
+    mean of the row's and the baseline's number."""
     base = counts[..., :1]
     return np.asarray(2 * counts * base / (counts + base))
 
 
 def _own_level(counts: Floats, blocks: bool) -> Floats:
-    """The level of F beyond which each row is judged by its own spread. One of few runs beside a
-    baseline of more is looked at most closely: its spread is nearly all of its gain's."""
+    """Return the level of F beyond which each row is judged by its own spread. The strictest level
+    is for a row of few runs against a baseline of more: its spread is nearly all of its gain's."""
     if blocks:
         return np.full(counts.shape, OWN_ONE_WAY)
     few = counts < FEW_SEEDS
@@ -476,9 +482,11 @@ def _own_level(counts: Floats, blocks: bool) -> Floats:
 
 
 def _welch(s: Floats, counts: Floats) -> Variances:
-    """Each gain by the variances s of its two rows alone, runs sharing nothing (Welch 1947). Its df
-    go from Satterthwaite's towards those of fewer runs, the more their numbers differ: with 3 runs
-    against 10 a plain Welch errs in .064 to .070."""
+    """Judge each gain by the variances s of its two rows alone, as runs share nothing (Welch 1947).
+
+    Its df go from Satterthwaite's towards those of fewer runs, the more their numbers differ: with
+    3 runs against 10 a plain Welch errs in .064 to .070.
+    """
     n = runs_behind(counts)
     parts = n / counts[..., :1] * s[..., :1], n / counts * s
     noise = np.square(parts[0]) / (counts[..., :1] - 1) + np.square(parts[1]) / (counts - 1)
@@ -519,7 +527,7 @@ def _own_variance(y: Floats) -> Floats:
 
 
 def _of_gains(covariance: Floats) -> Floats:
-    """The variances (..., R) of rows less row 0."""
+    """Compute the variances (..., R) of rows less row 0, by their covariance."""
     own = _diagonal(covariance)
     return np.maximum(own + own[..., :1] - 2 * covariance[..., :, 0], 0.0)
 
@@ -529,7 +537,7 @@ def _diagonal(a: Floats) -> Floats:
 
 
 def _over(s: Floats, others: Floats) -> Floats:
-    """A ratio; infinite where the others have no spread."""
+    """Return the ratio of s to the others' spread, infinite where they have none."""
     ratio = np.full(np.shape(others), np.inf)
     return np.asarray(np.divide(s, others, out=ratio, where=others > 0))
 
@@ -543,13 +551,13 @@ def _f_limit(df: Floats | float, other: Floats | float, level: Floats | float) -
 
 
 class Flips(NamedTuple):
-    """Which images runs get right, of the columns whose results sum to sum_c w_c y_c: `right`, of
-    each column (R, S, N)."""
+    """The images that runs get right, in the columns c whose results are summed: sum_c w_c y_c.
+    `right`: an array (R, S, N) for each column; `weights`: w_c."""
 
     right: tuple[NDArray[np.bool_], ...]
     weights: tuple[float, ...] = (1.0,)
 
     def of(self, rows: Sequence[int], seeds: Sequence[int]) -> ImageFlips:
-        """What they tell of these rows by these seeds, the baseline first."""
+        """Return the flips of these rows over these seeds; the baseline comes first in `rows`."""
         parts = [ImageFlips.of(right[np.ix_(rows, seeds)]) for right in self.right]
         return parts[0] if self.weights == (1.0,) else ImageFlips.combined(parts, self.weights)

@@ -1,9 +1,9 @@
 """Seeds where they are needed: one look of a group-sequential comparison of a column's rows.
 
-At a look every row that goes on has all seeds so far. It is told from the baseline, or stopped
-since a gain of the margin is unlikely, or given the seeds of the next look. A look judges the rows
-that go on as a table would, by all of their seeds; nothing but the decisions is kept from look to
-look.
+At a look every row that goes on has all seeds so far. The row is distinguished from the baseline,
+or stopped because a gain of the margin is unlikely, or given the seeds of the next look. A look
+judges the rows that go on as a table would, by all of their seeds; nothing but the decisions is
+kept from look to look.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ImagesAt = Callable[[NDArray[np.int_], list[int], int], ImageFlips]
 
 
 class Decision(IntEnum):
-    """What was decided on a row; UNDECIDED: it goes on, or no look is left."""
+    """The decision of a look on a row; UNDECIDED: the row goes on, or no look is left."""
 
     WORSE = -1
     UNDECIDED = 0
@@ -61,20 +61,21 @@ class Sequential:
 
 
 class LookState(NamedTuple):
-    """What earlier looks leave for the next, shape (..., R): the rows that go on, never row 0,
-    which is the baseline, and what was decided."""
+    """The state between looks, shape (..., R): `active`, the rows that go on, never row 0, which is
+    the baseline; `decided`, the decision on each row."""
 
     active: Bools
     decided: NDArray[np.int_]
 
 
 class LookFit(NamedTuple):
-    """What a look judged its rows by, shape (..., R); NaN where a row was not judged.
+    """The gains of a look and the spreads that judged them, shape (..., R); NaN where a row was not
+    judged.
 
     The standard error of a gain is sd / sqrt(n), with df degrees of freedom; `half` is the
     half-width of an interval that holds at all looks and for all contrasts at once. `own`: rows
-    judged by their own spread. `ratio` (...): of the baseline's spread to what would be in line,
-    where it is out of line, else NaN.
+    judged by their own spread. `ratio` (...): of the baseline's spread to the one that the rows
+    lead us to expect, where it is beyond the screen's limit, else NaN.
     """
 
     gain: Floats
@@ -86,7 +87,7 @@ class LookFit(NamedTuple):
 
 
 def before_looks(rows: int, tables: tuple[int, ...] = ()) -> LookState:
-    """The state of a column of so many rows before its first look."""
+    """Return the state of a column of this many rows before its first look."""
     none = np.zeros((*tables, rows), dtype=bool)
     active = ~none
     active[..., 0] = False
@@ -101,12 +102,12 @@ def take_look(
     unstable: Bools | None = None,
     images: ImagesAt | None = None,
 ) -> tuple[LookFit, LookState]:
-    """Look 0, 1, ... at y (..., R, n), all seeds up to it, row 0 the baseline; only rows that are
-    active, and the baseline, need a number there.
+    """Take look 0, 1, ... at y (..., R, n), all seeds up to it, row 0 the baseline; only rows that
+    are active, and the baseline, need a number there.
 
     `unstable` (..., R): rows with a diverged or a collapsed run by now. Such a variant stops
-    without a verdict. An unstable baseline ends the column: nothing more is decided, what was told
-    before stands.
+    without a verdict. An unstable baseline ends the column: nothing more is decided, earlier
+    decisions remain.
     """
     n = method.looks[look]
     assert y.shape[-1] == n
@@ -150,9 +151,9 @@ def _judged(y: Floats, active: Bools, method: Method, images: ImagesAt | None) -
 
 
 def is_futile(gain: Estimate, df: float, margin: float) -> bool:
-    """Decide whether a row stops whose gain is not told from 0: a gain of the margin is unlikely,
-    by a one-sided interval of this look alone. For some row of nine that does gain the margin it is
-    in half of all tables, so it is no verdict."""
+    """Decide whether a row whose gain is not distinguished from 0 stops: a gain of the margin is
+    unlikely, by a one-sided interval of this look alone. Where all of nine rows do gain the margin,
+    some row stops so in half of all tables, so it is no verdict."""
     error = (gain.sd or 0.0) / math.sqrt(gain.n)
     return abs(gain.mean) + float(stdtrit(df, FUTILITY)) * error < margin
 
@@ -168,10 +169,9 @@ TABLES = 2_000  # simulated: the mean number of runs is known to 1 %
 
 
 def runs_until(method: Sequential, variants: int, gain: float) -> float:
-    """The mean number of runs of a column of so many variants, each of the same true `gain`, and
-    their baseline, until every row has stopped. `gain` and the margin are in standard deviations
-    of a seed, equal for all rows. Seeded: the same question, the same answer.
-    """
+    """Simulate the mean number of runs of a column of this many variants, each of the same true
+    `gain`, and their baseline, until every row has stopped. `gain` and the margin are in standard
+    deviations of a seed, equal for all rows. Seeded: the same question has the same answer."""
     rows = variants + 1
     y = np.random.default_rng(20230206).standard_normal((TABLES, rows, method.looks[-1]))
     y[:, 1:] += gain
@@ -191,11 +191,12 @@ HALVINGS = 60  # of [0, LARGEST]: to the last bit
 
 @functools.cache
 def boundaries(looks: tuple[int, ...], alpha: float) -> tuple[float, ...]:
-    """|z| beyond which a two-sided comparison is told from 0 at each of `looks`, increasing n.
+    """Compute the |z| beyond which a two-sided comparison is significant at each of `looks`,
+    increasing n.
 
     Up to a look at n seeds it spends alpha n / n_max (Lan & DeMets 1983). The distribution of the
-    sum of all seeds, where no earlier look has told it, is carried from look to look by quadrature
-    (Armitage, McPherson & Rowe 1969).
+    sum of all seeds, given that no earlier look was significant, is carried from look to look by
+    quadrature (Armitage, McPherson & Rowe 1969).
     """
     x, weights = np.polynomial.legendre.leggauss(NODES)
     sums, chances = np.zeros(1), np.ones(1)  # before the first look: no seeds, their sum is 0

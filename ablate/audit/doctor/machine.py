@@ -27,8 +27,10 @@ Level = Literal["ok", "warning", "problem", "..."]  # ...: a check has begun
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report. `what`: the name of the check; `text`: the fact, and the remedy of a
-    warning or a problem."""
+    """A line of the report.
+
+    `what`: the name of the check. `text`: the fact, with the remedy of a warning or a problem.
+    """
 
     level: Level
     what: str
@@ -39,14 +41,14 @@ Findings = Iterator[Finding]
 
 
 def size(number: float) -> str:
-    """A number of bytes as text: "1.5 GB"."""
+    """Return a number of bytes as text, such as "1.5 GB"."""
     from rich.filesize import decimal
 
     return decimal(int(number))
 
 
 def some(names: Sequence[str], noun: str, shown: int = 3) -> str:
-    """ "5 runs (a, b, c, ...)"."""
+    """Return a number of things with the first names, such as "5 runs (a, b, c, ...)"."""
     more = ", ..." if len(names) > shown else ""
     return f"{counted(len(names), noun)} ({', '.join(names[:shown])}{more})"
 
@@ -57,8 +59,12 @@ CHECKOUT = Path(__file__).resolve().parents[3]  # where this is no installed pac
 
 @dataclass(frozen=True)
 class Requirements:
-    """What ablate declares: its version, and where it is if it isn't installed; the versions of
-    python that it takes, and the packages that it requires, "" and () where nothing says so."""
+    """The declared version and requirements of ablate.
+
+    `version`: with the checkout's folder if ablate isn't installed. `python`: the specifier of the
+    supported versions, "" where nothing declares it. `packages`: the required packages, ()
+    likewise.
+    """
 
     version: str
     python: str
@@ -108,7 +114,7 @@ def versions() -> Findings:
 
 
 def extras() -> Findings:
-    """Name what can't be used, since a package that nothing else needs is not installed."""
+    """Report the optional features that can't be used, since their package is not installed."""
     from packaging.requirements import Requirement
 
     for extra, (purpose, need) in EXTRAS.items():
@@ -121,8 +127,11 @@ def extras() -> Findings:
 
 
 def write_constraints() -> Path:
-    """Write what `pip install -c` takes to leave this environment as it is: each installed package
-    at its version, each other one at that which ablate was tried with. Return the file."""
+    """Write a constraints file with which `pip install -c` leaves this environment as it is.
+
+    Each installed package is pinned to its version, and each other one to the version with which
+    ablate was tested. Returns the path of the file.
+    """
     tried = _tried_versions()
     pins = dict(line.split("==") for line in tried.splitlines() if not line.startswith("#"))
     pins = {_normal(name): version for name, version in pins.items()}
@@ -137,7 +146,8 @@ def write_constraints() -> Path:
 
 
 def _tried_versions() -> str:
-    """Read the constraints that ablate was tried with: the distribution's, else the checkout's."""
+    """Read the constraints with which ablate was tested: the distribution's, else the
+    checkout's."""
     try:
         carried = [f for f in metadata.files(DISTRIBUTION) or () if f.name == "constraints.txt"]
         return carried[0].read_text("utf-8") if carried else ""
@@ -147,7 +157,7 @@ def _tried_versions() -> str:
 
 
 def _normal(name: str) -> str:
-    """As PEP 503 has it."""
+    """Return a package's name in the normalized form of PEP 503."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -211,7 +221,11 @@ Unfit = Callable[[Sequence[Slot]], Mapping[str, str]]
 
 
 def kernels(slots: Sequence[Slot], unfit: Unfit) -> Findings:
-    """Which GPUs compute, as each sweep tries them before its first run."""
+    """Report which GPUs can compute, tested as each sweep tests them before its first run.
+
+    `unfit`: the test, which maps the name of each slot that can't compute to the reason: see
+    Launcher.
+    """
     tried = {slot.place: slot for slot in slots if slot.device != "cpu"}
     if not tried:
         return
@@ -283,8 +297,11 @@ def _limit() -> float:
 
 
 def _control_group(controller: str, name: str, old: str) -> Iterator[str]:
-    """Read the file `name` (`old` with separate hierarchies) of our control group and of the groups
-    above it, as far as they are visible."""
+    """Yield the content of a file of our control group and of the visible groups above it.
+
+    `name`: the file's name. `old`: its name where each controller has a hierarchy of its own; "" if
+    the file is not read there.
+    """
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:

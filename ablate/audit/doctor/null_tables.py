@@ -1,4 +1,4 @@
-"""How often do the verdicts of a sweep err on its own runs, where there is no gain?"""
+"""Estimates how often the verdicts of a sweep err on its own runs, where there is no gain."""
 
 from __future__ import annotations
 
@@ -38,15 +38,17 @@ METHODS = {"images": "by images", "one way": "one way", "paired": "by paired t"}
 
 @dataclass(frozen=True)
 class JudgedColumn(Finding):
-    """What is told of a column; `numbers` for programs."""
+    """A finding on the verdicts of one column. `numbers`: the same facts for programs."""
 
     numbers: Mapping[str, Any]
 
 
 def null_tables(store: Store, names: Sequence[str]) -> Findings:
-    """Judge tables without gains, made of the runs of each row, of these sweeps, or of all that
-    were driven. Raises UserError where a sweep that is named has too few seeds for them, or
-    verdicts of no kind; or all have."""
+    """Judge tables without gains, made of the runs of each row, for these sweeps.
+
+    No `names` means all driven sweeps. Raises UserError where a named sweep, or every sweep, has
+    too few seeds for such tables or gives no verdicts.
+    """
     with Ledger.reading(store) as ledger:
         known = sweep_names(store, ledger)
         plans = [
@@ -82,7 +84,7 @@ def _of_sweep(plan: Plan, store: Store) -> Findings:
 def _of_column(
     plan: Plan, store: Store, results: Results, column: Column, block: Sequence[Scores]
 ) -> Findings:
-    """Nothing where no row has enough seeds."""
+    """Yield the finding on one column; nothing where no row has enough seeds."""
     import numpy as np
 
     from ablate.analysis import FEWEST_RUNS, mixed_error, null_error, null_shape
@@ -148,8 +150,10 @@ def _of_column(
 
 
 def _stable(found: Scores, plan: Plan) -> list[float]:
-    """The results that n counts; NaN where a run is missing, has diverged or collapsed: tables
-    judge such rows apart."""
+    """Return the result of each replicate, NaN where a run is missing, diverged or collapsed.
+
+    Tables judge such unstable runs separately.
+    """
     import math
 
     unstable = set(found.unstable)
@@ -158,7 +162,7 @@ def _stable(found: Scores, plan: Plan) -> list[float]:
 
 
 def _percent(found: Any) -> str:
-    """ "3.9 % [2.1, 5.7: jackknife over seeds]"."""
+    """Return a share as text, such as "3.9 % [2.1, 5.7: jackknife over seeds]"."""
     if found.low is None:
         return f"{100 * found.share:.1f} %"
     low, high = 100 * found.low, 100 * found.high
@@ -166,7 +170,7 @@ def _percent(found: Any) -> str:
 
 
 def _refusal(plan: Plan) -> str:
-    """Why there are no such tables of a sweep, and what would make them."""
+    """Return a line that says why a sweep has no such tables, and what would make them possible."""
     from ablate.analysis import FEWEST_RUNS
 
     for condition in plan.conditions:

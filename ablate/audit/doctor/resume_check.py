@@ -1,10 +1,10 @@
 """Checks the data of a config, and that a stopped training resumes to the same bits.
 
-Workers answer: the data is decoded and the model is trained. The training half's part is
+Worker processes do the work: they decode the data and train the model. The training half's part is
 `ablate.training.resume_check`.
 
-A trainer of the user's own is killed after its first saved state and resumed: does it end with the
-bits of one that was not killed?
+A trainer of the user's own is killed after its first saved state and resumed. The check is whether
+it ends with the same bits as one that was not killed.
 """
 
 from __future__ import annotations
@@ -49,8 +49,11 @@ KILLED = -signal.SIGKILL
 def _train(
     folder: RunDir, slot: Slot, saves: int | None = None, kill: Callable[[], bool] | None = None
 ) -> int | None:
-    """By a new process, until so many states are saved, when it kills itself; until `kill` says so;
-    or to its end: the exit code. None: time ran out."""
+    """Train in a new process; return its exit code, or None if it took longer than LEG_S.
+
+    The process kills itself once it has saved `saves` states, and is killed as soon as `kill`
+    returns True. With neither it trains to its end.
+    """
     options = worker_options(slot, {"checkpoint_s": 0.0}, folder.path)
     words = [str(folder.path), json.dumps({**options, "saves": saves})]
     threads = {"OMP_NUM_THREADS": str(options["threads"]), "PYTHONHASHSEED": "0"}
@@ -83,8 +86,10 @@ def _leg(place: str, name: str, spec: Mapping[str, Any]) -> RunDir:
 
 
 def resume_own(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Findings:
-    """Train the run until a few states are saved, or to its end where it saves fewer, without a
-    kill and with one; compare every bit."""
+    """Train a run of the user's own trainer with and without a kill; compare every bit.
+
+    It trains until SAVES states are saved, or to its end where it saves fewer.
+    """
     name = trainer_name(spec)
     if is_command(spec):
         yield from _resume_program(slot, label, spec, ask)
@@ -129,7 +134,8 @@ def resume_own(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Fin
 
 
 def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -> Findings:
-    """Train the run to its end without a kill and with one halfway; compare the results."""
+    """Train the run of a program to its end, once with a kill and once without; compare the
+    results."""
     yield Finding("...", "resume", f"training {label} twice, once with a kill -9 halfway")
     with tempfile.TemporaryDirectory(prefix="ablate-doctor-") as place:
         straight, killed = _leg(place, "straight", spec), _leg(place, "killed", spec)
@@ -142,8 +148,12 @@ def _resume_program(slot: Slot, label: str, spec: Mapping[str, Any], ask: Ask) -
         saved: float | None = None  # when it was first seen
 
         def kill() -> bool:
-            """Soon after it has saved what it can go on from; without that halfway, or late, by
-            the time of the first, which may have taken longer to load."""
+            """Return whether to kill the program now: WRITTEN_S after a file to resume from exists.
+
+            Without a declared `resume`, that is halfway through the time that the first training
+            took. If such a file is declared but doesn't appear, it is at 90 % of that time, since
+            the first training may have taken longer to load.
+            """
             nonlocal saved
             now = time.monotonic()
             if program.resume is not None and saved is None:
@@ -209,9 +219,10 @@ Spec = Mapping[str, Any]
 
 
 def data(store: Store, specs: Sequence[Spec], ask: Ask) -> Findings:
-    """Check each dataset of the specs. The dataset of the first spec is decoded if it is not yet.
+    """Check each dataset of the specs; decode that of the first spec if it is not decoded yet.
 
-    Raises UserError or Failure where it can't be decoded."""
+    Raises UserError or Failure where it can't be decoded.
+    """
     if is_own(specs[0]):
         yield Finding("ok", "data", f"{trainer_name(specs[0])} reads its data by itself")
         return
@@ -243,9 +254,11 @@ def data(store: Store, specs: Sequence[Spec], ask: Ask) -> Findings:
 
 
 def resume(store: Store, slots: Sequence[Slot], label: str, spec: Spec, ask: Ask) -> Findings:
-    """Compare a few steps without a stop with the same steps stopped midway and resumed by another
-    process: checkpoints and metrics must be the same bits. On a GPU only deterministic algorithms
-    promise this, so that they are compared, too, and timed."""
+    """Compare a few steps without a stop with the same steps stopped midway and resumed.
+
+    Another process resumes them. Checkpoints and metrics must have the same bits. On a GPU only
+    deterministic algorithms promise that, so these are compared and timed, too.
+    """
     if is_own(spec):
         yield from resume_own(slots[0], label, spec, ask)
         return
@@ -272,13 +285,16 @@ def resume(store: Store, slots: Sequence[Slot], label: str, spec: Spec, ask: Ask
 def _compare_legs(
     store: Store, slots: Sequence[Slot], spec: Spec, ask: Ask, otherwise: Level
 ) -> Findings:
-    """`otherwise`: the level of the finding where the bits differ."""
+    """Compare training with and without a stop, and report the peak memory.
+
+    `otherwise`: the level of the finding if the bits differ.
+    """
     with tempfile.TemporaryDirectory(prefix="ablate-doctor-") as place:
 
         def leg(
             name: str, until: int, halfway: str | None = None, against: str | None = None
         ) -> dict[str, Any]:
-            """Train in that folder until that step, in a process of its own."""
+            """Train in the folder `name` until the step `until`, in a process of its own."""
             question = {
                 "spec": spec,
                 "cache": str(store.cache),
@@ -318,7 +334,7 @@ def _compare_legs(
 
 
 def _memory(slots: Sequence[Slot], peak: float) -> Finding:
-    """Report the peak memory of a worker, and whether the machine has it for every slot."""
+    """Report the peak memory of a worker, and whether the machine has that much for every slot."""
     text = f"a worker of this config takes up to {size(peak)}"
     if slots[0].device == "cpu" and len(slots) * peak > free_memory():
         text += (

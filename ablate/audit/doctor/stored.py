@@ -182,7 +182,7 @@ def _ledger(store: Store, writable: bool) -> Generator[Finding, None, States | N
         )
         yield Finding("warning" if lost else "ok", "ledger", text)
         return None
-    mode = "rw" if writable else "ro&immutable=1"  # else SQLite would write beside it
+    mode = "rw" if writable else "ro&immutable=1"  # else SQLite would write files next to it
     repair = "`ablate doctor --repair` rebuilds it from the plans and run folders"
     try:
         with contextlib.closing(connect_ledger(store.ledger, mode)) as db:
@@ -347,6 +347,6 @@ def _entries(top: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _is_leftover(name: str) -> bool:
-    """Is it a temporary name (see files.write_whole) whose process is dead?"""
+    """Return whether a name is a temporary one (see files.write_whole) whose process is dead."""
     parts = re.fullmatch(r"\..+\.(\d+)\.\d+", name)
     return parts is not None and not Path("/proc", parts[1]).exists()

@@ -1,5 +1,5 @@
 """Augmentation on the device: batches of uint8 (B, H, W, C), each image with its own draw.
 
-All that is random comes from uniform numbers in the arguments, float32 (count, B) in [0, 1); how
-many each takes stands beside it.
+All randomness comes from uniform numbers in the arguments, float32 (count, B) in [0, 1). A constant
+next to each function says how many it takes.
 """

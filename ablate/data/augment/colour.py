@@ -1,14 +1,13 @@
-"""Changes of levels and colours, each image by numbers of its own.
+"""Changes of levels and colours, each image with parameters of its own.
 
-PIL's operators are uint8 (B, H, W, C) to the same. Parameters are (B,). Their arithmetic is PIL's
-(ImageOps, ImageEnhance), so timm's; `colour_tf` has the operators that TensorFlow executes
-otherwise.
+PIL's operators map uint8 (B, H, W, C) to the same; parameters are (B,). Their arithmetic is that of
+PIL (ImageOps, ImageEnhance), so timm's; `colour_tf` has the operators that TensorFlow computes
+differently.
 
-Photometric distortion is mmsegmentation's:
-mmseg/datasets/pipelines/transforms.py PhotoMetricDistortion, which swaps no channels. What takes
-part there by chance takes part here with a factor of 1 or a shift of 0 otherwise, so that a GPU
-need not be asked how many do. Hues and saturations are those of OpenCV on 8 bits: degrees / 2, and
-levels of 255.
+Photometric distortion is mmsegmentation's: mmseg/datasets/pipelines/transforms.py
+PhotoMetricDistortion, which swaps no channels. Where a change is skipped by chance there, it is
+applied here with a factor of 1 or a shift of 0, so that no GPU need be asked how many images
+change. Hues and saturations are those of OpenCV on 8 bits: degrees / 2, and levels of 255.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ from ablate.data.augment.layout import along_lines, count, lines, pixels, planes
 
 
 def per_image(parameter: Tensor) -> Tensor:
-    """(B, 1, 1, 1) of (B,)."""
+    """Reshape (B,) to (B, 1, 1, 1)."""
     return parameter.view(-1, 1, 1, 1)
 
 
 def invert(images: Tensor) -> Tensor:
-    """255 - level."""
+    """Return 255 - level."""
     return 255 - images
 
 
 def posterize(images: Tensor, bits: Tensor) -> Tensor:
-    """The highest `bits` int (B,) of each level; 0 bits are black (PIL refuses)."""
+    """Keep the highest `bits` int (B,) of each level; 0 bits are black (PIL refuses)."""
     mask = 256 - (1 << (8 - bits).clamp(0, 8))
     return images & per_image(mask.to(torch.uint8))
 
 
 def solarize(images: Tensor, threshold: Tensor) -> Tensor:
-    """Levels from `threshold` int (B,) on inverted; 0 inverts all, 256 none."""
+    """Invert the levels from `threshold` int (B,) on; 0 inverts all, 256 none."""
     # x - t is -1 after the shift where x < t, else 0; and x ^ 255 is 255 - x. A comparison and a
     # torch.where take a CPU 20 times longer.
     spared = (
@@ -49,15 +48,15 @@ def solarize(images: Tensor, threshold: Tensor) -> Tensor:
 
 
 def solarize_add(images: Tensor, addition: Tensor) -> Tensor:
-    """`addition` int (B,), 0 or more, to levels below 128, up to 255."""
+    """Add `addition` int (B,), 0 or more, to levels below 128, up to 255."""
     gain = torch.minimum(~images, per_image(addition.clamp(max=255).to(torch.uint8)))
     return images + gain.bitwise_and_((images >> 7) - 1)  # 255 below 128, else 0
 
 
 def autocontrast(images: Tensor) -> Tensor:
-    """Each channel stretched to 0..255: floor(255 (x - low) / (high - low)), exactly.
+    """Stretch each channel to 0..255: floor(255 (x - low) / (high - low)), exactly.
 
-    PIL works that out in floats, which now and then fall a level short.
+    PIL computes that in floats, which now and then are a level too low.
     """
     width = images.shape[2]
     low, span = (along_lines(found, width) for found in extremes(images))
@@ -65,19 +64,22 @@ def autocontrast(images: Tensor) -> Tensor:
 
 
 def stretched(levels: Tensor, low: Tensor, span: Tensor) -> Tensor:
-    """floor(255 (x - low) / span) of uint8 levels, none below `low`."""
+    """Return floor(255 (x - low) / span) of uint8 levels x, none of which is below `low`."""
     # a float quotient is the nearest one, so never up to a whole number that the true one is below
     return (levels - low).float().mul_(255).div_(span).to(torch.uint8)
 
 
 def contrasted(counts: Counts) -> Tensor:
-    """uint8 (B C, 256): `autocontrast` as a table."""
+    """Return `autocontrast` as a table, uint8 (B C, 256)."""
     return stretched(counts.levels, *counts.ends)
 
 
 def extremes(images: Tensor) -> tuple[Tensor, Tensor]:
-    """The lowest level uint8 (B, C) of each channel, and float32 (B, C) how far the highest is from
-    it. Where all are the same: 0 and 255, so that stretching leaves them."""
+    """Return the lowest level of each channel, uint8 (B, C), and the distance from it to the
+    highest, float32 (B, C).
+
+    A channel of one level has 0 and 255, so that stretching leaves it as it is.
+    """
     batch, _, width, channels = images.shape
     levels = lines(images)
     low = levels.amin(1).view(batch, width, channels).amin(1)
@@ -91,7 +93,7 @@ def spanned(low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def equalize(images: Tensor) -> Tensor:
-    """Each channel's histogram flattened: PIL's ImageOps.equalize, exactly."""
+    """Flatten the histogram of each channel: PIL's ImageOps.equalize, exactly."""
     batch, _, _, channels = images.shape
     entry = entries(images, torch.int32)
     histogram = entry.view(-1).bincount(minlength=batch * channels * 256).view(-1, 256)
@@ -99,7 +101,8 @@ def equalize(images: Tensor) -> Tensor:
 
 
 class Counts:
-    """How often each level is in each channel of an image: int64 (B C, 256), and what follows."""
+    """The histogram of each channel of an image, int64 (B C, 256), and the values derived from
+    it."""
 
     def __init__(self, histogram: Tensor) -> None:
         self.histogram = histogram
@@ -107,30 +110,33 @@ class Counts:
 
     @cached_property
     def last(self) -> Tensor:
-        """int64 (B C, 1): the highest level that is there."""
+        """The highest level that occurs in each channel: int64 (B C, 1)."""
         return (self.levels * (self.histogram > 0)).argmax(1, keepdim=True)
 
     @cached_property
     def ends(self) -> tuple[Tensor, Tensor]:
-        """`extremes`, (B C, 1) each."""
+        """The lowest level and the span of each channel, as `extremes` returns them, (B C, 1)
+        each."""
         low = (self.histogram > 0).to(torch.uint8).argmax(1, keepdim=True)
         return spanned(low.to(torch.uint8), self.last.to(torch.uint8))
 
 
 def entries(images: Tensor, dtype: torch.dtype) -> Tensor:
-    """(B, H, W C): where each value is looked up in tables (B C, 256), one for each channel."""
+    """Return the entries at which `through` looks up each value of the images: (B, H, W C), in
+    tables (B C, 256), one for each channel of an image."""
     batch, _, width, channels = images.shape
     table = torch.arange(0, batch * channels * 256, 256, device=images.device, dtype=dtype)
     return lines(images).to(dtype).add_(along_lines(table.view(batch, channels), width))
 
 
 def through(tables: Tensor, entry: Tensor) -> Tensor:
-    """What tables (B C, 256) have at `entries`."""
+    """Look up each value in its table: `tables` (B C, 256), at `entry` as `entries` returns it.
+    Returns the shape of `entry`."""
     return tables.view(-1).index_select(0, entry.view(-1)).view(entry.shape)
 
 
 def flattened(counts: Counts) -> Tensor:
-    """uint8 (B C, 256): `equalize` as a table."""
+    """Return `equalize` as a table, uint8 (B C, 256)."""
     sums = counts.histogram.cumsum(1)
     step = (sums[:, -1:] - counts.histogram.gather(1, counts.last)) // 255
     table = (sums - counts.histogram).add_(step // 2).floor_divide_(step.clamp(min=1))
@@ -138,8 +144,11 @@ def flattened(counts: Counts) -> Tensor:
 
 
 def grey(planes: Tensor) -> Tensor:
-    """Luma (B, 1, H, W), whole levels, of float32 (B, C, H, W): PIL's convert("L"), which is ITU-R
-    601-2 in 16 bits. All sums are whole numbers below 2^24, so exact."""
+    """Return the luma (B, 1, H, W), in whole levels, of float32 (B, C, H, W).
+
+    It is PIL's convert("L"): ITU-R 601-2 in 16 bits. All sums are whole numbers below 2^24, so
+    exact.
+    """
     if planes.shape[1] == 1:
         return planes
     red, green, blue = planes.split(1, 1)
@@ -148,29 +157,30 @@ def grey(planes: Tensor) -> Tensor:
 
 
 def blend(base: Tensor | float, images: Tensor, factor: Tensor) -> Tensor:
-    """base + factor (images - base), cut to 0..255, fractions cut off: PIL's Image.blend."""
+    """Return base + factor (images - base), cut to 0..255, fractions cut off: PIL's Image.blend."""
     mixed = (images.float() - base).mul_(per_image(factor)).add_(base)
     return mixed.clamp_(0, 255).to(torch.uint8)
 
 
 def brightness(images: Tensor, factor: Tensor) -> Tensor:
-    """0 is black, 1 the image: ImageEnhance.Brightness."""
+    """Blend black (factor 0) with the image (factor 1): ImageEnhance.Brightness."""
     return blend(0.0, images, factor)
 
 
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """0 is the image's mean grey, 1 the image: ImageEnhance.Contrast."""
+    """Blend the image's mean grey (factor 0) with the image (factor 1): ImageEnhance.Contrast."""
     return blend(mean_of(grey(planes(images).float())), images, factor)
 
 
 def mean_of(greys: Tensor) -> Tensor:
-    """(B, 1, 1, 1): the nearest whole level to the mean of (B, 1, H, W)."""
+    """Return the mean of (B, 1, H, W), rounded to whole levels: (B, 1, 1, 1)."""
     mean = greys.mean((1, 2, 3), keepdim=True, dtype=torch.float64)
     return mean.add_(0.5).floor_().float()
 
 
 def saturation(images: Tensor, factor: Tensor, grey: Callable[[Tensor], Tensor] = grey) -> Tensor:
-    """0 is grey, 1 the image: ImageEnhance.Color. With one channel nothing changes."""
+    """Blend grey (factor 0) with the image (factor 1): ImageEnhance.Color. Images of one channel
+    stay as they are."""
     if images.shape[3] == 1:
         return images
     levels = planes(images).float()
@@ -178,14 +188,16 @@ def saturation(images: Tensor, factor: Tensor, grey: Callable[[Tensor], Tensor] 
 
 
 def sharpness(images: Tensor, factor: Tensor) -> Tensor:
-    """0 is blurred by PIL's SMOOTH (3 x 3 ones, 5 in the middle, / 13; not the border), 1 the
-    image: ImageEnhance.Sharpness."""
+    """Blend a blurred image (factor 0) with the image (factor 1): ImageEnhance.Sharpness.
+
+    It is blurred by PIL's SMOOTH (3 x 3 ones, 5 in the middle, / 13), except for the border.
+    """
     return blend(smooth(images, 6.5), images, factor)  # never a tie: thirteenths
 
 
 def smooth(images: Tensor, rest: float) -> Tensor:
-    """Whole levels float32 (B, H, W, C): floor((sum + rest) / 13) of PIL's SMOOTH; the border as it
-    is."""
+    """Return whole levels, float32 (B, H, W, C): floor((sum + rest) / 13) of PIL's SMOOTH, with the
+    border unchanged."""
     base = images.float()
     if min(images.shape[1:3]) > 2:
         levels = images.to(torch.int16)
@@ -200,8 +212,8 @@ JITTER = 3  # uniforms that an image takes
 
 
 def colour_jitter(images: Tensor, strength: float, uniform: Tensor) -> Tensor:
-    """Brightness, contrast and saturation, in this order, by factors uniform in 1 +- strength, as
-    `uniform` (JITTER, B) has them.
+    """Change brightness, contrast and saturation, in this order, by factors uniform in 1 +-
+    strength, drawn by `uniform` (JITTER, B).
 
     torchvision's ColorJitter(strength, strength, strength) draws the order, too.
     """
@@ -218,9 +230,12 @@ TURN = 180  # half degrees
 
 
 def photometric(images: Tensor, uniform: Tensor) -> Tensor:
-    """uint8 (B, H, W, 3) to the same by `uniform` (PHOTOMETRIC, B): brightness, contrast,
-    saturation and hue, each half of the time; contrast before the last two or after them. Each
-    leaves whole levels, the fractions cut off."""
+    """Distort brightness, contrast, saturation and hue, each with probability 1/2: uint8 (B, H, W,
+    3) to the same, by `uniform` (PHOTOMETRIC, B).
+
+    Contrast comes before saturation and hue, or after them. Each change leaves whole levels, the
+    fractions cut off.
+    """
     is_on, amount = uniform[1::2] < 0.5, uniform[2::2]  # (4, B) each
     shift = BRIGHTNESS * (2 * amount[0] - 1)
     low, high = FACTORS
@@ -241,25 +256,25 @@ def photometric(images: Tensor, uniform: Tensor) -> Tensor:
 
 
 def whole(levels: Tensor) -> Tensor:
-    """0 to 255, fractions cut off."""
+    """Cut levels to 0..255, and their fractions off."""
     return levels.clamp(0, 255).floor()
 
 
 def saturated(levels: Tensor, factor: Tensor) -> Tensor:
-    """float32 (B, 3, H, W), whole levels, with saturations times `factor` (B,)."""
+    """Multiply saturations by `factor` (B,): float32 (B, 3, H, W), whole levels, to the same."""
     hue, saturation, value = to_hsv(levels)
     return from_hsv(hue, whole(saturation * _each(factor)[:, 0]), value)
 
 
 def turned(levels: Tensor, by: Tensor) -> Tensor:
-    """float32 (B, 3, H, W), whole levels, with hues moved `by` (B,) half degrees."""
+    """Turn hues by `by` (B,) half degrees: float32 (B, 3, H, W), whole levels, to the same."""
     hue, saturation, value = to_hsv(levels)
     return from_hsv((hue + _each(by)[:, 0]) % TURN, saturation, value)
 
 
 def to_hsv(levels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Hue in half degrees, saturation and value in levels, each float32 (B, H, W) and whole, of
-    red, green and blue (B, 3, H, W)."""
+    """Return hue in half degrees, and saturation and value in levels, of red, green and blue (B, 3,
+    H, W): each float32 (B, H, W), in whole numbers."""
     red, green, blue = levels.unbind(1)
     value, least = levels.amax(1), levels.amin(1)
     chroma = value - least
@@ -274,7 +289,8 @@ def to_hsv(levels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def from_hsv(hue: Tensor, saturation: Tensor, value: Tensor) -> Tensor:
-    """What `to_hsv` takes apart, in whole levels, rounded."""
+    """Return red, green and blue, float32 (B, 3, H, W), in whole levels, rounded: the inverse of
+    `to_hsv`, for hue, saturation and value as it returns them."""
     sixth = hue / (TURN / 6)
     share = saturation / 255
     parts = []

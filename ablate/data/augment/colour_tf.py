@@ -1,8 +1,8 @@
-"""Operators on levels as TensorFlow executes big_vision's: uint8 (B, H, W, C) to the same.
+"""Operators on levels as TensorFlow computes big_vision's: uint8 (B, H, W, C) to the same.
 
-big_vision/pp/autoaugment.py, later pp/archive (where its newest version mends Contrast). Integers
-meet uint8, so that they wrap, and what is blended is cut off where PIL rounds. Operators that are
-not here are PIL's to the bit. Parameters are (B,).
+Their source is big_vision/pp/autoaugment.py, later pp/archive (whose newest version mends
+Contrast). Integers are combined with uint8, so that they wrap, and blended levels are cut off where
+PIL rounds. Operators that are not here equal PIL's to the bit. Parameters are (B,).
 """
 
 from __future__ import annotations
@@ -16,36 +16,45 @@ from ablate.data.augment.layout import along_lines, lines
 
 
 def posterize(images: Tensor, bits: Tensor) -> Tensor:
-    """The highest `bits` int (B,) of each level, from 1 to 8. Shifts are uint8 and stop at 7: the
-    highest bit alone is left for 0 bits and for more than 8, too."""
+    """Keep the highest `bits` int (B,) of each level, from 1 to 8.
+
+    Shifts are uint8 and stop at 7, so 0 bits and more than 8 leave the highest bit alone, too.
+    """
     return colour.posterize(images, 8 - ((8 - bits) & 255).clamp(max=7))
 
 
 def solarize(images: Tensor, threshold: Tensor) -> Tensor:
-    """Levels from `threshold` int (B,) modulo 256 on inverted: all of them for 0, 256 and 512."""
+    """Invert the levels from `threshold` int (B,) modulo 256 on: all of them for 0, 256 and 512."""
     return colour.solarize(images, threshold & 255)
 
 
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
-    """0 is a grey that only the size of the image decides, 1 the image: what is taken for the mean
-    is the histogram's own sum over 256, the pixels. 196 for 224 x 224, 4 for 32 x 32."""
+    """Blend each image with a grey by `factor`: 0 is the grey, 1 the image.
+
+    The grey depends on the size of the image alone. What big_vision takes for the mean is the sum
+    of the histogram over 256, so the number of pixels over 256: 196 for 224 x 224, 4 for 32 x 32.
+    """
     return blend(sum_of(images), images, factor)
 
 
 def sum_of(images: Tensor) -> float:
-    """What is taken for the mean."""
+    """Return the level that TensorFlow's Contrast takes for the mean grey: the number of an image's
+    pixels over 256, rounded down, at most 255."""
     height, width = images.shape[1:3]
     return float(min(height * width // 256, 255))
 
 
 def saturation(images: Tensor, factor: Tensor) -> Tensor:
-    """0 is grey, 1 the image; with one channel nothing changes. The grey is a share of 255.5 cut
-    off (tf.image.rgb_to_grayscale), to 2e-5 of a level."""
+    """Blend grey (factor 0) with the image (factor 1); images of one channel stay as they are.
+
+    The grey is a share of 255.5, its fraction cut off (tf.image.rgb_to_grayscale), to 2e-5 of a
+    level.
+    """
     return colour.saturation(images, factor, grey)
 
 
 def grey(planes: Tensor) -> Tensor:
-    """(B, 1, H, W) of float32 (B, C, H, W)."""
+    """Return the grey (B, 1, H, W) of float32 (B, C, H, W), as `saturation` describes it."""
     if planes.shape[1] == 1:
         return planes
     red, green, blue = planes.split(1, 1)
@@ -54,30 +63,36 @@ def grey(planes: Tensor) -> Tensor:
 
 
 def sharpness(images: Tensor, factor: Tensor) -> Tensor:
-    """0 is blurred by PIL's SMOOTH, fractions cut off (not the border), 1 the image. (Where 13
-    divides the sum, TensorFlow's float convolution may fall a level short.)"""
+    """Blend a blurred image (factor 0) with the image (factor 1).
+
+    It is blurred by PIL's SMOOTH, fractions cut off, except for the border. (Where 13 divides the
+    sum, TensorFlow's float convolution may be a level too low.)
+    """
     return blend(smooth(images, 0), images, factor)
 
 
 def autocontrast(images: Tensor) -> Tensor:
-    """Each channel stretched to 0..255 in float32, x scale - low scale, fractions cut off: now and
-    then a level short, at the top, too."""
+    """Stretch each channel to 0..255 in float32: x scale - low scale, fractions cut off.
+
+    Now and then the result is a level too low, at the top, too.
+    """
     width = images.shape[2]
     scale, offset = (along_lines(found, width) for found in line(*extremes(images)))
     return stretched(lines(images), scale, offset).view(images.shape)
 
 
 def contrasted(counts: colour.Counts) -> Tensor:
-    """uint8 (B C, 256): `autocontrast` as a table."""
+    """Return `autocontrast` as a table, uint8 (B C, 256)."""
     return stretched(counts.levels, *line(*counts.ends))
 
 
 def line(low: Tensor, span: Tensor) -> tuple[Tensor, Tensor]:
-    """(scale, offset)."""
+    """Return the scale and the offset of each channel, with which `autocontrast` maps its
+    levels."""
     scale = 255 / span
     return scale, -low.float() * scale
 
 
 def stretched(levels: Tensor, scale: Tensor, offset: Tensor) -> Tensor:
-    """x scale + offset of uint8 levels, cut to 0..255, fractions cut off."""
+    """Return x scale + offset of uint8 levels x, cut to 0..255, fractions cut off."""
     return levels.float().mul_(scale).add_(offset).clamp_(0, 255).to(torch.uint8)

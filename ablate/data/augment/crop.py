@@ -1,11 +1,11 @@
-"""Boxes in an image's own geometry, and what they show, resized.
+"""Boxes in an image's own geometry, and the resized content of boxes.
 
-Stored images are square whatever the shape of their originals, whose width / height is `aspect`
-(B,). A box (B, 4) is (top, left, height, width) in shares of the image, 0 to 1, so the same in
-both; what is square in it is square in the original.
+Stored images are square, whatever the shape of their originals, whose width / height is `aspect`
+(B,). A box (B, 4) is (top, left, height, width) in shares of the image, 0 to 1, so it is the same
+in both; a box that is called square is square in the original.
 
 Resizing by area is separable and linear: a matrix for the rows and one for the columns of each
-image, two bmm. With TF32 levels may be off by one; not to be called under autocast.
+image, two bmm. With TF32 levels may be off by one; don't call it under autocast.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ def inception_boxes(
     area: tuple[float, float] = (0.05, 1.0),
     ratio: tuple[float, float] = (0.75, 1.33),
 ) -> Tensor:
-    """Boxes (B, 4) by `uniform` (INCEPTION, B), big_vision's inception_crop: TF's
+    """Draw boxes (B, 4) by `uniform` (INCEPTION, B), as big_vision's inception_crop: TF's
     sample_distorted_bounding_box.
 
     tensorflow/core/kernels/image/sample_distorted_bounding_box_op.cc: width / height is uniform in
     `ratio`; then the *height* is uniform between those at which the area is the least and the most
     in `area`, or the box as large as the image (so the area itself isn't uniform: small ones are
-    likelier); then the place is uniform. It draws up to 100 times until a ratio fits, else takes
-    the whole image; those that fit are an interval, so one draw from it has the same law. Boxes
-    there are whole pixels of the original; here `crop_and_resize` rounds to those that are stored.
+    likelier); then the place is uniform. TF draws up to 100 times until a ratio fits, else takes
+    the whole image; the ratios that fit are an interval, so one draw from it has the same
+    distribution. Boxes there are whole pixels of the original; here `crop_and_resize` rounds to
+    those that are stored.
     """
     least, most = area
     low = (least * aspect).clamp(min=ratio[0])  # as high as the image, and large enough
@@ -57,9 +58,12 @@ def resized_crop_boxes(
     area: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> Tensor:
-    """Boxes (B, 4) by `uniform` (RESIZED_CROP, B), torchvision's RandomResizedCrop and timm's:
-    *area* uniform, ratio log-uniform; after `ATTEMPTS` that don't fit, the largest central box of a
-    ratio in range."""
+    """Draw boxes (B, 4) by `uniform` (RESIZED_CROP, B), as RandomResizedCrop of torchvision and
+    timm.
+
+    The *area* is uniform, the ratio log-uniform. After `ATTEMPTS` that don't fit, the box is the
+    largest central one of a ratio in range.
+    """
     place = uniform[:2].T
     share = area[0] + uniform[2 : 2 + ATTEMPTS] * (area[1] - area[0])
     shape = layout.chosen(layout.log_uniform(*ratio, aspect.device), uniform[2 + ATTEMPTS :])
@@ -75,18 +79,20 @@ def resized_crop_boxes(
 
 
 def centre_boxes(aspect: Tensor, share: float) -> Tensor:
-    """(B, 4): the central square with sides of `share` x the original's shorter side.
+    """Return boxes (B, 4): the central square with sides of `share` x the original's shorter side.
 
-    224 / 256 of it is what "shorter side to 256, central 224" shows (big_vision's evaluation).
+    A share of 224 / 256 shows what "shorter side to 256, central 224" does (big_vision's
+    evaluation).
     """
     box = share * torch.stack([aspect, 1 / aspect], 1).clamp(max=1)
     return torch.cat([(1 - box) / 2, box], 1)
 
 
 def crop_and_resize(images: Tensor, boxes: Tensor, size: int) -> Tensor:
-    """uint8 (B, H, W, C) to (B, size, size, C): bilinear, no antialiasing, half-pixel centres.
+    """Crop and resize images: uint8 (B, H, W, C) to (B, size, size, C), bilinear, no antialiasing,
+    half-pixel centres.
 
-    TF 2's resize of the cropped image, of which no pixel beyond the box's edge is seen. Boxes are
+    It is TF 2's resize of the cropped image: no pixel beyond the box's edge is used. Boxes are
     rounded to whole pixels, at least one, as TF's and torchvision's are. Levels are rounded half
     up; big_vision's cast cuts the fraction off, which darkens by half a level.
     """
@@ -102,7 +108,8 @@ Span = tuple[Tensor, Tensor]  # where boxes start and how long they are along an
 
 
 def resize_slices(images: Tensor, start: Tensor, length: Tensor, size: int) -> Tensor:
-    """`crop_and_resize` of boxes in whole pixels, one by one; both (2, B), rows and columns."""
+    """Do the same as `crop_and_resize` for boxes in whole pixels, image by image. start and length:
+    (2, B), for rows and columns."""
     (top, left), (end_row, end_column) = start, start + length
     edges = torch.stack([top, end_row, left, end_column], 1).int().tolist()
     parts = [
@@ -113,13 +120,15 @@ def resize_slices(images: Tensor, start: Tensor, length: Tensor, size: int) -> T
 
 
 def bilinear(images: Tensor, shape: tuple[int, int]) -> Tensor:
-    """uint8 (B, H, W, C) to (B, *shape, C), on a CPU: without antialiasing, half-pixel centres."""
+    """Resize images on a CPU without antialiasing, half-pixel centres: uint8 (B, H, W, C) to (B,
+    *shape, C)."""
     planes = F.interpolate(images.permute(0, 3, 1, 2), shape, mode="bilinear")
     return planes.permute(0, 2, 3, 1)
 
 
 def sample(images: Tensor, start: Tensor, length: Tensor, size: int) -> Tensor:
-    """`crop_and_resize` of boxes in pixels, all at once; both (2, B), rows and columns."""
+    """Do the same as `crop_and_resize` for boxes in pixels, all images at once. start and length:
+    (2, B), for rows and columns."""
     edge = sides(images)[..., None]
     places = torch.minimum(centres(start, length, size).clamp(min=0), edge - 1)
     y, x = (2 * places + 1) / edge - 1  # (B, size) each, from -1 to 1 between the edges
@@ -129,11 +138,13 @@ def sample(images: Tensor, start: Tensor, length: Tensor, size: int) -> Tensor:
 
 
 def resize_area(images: Tensor, boxes: Tensor, size: int) -> Tensor:
-    """uint8 (B, H, W, C) to (B, size, size, C): the mean over each pixel's part of the box, edges
-    by their share (TF's area resize); an axis that is magnified is bilinear. Rounded half up.
+    """Crop and resize images by area: uint8 (B, H, W, C) to (B, size, size, C).
 
-    So are images of a test set shown, the same everywhere: in float64, and with a bias that decides
-    ties, whose sums end on either side of a half as a device adds them up.
+    A pixel is the mean over its part of the box, edge pixels weighted by their share (TF's area
+    resize); an axis that is magnified is bilinear. Levels are rounded half up.
+
+    Images of a test set are shown so, the same on every device: in float64, and with a bias that
+    decides ties, whose sums end on either side of a half, depending on how a device adds them up.
     """
     (top, height), (left, width) = in_pixels(images, boxes.double())
     rows = area_weights(top, height, images.shape[1], size)
@@ -142,26 +153,27 @@ def resize_area(images: Tensor, boxes: Tensor, size: int) -> Tensor:
 
 
 def in_pixels(images: Tensor, boxes: Tensor) -> tuple[Span, Span]:
-    """((top, height), (left, width)) of `boxes` in pixels."""
+    """Return ((top, height), (left, width)) of `boxes` in pixels, (B,) each."""
     top, left, height, width = boxes.unbind(1)
     _, tall, wide, _ = images.shape
     return (top * tall, height * tall), (left * wide, width * wide)
 
 
 def sides(images: Tensor) -> Tensor:
-    """float32 (2, 1): height and width, in pixels."""
+    """Return height and width in pixels: float32 (2, 1)."""
     return constants_on(tuple(images.shape[1:3]), images.device).view(2, 1)
 
 
 def whole(start: Tensor, length: Tensor, size: Tensor) -> Span:
-    """A span within `size` pixels (of all, or of each) between the edges that are nearest to its
-    own; one or more."""
+    """Round a span to the nearest whole pixels within `size` (one for all, or one for each); at
+    least one pixel."""
     first = torch.minimum(start.round(), size - 1)
     return first, ((start + length).round() - first).clamp(min=1)
 
 
 def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """float (B, C, h, w) from (B, H, W, C): rows (B, h, H) @ plane @ columns (B, w, W)^T."""
+    """Return rows (B, h, H) @ plane @ columns (B, w, W)^T for each plane of (B, H, W, C): float (B,
+    C, h, w)."""
     batch, _, width, channels = images.shape
     height = rows.shape[1]
     few = torch.bmm(rows, lines(images).to(rows.dtype)).view(batch, height, width, channels)
@@ -170,15 +182,16 @@ def resample(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def to_levels(planes: Tensor) -> Tensor:
-    """uint8 (B, h, w, C), rounded half up, from float (B, C, h, w) in 0..255."""
+    """Round (B, C, h, w) in 0..255 half up: uint8 (B, h, w, C)."""
     return pixels((planes + 0.5).to(torch.uint8))
 
 
 def centres(start: Tensor, length: Tensor, out: int) -> Tensor:
-    """(..., B, out): `out` places in the box, in pixels, the first one's centre being 0.
+    """Return `out` places in the box, in pixels from the centre of the image's first one: (..., B,
+    out).
 
-    start and length (..., B), the box in pixels. No place is nearer to the box's edge than the
-    centre of its first pixel: so it is when the box is cropped first.
+    start and length (..., B): the box in pixels. No place is nearer to the box's edge than the
+    centre of its first pixel, just as if the box were cropped first.
     """
     place = count(out, start.device, start.dtype) + 0.5
     half = (length - 1) / 2
@@ -188,15 +201,16 @@ def centres(start: Tensor, length: Tensor, out: int) -> Tensor:
 
 
 def bilinear_weights(start: Tensor, length: Tensor, size: int, out: int) -> Tensor:
-    """(B, out, size): each of `centres` lies between two of `size` pixels."""
+    """Return the weights of `size` pixels at each of `centres`, which lies between two of them: (B,
+    out, size)."""
     pixel = count(size, start.device)
     places = centres(start, length, out).clamp(0, size - 1)
     return (1 - (places[:, :, None] - pixel).abs()).clamp(min=0)
 
 
 def area_weights(start: Tensor, length: Tensor, size: int, out: int) -> Tensor:
-    """(B, out, size): each of `out` equal parts of the box overlaps with pixels; bilinear where
-    a part is smaller than a pixel."""
+    """Return the share of each of `size` pixels in each of `out` equal parts of the box: (B, out,
+    size). Where a part is smaller than a pixel, weights are bilinear."""
     edges = start[:, None] + count(out + 1, start.device) * (length / out)[:, None]
     pixel = count(size, start.device)
     end = torch.minimum(edges[:, 1:, None], pixel + 1)

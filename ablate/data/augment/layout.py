@@ -1,7 +1,7 @@
-"""The same images laid out so that a CPU works on many values at once.
+"""Layouts of images that let a CPU work on many values at once.
 
-A value for each channel, spread over (B, H, W, C), meets C values at a time: 10 times slower than
-over planes (B, C, H, W), or than over lines (B, H, W C) when it is repeated along them.
+A value for each channel, spread over (B, H, W, C), is applied to C values at a time: 10 times
+slower than over planes (B, C, H, W), or than over lines (B, H, W C) when it is repeated along them.
 """
 
 from __future__ import annotations
@@ -17,40 +17,43 @@ from torch import Tensor
 def constants_on(
     values: tuple[float, ...], device: torch.device, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """(n,), kept on the device: to send a number there is to wait for it."""
+    """Return the values as a tensor (n,), kept on the device, since sending a number there means
+    waiting for it."""
     return torch.tensor(values, dtype=dtype, device=device)
 
 
 @functools.cache
 def count(n: int, device: torch.device, dtype: torch.dtype = torch.int64) -> Tensor:
-    """(n,), 0 to n - 1, kept on the device."""
+    """Return 0 to n - 1 as a tensor (n,), kept on the device."""
     return torch.arange(n, dtype=dtype, device=device)
 
 
 def planes(images: Tensor) -> Tensor:
-    """(B, C, H, W) of (B, H, W, C)."""
+    """Copy (B, H, W, C) to (B, C, H, W)."""
     return images.permute(0, 3, 1, 2).contiguous()
 
 
 def pixels(planes: Tensor) -> Tensor:
-    """(B, H, W, C) of (B, C, H, W). stack: twice as fast as permute and contiguous."""
+    """Copy (B, C, H, W) to (B, H, W, C), by stack: twice as fast as permute and contiguous."""
     return torch.stack(planes.unbind(1), 3)
 
 
 def lines(images: Tensor) -> Tensor:
-    """(B, H, W C) of (B, H, W, C), the same memory."""
+    """View (B, H, W, C) as (B, H, W C), in the same memory."""
     return images.flatten(2)
 
 
 def along_lines(values: Tensor, width: int) -> Tensor:
-    """(B, 1, W C): the values (B, C), or (C,) for all, of each pixel of a line."""
+    """Repeat the values (B, C), or (C,) for all images, for each pixel of a line: (B, 1, W C)."""
     return values.view(-1, 1, values.shape[-1]).repeat(1, 1, width)
 
 
 def by_groups(images: Tensor) -> bool:
-    """Do operators take only the images that drew them? So on a CPU. A GPU would be waited for, to
-    hear how many there are: there all images go through, and a mask says whose result counts. The
-    bits are the same."""
+    """Return whether each operator takes only the images that drew it, as on a CPU.
+
+    A GPU would have to be waited for, to learn how many these are; there all images go through
+    every operator, and a mask picks the results. The bits are the same.
+    """
     return images.device.type == "cpu"
 
 
@@ -64,20 +67,21 @@ QUANTILES = 1 << 16
 
 
 def chosen(quantiles: Tensor, uniform: Tensor) -> Tensor:
-    """The quantiles at `uniform` in [0, 1), of any shape."""
+    """Return the quantiles at `uniform` in [0, 1), in its shape."""
     place = (uniform * QUANTILES).int()
     return quantiles.index_select(0, place.view(-1)).view(uniform.shape)
 
 
 @functools.cache
 def log_uniform(low: float, high: float, device: torch.device) -> Tensor:
-    """float32 quantiles, between the two; the logarithm is uniform."""
+    """Return the float32 quantiles of a log-uniform distribution from `low` to `high`."""
     values = (math.log(low) + _middles() * math.log(high / low)).exp()
     return values.float().to(device)
 
 
 def normal_of(lanes: Tensor) -> Tensor:
-    """float32 N(0, 1), within +-4.33, by 16 bits each: int16, from -32,768 on."""
+    """Return float32 from N(0, 1), within +-4.33, for 16 random bits each: int16, from -32,768
+    on."""
     place = lanes.int().add_(QUANTILES // 2)
     quantiles = normals(lanes.device, torch.float32)
     return quantiles.index_select(0, place.view(-1)).view(lanes.shape)
@@ -85,7 +89,7 @@ def normal_of(lanes: Tensor) -> Tensor:
 
 @functools.cache
 def normals(device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Quantiles of N(0, 1)."""
+    """Return the quantiles of N(0, 1)."""
     return torch.special.ndtri(_middles()).to(dtype).to(device)
 
 

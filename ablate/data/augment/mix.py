@@ -1,9 +1,9 @@
-"""Rectangles taken out of images: Cutout, and random erasing. Images and their targets mixed with
-their neighbours': mixup, and cutmix.
+"""Rectangles taken out of images (Cutout, random erasing), and images and targets mixed with those
+of their neighbours (mixup, cutmix).
 
-One share a step for the whole global batch; the partner of image b is image b - 1 (`roll(+1)`,
-big_vision/utils.py). What is kept of each pixel is a map (H, W): mixup's is constant, cutmix's 0
-or 1, and its mean is what is kept of the target.
+A step draws one share for the whole global batch; the partner of image b is image b - 1
+(`roll(+1)`, big_vision/utils.py). The share of each pixel that is kept is a map (H, W): constant
+for mixup, 0 or 1 for cutmix. Its mean is the share of the target that is kept.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Noise = Callable[[range, int], Tensor]  # rows, values of each -> N(0, 1), float
 
 
 def within(edges: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """bool (B, H) and (B, W): rows and columns in `edges` (B, 4): top, left, bottom, right (which
-    are the first beyond)."""
+    """Return the rows, bool (B, H), and the columns, bool (B, W), within `edges` (B, 4): top, left,
+    bottom, right, the last two being the first beyond."""
     top, left, bottom, right = edges[:, :, None].unbind(1)
     row, column = count(height, edges.device), count(width, edges.device)
     return (row >= top) & (row < bottom), (column >= left) & (column < right)
 
 
 def cutout(images: Tensor, row: Tensor, column: Tensor, half: Tensor, fill: int) -> Tensor:
-    """`fill` in the 2 half x 2 half pixels about (row, column): uint8 (B, H, W, C) to the same.
+    """Set the 2 half x 2 half pixels about (row, column) to `fill`: uint8 (B, H, W, C) to the same.
 
-    row, column and half int (B,). The middle is within the image, the rest needn't be: TF's
+    row, column and half are int (B,). The centre lies within the image, the rest need not: TF's
     autoaugment.py.
     """
     edges = torch.stack([row - half, column - half, row + half, column + half], 1)
@@ -52,11 +52,11 @@ def erase_boxes(
     area: tuple[float, float] = (0.02, 1 / 3),
     aspect: tuple[float, float] = (0.3, 1 / 0.3),
 ) -> Tensor:
-    """Edges int (B, 4) to erase by `uniform` (ERASING, B), empty for images that are spared:
-    timm/data/random_erasing.py.
+    """Draw the edges of the box to erase in each image, int (B, 4), by `uniform` (ERASING, B):
+    timm/data/random_erasing.py. Images that are spared get an empty box.
 
-    Area uniform, height / width log-uniform, the first of `ATTEMPTS` that is smaller than the
-    image, if any.
+    The area is uniform, height / width log-uniform. Of `ATTEMPTS` boxes the first that is smaller
+    than the image is taken, if any.
     """
     chance, down, across = uniform[:3]
     share = (area[0] + uniform[3 : 3 + ATTEMPTS] * (area[1] - area[0])) * height * width
@@ -72,7 +72,8 @@ def erase_boxes(
 
 
 def erase(images: Tensor, edges: Tensor, noise: Noise) -> Tensor:
-    """N(0, 1) for each value within `edges` (B, 4), in place: float (B, H, W, C), normalised."""
+    """Replace each value within `edges` (B, 4) by a draw of N(0, 1), in place: float (B, H, W, C),
+    normalised."""
     batch, height, width, channels = images.shape
     rows, columns = within(edges, height, width)
     if layout.by_groups(images):  # whole images' noise for a share of them, one at a time
@@ -89,8 +90,8 @@ def erase(images: Tensor, edges: Tensor, noise: Noise) -> Tensor:
 def random_erasing(
     images: Tensor, uniform: Tensor, noise: Noise, probability: float = 0.25
 ) -> Tensor:
-    """Random erasing, mode "pixel" of timm, in place: float (B, H, W, C), normalised. Boxes are by
-    `uniform` (ERASING, B)."""
+    """Erase random boxes, as mode "pixel" of timm does, in place: float (B, H, W, C), normalised.
+    `uniform` (ERASING, B) draws the boxes."""
     height, width = images.shape[1:3]
     return erase(images, erase_boxes(height, width, uniform, probability), noise)
 
@@ -101,7 +102,11 @@ MIXTURE = 2 * BETA + 3  # uniforms that a step takes
 
 
 class Mixture(NamedTuple):
-    """What a step keeps of an image: `share` of each pixel, but nothing within the box."""
+    """The parts of an image that a step keeps when it mixes it with its partner.
+
+    Outside the box each pixel keeps `share` of its own value; inside it keeps nothing. The edges of
+    the box are in pixels; `bottom` and `right` are the first beyond it.
+    """
 
     share: float
     top: float
@@ -111,12 +116,12 @@ class Mixture(NamedTuple):
 
 
 def beta(p: float, uniforms: Sequence[float]) -> float:
-    """A draw of Beta(p, p) from `BETA` uniforms in [0, 1), the same whatever the device.
+    """Draw from Beta(p, p) by `BETA` uniforms in [0, 1), the same on every device.
 
     p > 1/2: 1/2 + 1/2 sqrt(1 - U^(1 / (p - 1/2))) cos(2 pi V) (Ulrich 1984; Devroye, Non-Uniform
     Random Variate Generation, IX.4.2). Else a stick is broken (Sethuraman 1994): each part of it is
-    Beta(1, 2 p) of what is left, and counts or not with equal chances. What `STICKS` parts leave
-    over is halved: at p = 1/2, the most, e^-16 of a stick.
+    Beta(1, 2 p) of the rest, and counts or not with equal chances. Half of the rest after `STICKS`
+    parts counts; at p = 1/2, where it is largest, the rest is e^-16 of a stick.
     """
     if p > 0.5:
         u, v = uniforms[:2]
@@ -137,12 +142,13 @@ def mixture(
     cutmix: float = 0.0,
     switch: float = 0.5,
 ) -> Mixture:
-    """What one step keeps, from `MIXTURE` uniforms, float64 in [0, 1).
+    """Draw the mixture of one step from `MIXTURE` uniforms, float64 in [0, 1).
 
-    mixup: max(l, 1 - l), l ~ Beta(mixup, mixup) (big_vision/utils.py). cutmix: all but a box of
-    1 - l of the image, l ~ Beta(cutmix, cutmix), its sides even, cut where it reaches beyond the
-    image (rand_bbox of timm/data/mixup.py as DeiT had it; timm 1.0.31 has odd sides, too). With
-    both, cutmix with probability `switch`; 0 is never.
+    mixup keeps max(l, 1 - l) of each pixel, l ~ Beta(mixup, mixup) (big_vision/utils.py). cutmix
+    keeps all but a box of 1 - l of the image, l ~ Beta(cutmix, cutmix); its sides are even, and it
+    is cut where it reaches beyond the image (rand_bbox of timm/data/mixup.py as DeiT had it; timm
+    1.0.31 has odd sides, too). Where both are on, a step uses cutmix with probability `switch`. A
+    strength of 0 turns one off.
     """
     choice, down, across, *rest = uniforms
     if cutmix and (not mixup or choice < switch):
@@ -155,14 +161,19 @@ def mixture(
 
 
 def kept(height: int, width: int, mixture: Tensor) -> Tensor:
-    """float (H, W), on its device: each pixel's share of the image itself, by a `Mixture` (5,)."""
+    """Return each pixel's share of the image itself, float (H, W), for `mixture` (5,), a `Mixture`
+    as a tensor, on whose device the result is."""
     rows, columns = within(mixture[None, 1:], height, width)
     return mixture[0] * (1 - (rows[0, :, None] & columns[0]).to(mixture.dtype))
 
 
 def mix(images: Tensor, targets: Tensor, own: Tensor, whole: bool = True) -> tuple[Tensor, Tensor]:
-    """float (B, H, W, C) and targets (B, classes), each with its partner's, `own` (H, W) kept. Of a
-    part of a batch (not `whole`) the first is a partner alone."""
+    """Mix images float (B, H, W, C) and targets (B, classes) with those of their partners.
+
+    `own` (H, W): the share of each pixel that an image keeps; a target keeps its mean. Without
+    `whole` the batch is a part of a global one: its first image is only a partner, and is not
+    returned.
+    """
     share = own.mean().to(targets.dtype)
     own = own.to(images.dtype).repeat_interleave(images.shape[3], 1)
     if whole:

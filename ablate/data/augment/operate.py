@@ -1,11 +1,12 @@
-"""A layer of RandAugment: each image through the operator that it drew, by groups or all at once.
+"""A layer of RandAugment: each image goes through the operator that it drew, in groups or all at
+once.
 
-An operator is a function of its images uint8 (b, H, W, C) and of what was drawn for them, (b,)
-each. On a CPU the images that drew it go through it together. A GPU would have to be waited for, to
-hear how many these are: there operators that are alike are one. All that maps levels is a table for
-each image, all that blends an image with a duller one is one blend, all that moves pixels one warp;
-each image has its own table, base and matrix, and a mask says which of the three is its result. The
-bits are the same.
+An operator is a function of its images, uint8 (b, H, W, C), and of their draws, (b,) each. On a CPU
+the images that drew an operator go through it together. A GPU would have to be waited for, to learn
+how many these are; so there operators of one kind are merged. All that map levels become one table
+lookup, all that blend an image with a duller one become one blend, and all that move pixels become
+one warp. Each image has its own table, base and matrix, and a mask says which of the three results
+is its own. The bits are the same either way.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from ablate.data.augment import colour, layout
 
 
 class Drawn(NamedTuple):
-    """What was drawn for each image, (b,): its magnitude (float64, as int() hangs on it), a sign,
-    and, for Cutout, a place in U[0, 1)."""
+    """The random numbers of each image, (b,): a magnitude, a sign of -1 or 1, and a place (row,
+    column) for Cutout in U[0, 1).
+
+    The magnitude is float64, since its last digit can decide the result of int().
+    """
 
     magnitude: Tensor
     sign: Tensor
@@ -31,20 +35,23 @@ class Drawn(NamedTuple):
     column: Tensor
 
     def level(self, most: float) -> Tensor:
-        """float32 (b,): `most` at magnitude 10, in proportion."""
+        """Return float32 (b,): 0 at magnitude 0, `most` at 10, and in proportion."""
         return (self.magnitude / 10 * most).float()
 
     def factor(self) -> Tensor:
-        """float32 (b,): 0.1 at magnitude 0, 1.9 at 10. In float64 until then: a last digit decides
-        where the product with a level is a whole number."""
+        """Return float32 (b,): 0.1 at magnitude 0, 1.9 at 10.
+
+        It is worked out in float64: a last digit decides where the product with a level is a whole
+        number.
+        """
         return (self.magnitude / 10 * 1.8 + 0.1).float()
 
     def whole(self, most: float) -> Tensor:
-        """int32 (b,): the level cut to a whole number."""
+        """Return int32 (b,): the level, its fraction cut off."""
         return (self.magnitude / 10 * most).int()
 
     def signed(self, most: float) -> Tensor:
-        """float32 (b,): the level, half of them negative."""
+        """Return float32 (b,): the level times the sign."""
         return self.level(most) * self.sign
 
 
@@ -53,7 +60,7 @@ Operator = Callable[[Tensor, Drawn, Fill], Tensor]
 
 
 class Pictures:
-    """Images uint8 (B, H, W, C), and what several operators ask of them."""
+    """Images uint8 (B, H, W, C), and the forms of them that several operators use."""
 
     def __init__(self, images: Tensor) -> None:
         self.images, self.levels = images, images.float()
@@ -61,13 +68,13 @@ class Pictures:
 
     @cached_property
     def grey(self) -> Tensor:
-        """PIL's, (B, 1, H, W)."""
+        """The grey of the images as PIL computes it: (B, 1, H, W)."""
         return colour.grey(self.planes)
 
 
 @dataclass(frozen=True)
 class Levels:
-    """A level becomes another one, whatever the image."""
+    """An operator that maps each level to another, whatever else is in the image."""
 
     change: Callable[[Tensor, Drawn], Tensor]
 
@@ -77,8 +84,8 @@ class Levels:
 
 @dataclass(frozen=True)
 class Counted:
-    """A level becomes another one by which levels its channel has, and how often. `table`: uint8
-    (B C, 256)."""
+    """An operator that maps each level to another by the histogram of its channel. `table` returns
+    the map, uint8 (B C, 256)."""
 
     change: Callable[[Tensor], Tensor]
     table: Callable[[colour.Counts], Tensor]
@@ -89,8 +96,11 @@ class Counted:
 
 @dataclass(frozen=True)
 class Blended:
-    """The image and a duller one, mixed by a factor. `base`: the duller one, float, of a shape that
-    broadcasts to (B, H, W, C); None where it is black."""
+    """An operator that mixes each image with a duller one by a factor.
+
+    `base` returns the duller image, float, of a shape that broadcasts to (B, H, W, C); None where
+    it is black.
+    """
 
     change: Callable[[Tensor, Tensor], Tensor]
     base: Callable[[Pictures], Tensor | float | None]
@@ -102,7 +112,8 @@ class Blended:
 
 @dataclass(frozen=True)
 class Warped:
-    """The image seen through a matrix (B, 2, 3) that its height and width may decide."""
+    """An operator that shows each image through a matrix (B, 2, 3), which may depend on the image's
+    height and width."""
 
     see: Callable[[Tensor, Tensor, Fill], Tensor]
     matrix: Callable[[Drawn, int, int], Tensor]
@@ -113,25 +124,29 @@ class Warped:
 
 @dataclass(frozen=True)
 class DrawnLayer:
-    """What each image of a layer drew: an operator by its number, (B,), past the last none; and
-    `fixed`: what `masked` needs that hangs on the draws alone, by its name."""
+    """The draws of one layer for each of its images.
+
+    `choice`: the number of the image's operator, int64 (B,); the number past the last stands for no
+    operator. `fixed`: the tensors that `masked` needs and that depend on the draws alone, by name.
+    """
 
     choice: Tensor
     drawn: Drawn
     fixed: Mapping[str, Tensor]
 
     def each(self) -> Iterator[DrawnLayer]:
-        """Of a stack of layers (n, B, ...), one by one."""
+        """Yield the layers of a stack (n, B, ...), one by one."""
         for i in range(len(self.choice)):
             drawn = Drawn(*(values[i] for values in self.drawn))
             yield DrawnLayer(self.choice[i], drawn, {k: part[i] for k, part in self.fixed.items()})
 
     def stacked(self, *shape: int) -> DrawnLayer:
-        """(N, ...) as (*shape, ...)."""
+        """Return the layer with its first axis split into the axes `shape`: (N, ...) becomes
+        (*shape, ...)."""
         return self._all(lambda part: part.view(*shape, *part.shape[1:]))
 
     def of(self, rows: slice) -> DrawnLayer:
-        """What some of the images drew."""
+        """Return the layer of the images at `rows` alone."""
         return self._all(lambda part: part[rows])
 
     def _all(self, change: Callable[[Tensor], Tensor]) -> DrawnLayer:
@@ -142,14 +157,17 @@ class DrawnLayer:
 def operate(
     images: Tensor, layer: DrawnLayer, operators: Collection[Operator], fill: Fill
 ) -> Tensor:
-    """Each image through the operator that it drew."""
+    """Send each image through the operator that it drew."""
     form = grouped if layout.by_groups(images) else masked
     return form(images, layer, tuple(operators), fill)
 
 
 def grouped(images: Tensor, layer: DrawnLayer, operators: Sequence[Operator], fill: Fill) -> Tensor:
-    """`operate`, operator by operator. Sorted, so that each takes a slice: index_copy_ of scattered
-    images is slow."""
+    """Do the same as `operate`, operator by operator.
+
+    The images are sorted first, so that each operator takes a slice: index_copy_ of scattered
+    images is slow.
+    """
     order = layer.choice.argsort(stable=True)
     counts = layer.choice.bincount(minlength=len(operators) + 1).tolist()
     pieces = images.index_select(0, order).split(counts)
@@ -162,7 +180,7 @@ def grouped(images: Tensor, layer: DrawnLayer, operators: Sequence[Operator], fi
 
 
 def unchanged(images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
-    """The operator of those that are spared."""
+    """Return the images as they are: the operator of images that drew none."""
     return images
 
 
@@ -174,8 +192,11 @@ SETTLED = 64  # counters of Philox that take as much memory as to settle one ima
 def settled(
     choice: Tensor, drawn: Drawn, operators: Collection[Operator], height: int, width: int
 ) -> DrawnLayer:
-    """The layer, with all that `masked` needs of it that no image decides: for as many images as
-    are given, so for many steps at once."""
+    """Return a layer with everything that `masked` needs and that depends on the draws alone.
+
+    It takes any number of images of height x width, so that the layers of many steps can be settled
+    at once.
+    """
     kinds, fixed = _Kinds(tuple(operators)), {}
     for name, numbers in kinds.masks.items():
         fixed[name] = _by_choice([i in numbers for i in range(kinds.many)], choice, torch.bool)
@@ -197,8 +218,8 @@ def settled(
 
 
 def masked(images: Tensor, layer: DrawnLayer, operators: Sequence[Operator], fill: Fill) -> Tensor:
-    """`operate`, without waiting for a device: a fixed number of kernels, whatever was drawn. The
-    layer is one that was `settled`."""
+    """Do the same as `operate` without waiting for the device: with a fixed number of kernels,
+    whatever was drawn. `layer` must come from `settled`."""
     kinds, fixed = _Kinds(operators), layer.fixed
 
     def pick(name: str, done: Tensor, otherwise: Tensor | float) -> Tensor:
@@ -224,7 +245,7 @@ def masked(images: Tensor, layer: DrawnLayer, operators: Sequence[Operator], fil
 
 
 class _Kinds:
-    """Operators by kind and number."""
+    """The operators of a layer, sorted by kind, with their numbers."""
 
     def __init__(self, operators: Sequence[Operator]) -> None:
         self.many = len(operators) + 1  # one more is to be spared
@@ -237,13 +258,17 @@ class _Kinds:
 
     @property
     def masks(self) -> dict[str, Collection[int]]:
-        """Whose images are told apart, by name."""
+        """The operators, by number, that share a mask over the images, by the name of the mask.
+
+        "blended" and "warped" cover all operators of their kind. Each blended operator, and each
+        that is of no kind, also has a mask of its own, named by its number.
+        """
         alone = {f"{number}": (number,) for number in (*self.blended, *self.others)}
         return {"blended": self.blended, "warped": self.warped, **alone}
 
 
 def _mapped(images: Tensor, kinds: _Kinds, fixed: Mapping[str, Tensor]) -> Tensor:
-    """All that maps levels, by a table (C, 256) of each image."""
+    """Apply all operators that map levels, through one table (C, 256) for each image."""
     batch, channels, device = len(images), images.shape[3], images.device
     entry = colour.entries(images, torch.int64)
     shape = batch, channels, 256
@@ -262,18 +287,19 @@ def _mapped(images: Tensor, kinds: _Kinds, fixed: Mapping[str, Tensor]) -> Tenso
 
 
 def _by_choice(table: Sequence[int], choice: Tensor, dtype: torch.dtype) -> Tensor:
-    """(B,): the table's entry at each choice."""
+    """Return the entry of `table` at each choice, (B,)."""
     return layout.constants_on(tuple(table), choice.device, dtype).index_select(0, choice)
 
 
 def _place(numbers: Collection[int], choice: Tensor, many: int) -> Tensor:
-    """int64 (B,): 1 for the first of these numbers, 2 for the second, ...; 0 for all others."""
+    """Return the place of each choice among `numbers`, int64 (B,): 1 for the first, 2 for the
+    second, ...; 0 where it isn't there."""
     places = {number: place for place, number in enumerate(numbers, start=1)}
     return _by_choice([places.get(i, 0) for i in range(many)], choice, torch.int64)
 
 
 def _chosen(place: Tensor, parts: Sequence[Tensor]) -> Tensor:
-    """(B, ...): row b of part number place[b]; all are of one shape."""
+    """Return (B, ...), whose row b is row b of parts[place[b]]. All parts have one shape."""
     shape = parts[0].shape
     index = place.view(1, -1, *(1,) * (len(shape) - 1)).expand(1, *shape)
     return torch.stack(list(parts)).gather(0, index)[0]

@@ -1,4 +1,5 @@
-"""RandAugment: each image through a few operators drawn for it. arXiv 1909.13719, two dialects."""
+"""RandAugment: each image goes through a few operators drawn for it. arXiv 1909.13719, in the
+versions of big_vision and timm."""
 
 from __future__ import annotations
 
@@ -36,19 +37,19 @@ GREY = 128  # TF's fill
 
 
 def cut_out(images: Tensor, drawn: Drawn, fill: Fill) -> Tensor:
-    """Cutout about the place that was drawn."""
+    """Apply Cutout about the place that was drawn."""
     height, width = images.shape[1:3]
     row, column = (drawn.row * height).int(), (drawn.column * width).int()
     return cutout(images, row, column, drawn.whole(40), GREY)
 
 
 def increasing(drawn: Drawn) -> Tensor:
-    """(b,): a factor that moves away from 1, either way, as the magnitude grows."""
+    """Return a factor, (b,), that moves away from 1, up or down, as the magnitude grows."""
     return (1 + drawn.signed(0.9)).clamp(min=0.1)
 
 
 def spread(planes: Tensor) -> Tensor:
-    """(B, H, W, C) of (B, C, H, W), the same memory."""
+    """View (B, C, H, W) as (B, H, W, C), in the same memory."""
     return planes.permute(0, 2, 3, 1)
 
 
@@ -106,18 +107,19 @@ TF_LAYER, TIMM_LAYER = 4, 6  # uniforms that a layer takes
 
 
 def tf_layer(uniform: Tensor, size: tuple[int, int], magnitude: float) -> DrawnLayer:
-    """What images of `size` draw by `uniform` (TF_LAYER, B) in a layer of big_vision's `randaug`:
-    one of 16 operators, always applied, at a fixed magnitude."""
+    """Draw a layer of big_vision's `randaug` for images of `size` (height, width): one of 16
+    operators, always applied, at a fixed magnitude. `uniform`: (TF_LAYER, B), in [0, 1)."""
     choice, turn, row, column = uniform
     magnitudes = torch.full_like(choice, magnitude, dtype=torch.float64)
     return _layer(TF, choice, Drawn(magnitudes, sign(turn), row, column), size)
 
 
 def tf_randaugment(images: Tensor, layers: Iterable[DrawnLayer]) -> Tensor:
-    """big_vision's `randaug(layers, magnitude)`: uint8 (B, H, W, C) to the same, by `tf_layer`s.
+    """Apply big_vision's `randaug(layers, magnitude)`: uint8 (B, H, W, C) to the same, by layers
+    from `tf_layer`.
 
-    0 is not the identity: enhancements by 0.1, all inverted if solarized (as at 10 and 20), one bit
-    left if posterized (a larger magnitude leaves more).
+    Magnitude 0 is not the identity: it enhances by 0.1, inverts everything where it solarizes (as
+    do 10 and 20), and leaves one bit where it posterizes (a larger magnitude leaves more).
     """
     for layer in layers:
         images = operate(images, layer, TF.values(), GREY)
@@ -131,9 +133,11 @@ def timm_layer(
     deviation: float = 0.5,
     probability: float = 0.5,
 ) -> DrawnLayer:
-    """What images of `size` draw by `uniform` (TIMM_LAYER, B) in a layer of timm's
-    `rand-m9-mstd0.5-inc1`: one of 15 operators, applied with `probability`, at
-    N(magnitude, deviation) in 0..10."""
+    """Draw a layer of timm's `rand-m9-mstd0.5-inc1` for images of `size` (height, width).
+
+    Each image draws one of 15 operators, applied with `probability`, at a magnitude from
+    N(magnitude, deviation), clamped to 0..10. `uniform`: (TIMM_LAYER, B), in [0, 1).
+    """
     choice, chance, turn, row, column, height = uniform
     normal = layout.chosen(layout.normals(uniform.device, torch.float64), height)
     magnitudes = (magnitude + deviation * normal).clamp_(0, 10)
@@ -142,11 +146,12 @@ def timm_layer(
 
 
 def timm_randaugment(images: Tensor, layers: Iterable[DrawnLayer], fill: Fill) -> Tensor:
-    """timm's `rand-m9-mstd0.5-inc1`: uint8 (B, H, W, C) to the same, by `timm_layer`s; fill a level
-    or (C,).
+    """Apply timm's `rand-m9-mstd0.5-inc1`: uint8 (B, H, W, C) to the same, by layers from
+    `timm_layer`. `fill`: a level, or (C,).
 
-    Interpolation is bilinear; timm's is the data's, bicubic for DeiT, or drawn between the two. No
-    bits left (magnitude 10) is black, as with the Pillow of timm 0.4.9; today's refuses.
+    Interpolation is bilinear; timm's is the data's, bicubic for DeiT, or drawn between the two. An
+    image posterized to no bits (magnitude 10) is black, as with the Pillow of timm 0.4.9; today's
+    refuses.
     """
     for layer in layers:
         images = operate(images, layer, TIMM.values(), fill)
@@ -156,7 +161,12 @@ def timm_randaugment(images: Tensor, layers: Iterable[DrawnLayer], fill: Fill) -
 def _layer(
     operators: dict[str, Operator], choice: Tensor, drawn: Drawn, size: tuple[int, int]
 ) -> DrawnLayer:
-    """By `choice` in [0, 1], 1 for none. On a device that is waited for, nothing else is needed."""
+    """Return the layer in which `choice`, (B,) in [0, 1], picks each image's operator; 1 picks
+    none.
+
+    On a CPU, where each operator takes only the images that drew it, `fixed` stays empty; elsewhere
+    the layer is `settled`.
+    """
     number = (choice * len(operators)).long()
     if layout.by_groups(choice):
         return DrawnLayer(number, drawn, {})
@@ -164,5 +174,5 @@ def _layer(
 
 
 def sign(uniform: Tensor) -> Tensor:
-    """-1 or 1 with equal chances."""
+    """Return -1 or 1 with equal chances."""
     return (uniform < 0.5).float() * 2 - 1

@@ -1,10 +1,10 @@
-"""Images seen through an affine map, each through its own; and mirrored.
+"""Images seen through an affine map, each through its own; and mirrored images.
 
-A matrix (B, 2, 3) takes an output pixel (column, row, 1) to the place (column, row) in the image
+A matrix (B, 2, 3) maps an output pixel (column, row, 1) to the place (column, row) in the image
 that it shows; pixel centres lie at whole numbers, as in TF's ImageProjectiveTransform. PIL counts
 from the corner of the first pixel, half a pixel to its upper left.
 
-The article's augmentation of MNIST (BatchNorm_in_Transformers_CV, REFERENCE.md D.4).
+`shake` is the article's augmentation of MNIST (BatchNorm_in_Transformers_CV, REFERENCE.md D.4).
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ CORNER = -0.5  # the image's upper left corner, PIL's origin, in pixels from the
 
 
 def rotation(degrees: Tensor, height: int, width: int) -> Tensor:
-    """(B, 2, 3), counterclockwise about the image's centre: PIL's Image.rotate."""
+    """Return the matrices (B, 2, 3) that rotate counterclockwise about the image's centre: PIL's
+    Image.rotate."""
     cosine, sine = degrees.deg2rad().cos(), degrees.deg2rad().sin()
     column, row = (width - 1) / 2, (height - 1) / 2
     across = [cosine, -sine, column - cosine * column + sine * row]
@@ -32,24 +33,26 @@ def rotation(degrees: Tensor, height: int, width: int) -> Tensor:
 
 
 def shear_x(factor: Tensor, origin: float = 0.0) -> Tensor:
-    """(B, 2, 3): line y moves by factor * (y - origin). TF's origin is 0, PIL's is CORNER."""
+    """Return the matrices (B, 2, 3) that move line y by factor * (y - origin). TF's origin is 0,
+    PIL's is CORNER."""
     one, zero = torch.ones_like(factor), torch.zeros_like(factor)
     return torch.stack([one, factor, -factor * origin, zero, one, zero], 1).view(-1, 2, 3)
 
 
 def shear_y(factor: Tensor, origin: float = 0.0) -> Tensor:
-    """(B, 2, 3): column x moves by factor * (x - origin)."""
+    """Return the matrices (B, 2, 3) that move column x by factor * (x - origin)."""
     return shear_x(factor, origin).flip(1, 2).roll(-1, 2)
 
 
 def translation(right: Tensor, down: Tensor) -> Tensor:
-    """(B, 2, 3): the image moves left by `right` pixels and up by `down`, PIL's and TF's sign."""
+    """Return the matrices (B, 2, 3) that move the image left by `right` pixels and up by `down`:
+    PIL's and TF's sign."""
     one, zero = torch.ones_like(right), torch.zeros_like(right)
     return torch.stack([one, zero, right, zero, one, down], 1).view(-1, 2, 3)
 
 
 def places(matrix: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Column and row, float (B, H, W) each, that every output pixel shows."""
+    """Return the column and the row that each output pixel shows, float (B, H, W) each."""
     columns = count(width, matrix.device, matrix.dtype)
     rows = count(height, matrix.device, matrix.dtype)[:, None]
     a, b, c, d, e, f = matrix.view(-1, 6, 1, 1).unbind(1)
@@ -57,10 +60,11 @@ def places(matrix: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
 
 
 def warp(images: Tensor, matrix: Tensor, fill: float | Tensor) -> Tensor:
-    """The nearest pixel, `fill` (a level or (C,)) outside: (B, H, W, C) to the same.
+    """Show the nearest pixel, and `fill` (a level or (C,)) outside: (B, H, W, C) to the same.
 
-    One gather of pixels from images with a border of `fill`, where all places outside end: an
-    index_select of C bytes at a time is the fastest that a CPU does, torch.where 5 times slower.
+    This is one gather of pixels from images with a border of `fill`, in which all places outside
+    end: an index_select of C bytes at a time is the fastest way on a CPU, torch.where is 5 times
+    slower.
     """
     batch, height, width, channels = images.shape
     framed = images.new_empty((batch, height + 2, width + 2, channels))
@@ -76,10 +80,12 @@ def warp(images: Tensor, matrix: Tensor, fill: float | Tensor) -> Tensor:
 
 
 def warp_bilinear(images: Tensor, matrix: Tensor, fill: float | Tensor) -> Tensor:
-    """Between the four nearest pixels, rounded; `fill` (a level or (C,)) outside: uint8 to uint8.
+    """Interpolate between the four nearest pixels, rounded, with `fill` (a level or (C,)) outside:
+    uint8 to uint8.
 
-    As PIL's BILINEAR transform, in which a place is outside if it is outside every pixel's square
-    and the image's edge goes on for half a pixel; but PIL cuts fractions off where this rounds.
+    It follows PIL's BILINEAR transform, in which a place is outside if it is outside every pixel's
+    square, and the image's edge goes on for half a pixel; but PIL cuts fractions off where this
+    rounds.
     """
     _, height, width, _ = images.shape
     # grid_sample's places: from -1 to 1 between the image's edges
@@ -99,7 +105,7 @@ def warp_bilinear(images: Tensor, matrix: Tensor, fill: float | Tensor) -> Tenso
 
 
 def flip(images: Tensor, mask: Tensor) -> Tensor:
-    """(B, H, W, C) of any type to the same: image b mirrored left to right where mask[b]."""
+    """Mirror image b left to right where mask[b]: (B, H, W, C) of any type to the same."""
     if not layout.by_groups(images):
         return images.flip(2).where(mask[:, None, None, None], images)
     flipped = images.clone()
@@ -109,13 +115,13 @@ def flip(images: Tensor, mask: Tensor) -> Tensor:
 
 
 def flip_and_crop(images: Tensor, flip: Tensor, top: Tensor, left: Tensor, pad: int) -> Tensor:
-    """Image b, mirrored where flip[b], zero-padded by `pad`, cropped at (top[b], left[b]).
+    """Mirror image b where flip[b], pad it with zeros by `pad`, and crop it at (top[b], left[b]).
 
-    uint8 (B, H, W, C) to the same; flip bool (B,), top and left int64 (B,) in 0..2 pad.
-    One gather of image rows: padded images, and behind them their mirror images, are seen as a
-    matrix whose row r is the W*C bytes from pixel r on (its rows overlap), and index_select, which
-    copies such a row at once, takes H rows for each image. Indexing windows and torch.where go
-    byte by byte: 5 times slower on a CPU.
+    uint8 (B, H, W, C) to the same; flip bool (B,), top and left int64 (B,) in 0..2 pad. This is one
+    gather of image rows: padded images, and behind them their mirror images, are seen as a matrix
+    whose row r is the W*C bytes from pixel r on (its rows overlap), and index_select, which copies
+    such a row at once, takes H rows for each image. Indexing windows and torch.where go byte by
+    byte: 5 times slower on a CPU.
     """
     batch, height, width, channels = images.shape
     tall, wide = height + 2 * pad, width + 2 * pad
@@ -142,13 +148,13 @@ def shake(
     probability: float = 0.2,
     factor: tuple[float, float] = (2.0, 3.0),
 ) -> Tensor:
-    """Rotated, translated, sometimes zoomed out by `uniform` (SHAKE, B), on black: uint8
+    """Rotate and translate images, and sometimes zoom out, by `uniform` (SHAKE, B), on black: uint8
     (B, H, W, C) to the same.
 
     mlflow_modules/train_augs_simple.py: RandomRotation(20), RandomAffine(0, translate=(.2, .2)),
     RandomZoomOut(0, (2, 3), p=.2), Resize(28), all on PIL images. The first two take the nearest
     pixel, one after the other (what the rotation turns out of the image is lost); the translation
-    is by whole pixels. `zoom_out` is the rest.
+    is by whole pixels. `zoom_out` does the last two.
     """
     height, width = images.shape[1:3]
     turned = warp(images, rotation((2 * uniform[0] - 1) * degrees, height, width), 0)
@@ -166,12 +172,13 @@ def shake(
 
 
 def zoom_out(images: Tensor, factor: Tensor, left: Tensor, top: Tensor, most: int = 3) -> Tensor:
-    """On a black canvas `factor` (B,) times as large, resized back: uint8 (B, H, W, C) to the same.
+    """Put images on a black canvas `factor` (B,) times as large, and resize it back: uint8 (B, H,
+    W, C) to the same.
 
-    factor from 1, which changes nothing, to `most`; left, top (B,): where on the canvas, as shares
-    of the room there is (torchvision's RandomZoomOut). Resized as PIL's BILINEAR, which averages
-    when it shrinks: the nearest pixel would lose strokes. (PIL rounds between the two axes: a
-    level's difference.)
+    factor: from 1, which changes nothing, to `most`; left, top (B,): the place on the canvas, as
+    shares of the free room (torchvision's RandomZoomOut). It is resized as by PIL's BILINEAR, which
+    averages when it shrinks: the nearest pixel would lose strokes. (PIL rounds between the two
+    axes: a level's difference.)
     """
     _, height, width, _ = images.shape
     rows = zoom_weights(factor, top, height, most)
@@ -179,9 +186,11 @@ def zoom_out(images: Tensor, factor: Tensor, left: Tensor, top: Tensor, most: in
 
 
 def zoom_weights(factor: Tensor, place: Tensor, size: int, most: int) -> Tensor:
-    """(B, size, size): from an image's pixels to those of the canvas it is on, shrunk to `size`.
+    """Return the weights (B, size, size) that map an image's pixels to those of its canvas, shrunk
+    to `size`.
 
-    A triangle as wide as two pixels of the result, cut at the canvas's edges: PIL's Resample.c.
+    Each is a triangle as wide as two pixels of the result, cut at the canvas's edges: PIL's
+    Resample.c.
     """
     canvas = (size * factor).floor()
     first = ((canvas - size) * place).long()

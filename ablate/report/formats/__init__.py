@@ -73,7 +73,7 @@ def set_sheet(
     floated: LatexFloat = FLOAT,
     complete: bool = True,
 ) -> Any:
-    """Set what is laid out in one of the formats for readers."""
+    """Set a sheet that is laid out in one of the formats for readers."""
     if format == TEX and floated.caption is not None:
         made = dataclasses.replace(made, title=floated.caption + UNFINISHED * (not complete))
     made = _printable(made)
@@ -83,7 +83,8 @@ def set_sheet(
 
 
 def _printable(part: Any) -> Any:
-    """The same with printable texts: a title, a label or a device may be a stranger's."""
+    """Return a part with all of its texts printable: a title, a label or a device may come from a
+    stranger."""
     if isinstance(part, str):
         return printable(part)
     if isinstance(part, tuple):

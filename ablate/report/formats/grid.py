@@ -37,7 +37,8 @@ class GridCell:
 
     @property
     def width(self) -> int:
-        """In characters, with its marks and what is between them."""
+        """The width in characters of the text and its footnote marks, with the commas between
+        these."""
         return len(self.text) + len(",".join(map(str, self.notes)))
 
 
@@ -51,7 +52,7 @@ class GridLine:
 
     @classmethod
     def headed(cls, first: GridCell, columns: int) -> GridLine:
-        """A heading across so many columns."""
+        """Return a line with a heading across this many columns."""
         return cls((first, *[GridCell("")] * (columns - 1)), heading=True)
 
 
@@ -86,7 +87,8 @@ class Grid:
         )
 
     def part(self, which: Sequence[int]) -> Grid:
-        """The same without the lines that have nothing there, where columns are left out."""
+        """Return the grid of these columns; if columns are left out, without the lines that have no
+        text in the others."""
         part, whole = self.columns(which), len(which) == len(self.headings)
         lines = (x for x in part.lines if whole or x.heading or any(c.text for c in x.cells[1:]))
         return dataclasses.replace(part, lines=tuple(lines))
@@ -165,7 +167,7 @@ HERE = Path(__file__).parents[1]
 
 @functools.cache
 def template(name: str) -> Any:
-    """One of the templates of reports, by its path in their folder."""
+    """Load the template of a report, by its path in this folder."""
     import jinja2
     import markupsafe
 

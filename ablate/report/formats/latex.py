@@ -63,15 +63,15 @@ END = r" \tabularnewline"  # behind \raggedright, `\\` is the end of a line of i
 
 @dataclass(frozen=True)
 class LatexFloat:
-    """What is told of a table's float: its label, its caption in place of the sweep's title, and
-    its notes: `full`, `short` (warnings, and what the numbers are) or `none`."""
+    """The options of a table's float: `label`; `caption`, in place of the sweep's title; `notes`:
+    `full`, `short` (warnings, and what the numbers are) or `none`."""
 
     label: str | None = None
     caption: str | None = None
     notes: str = "full"
 
     def __post_init__(self) -> None:
-        """Raises UserError for other notes, and for a label that LaTeX can't read."""
+        """Raise UserError for other notes, and for a label that LaTeX can't read."""
         if self.notes not in NOTES:
             raise unknown_value("--notes", self.notes, NOTES)
         if self.label is not None and not re.fullmatch(r"[\w:./+*@-]+", self.label, re.ASCII):
@@ -81,7 +81,8 @@ class LatexFloat:
             )
 
     def labels(self, position: int) -> list[str]:
-        """The label of the float at this place: of the second it ends in -2."""
+        """Return the label command of the float at this position, [] without a label; from the
+        second float on, its number follows the label: -2, -3."""
         if self.label is None:
             return []
         return [rf"\label{{{self.label}{f'-{position + 1}' if position else ''}}}"]
@@ -89,7 +90,7 @@ class LatexFloat:
 
 def latex(sheet: PrintedTable, floated: LatexFloat) -> str:
     """Set one float for each grid, or for each part of one that is too wide, with its notes; common
-    lines stand under the last. A float is as wide as a column where it fits into one."""
+    lines follow the last. A float is as wide as a column where it fits into one."""
     lines: list[str] = []
     parts = [
         (grid, part, number)
@@ -120,7 +121,7 @@ def latex(sheet: PrintedTable, floated: LatexFloat) -> str:
 
 
 def _plain(grid: Grid) -> Grid:
-    """The grid without the marks of notes."""
+    """Return the grid without the marks of notes."""
 
     def plain(cells: Iterable[GridCell]) -> tuple[GridCell, ...]:
         return tuple(dataclasses.replace(cell, notes=()) for cell in cells)
@@ -170,7 +171,7 @@ def _tabular(part: FittedGrid) -> Iterator[str]:
 
 
 def _folded(text: str, side: str, width: float, notes: tuple[int, ...] = ()) -> str:
-    """A heading, in as many lines as its column is narrow."""
+    """Set a heading in as many lines as the width of its column needs."""
     lines = lines_of(text, width - points(",".join(map(str, notes))))
     words = r" \\ ".join(_guarded(escape(line)) for line in lines) + _marks(notes)
     if len(lines) == 1:
@@ -198,7 +199,8 @@ def _cell(cell: GridCell) -> str:
 
 
 def _guarded(text: str) -> str:
-    """The text, of which a `[` at the start is no option of the line's end before it."""
+    """Guard a text that begins with `[`, which LaTeX would read as an option of the line's end
+    before it."""
     return "{}" + text if text.startswith("[") else text
 
 
@@ -221,7 +223,8 @@ def _under(sheet: PrintedTable, grid: Grid, last: bool, notes: str) -> Iterator[
 
 
 def _without_commands(text: str) -> str:
-    """The text without its clauses on commands of ablate, which no reader of a paper types."""
+    """Return the text without its clauses on commands of ablate, which no reader of a paper
+    types."""
     sentences = []
     for sentence in re.split(r"(?<=\.) ", text):
         clauses = [part for part in sentence.split("; ") if "`ablate " not in part]
@@ -294,14 +297,14 @@ _BREAKS = re.compile(r"[^=./,_:@+-]*[=./,_:@+-]|[^=./,_:@+-]+")
 
 
 def is_set(character: str) -> bool:
-    """Can every LaTeX set it? ASCII, and Latin letters with an accent."""
+    """Return whether every LaTeX can set the text: ASCII, and Latin letters with an accent."""
     base = unicodedata.decomposition(character).partition(" ")[0]
     return character.isascii() or (bool(base) and not base.startswith("<") and ord(character) < 256)
 
 
 def pieces(word: str) -> list[str]:
-    """The parts of a word between which a line may end: of a long one behind its signs, and at
-    characters that LaTeX sets by their number."""
+    """Return the parts of a word between which a line may end: in a long word after its signs, and
+    at characters that LaTeX sets by their number."""
     found: list[str] = []
     for part in _BREAKS.findall(word) if len(word) > LONG else [word]:
         runs = itertools.groupby(part, lambda c: _size(c) == _NUMBERED)
@@ -355,7 +358,7 @@ class FittedGrid:
         return sum(self.widths) + GAP * (len(self.widths) - 1)
 
     def across(self, at: int, count: int) -> float:
-        """The width of `count` columns from the one at `at`."""
+        """Return the width in points of `count` columns from the one at `at`."""
         return sum(self.widths[at : at + count]) + GAP * (count - 1)
 
 
@@ -383,8 +386,8 @@ def _part(grid: Grid, which: Sequence[int]) -> FittedGrid:
 
 
 def _fit(grid: Grid, which: Sequence[int], room: float) -> FittedGrid | None:
-    """The grid of these columns in `room` points: as it is, else with its headings folded, else
-    with columns of words folded, too; None where it is too wide even so."""
+    """Return the grid of these columns in `room` points: as it is, else with its headings folded,
+    else with columns of words folded, too; None where it is too wide even so."""
     grid = grid.part(which)
     lines = [line.cells for line in grid.lines if not line.heading]
     columns = [[cells[i] for cells in lines] for i in range(len(which))]
@@ -427,7 +430,7 @@ def _fit(grid: Grid, which: Sequence[int], room: float) -> FittedGrid | None:
 
 
 def _least(head: GridCell, cells: Sequence[GridCell]) -> float:
-    """The width of a column of words in which each part of a word has room."""
+    """Return the width of a column of words in which each part of a word has room."""
     return max(
         LEAST, *(_longest(cell.text, cell.bold) + _marks_width(cell) for cell in (head, *cells))
     )

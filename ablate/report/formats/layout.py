@@ -92,8 +92,8 @@ def _long(table: Table, parts: Sequence[ShownPart], transpose: bool, width: int)
 
 
 def cells_of(table: Table, entry: Entry | None, parts: Sequence[ShownPart]) -> list[GridCell]:
-    """The gain's bears the footnotes that explain it, without one the verdict's; the last one
-    bears the entry's others."""
+    """Return the cells of an entry. The gain's cell bears the footnotes that explain it, or without
+    a gain the verdict's; the last cell bears the entry's others."""
     if entry is None:
         return [GridCell("", number=part.number) for part in parts]
     marks: list[set[int]] = [set() for _ in parts]
@@ -107,19 +107,21 @@ def cells_of(table: Table, entry: Entry | None, parts: Sequence[ShownPart]) -> l
 
 
 def gain_bearer(parts: Sequence[ShownPart]) -> int | None:
-    """The place of the part that bears the footnotes of gains: the gain's, else the verdict's."""
+    """Return the index of the part that bears the footnotes of gains: the gain's, else the
+    verdict's."""
     places = [i for i, part in enumerate(parts) if part.is_gain]
     places += [i for i, part in enumerate(parts) if part.is_verdict]
     return places[0] if places else None
 
 
 def explained(table: Table, parts: Sequence[ShownPart]) -> Table:
-    """The table without the footnotes of gains, where no part bears them."""
+    """Return the table without the footnotes of gains, if no part bears them."""
     return table if gain_bearer(parts) is not None else table.without("gain")
 
 
 def headings_of(table: Table, column: TableColumn, parts: Sequence[ShownPart]) -> list[GridCell]:
-    """The gain's bears the column's footnotes; without one the last does."""
+    """Return the headings of a column's parts. The gain's heading bears the column's footnotes;
+    without a gain the last does."""
     bears = next((i for i, part in enumerate(parts) if part.is_gain), len(parts) - 1)
     marks = table.marks(None, column.label)
     return [
@@ -152,14 +154,14 @@ def _lines(
 
 
 def _grid(table: Table, column: TableColumn, parts: Sequence[ShownPart]) -> Grid:
-    """One column of the sweep."""
+    """Lay out one column of the sweep: a line per variant."""
     headings = headings_of(table, column, parts)
     lines = _lines(table, [column], parts)
     return Grid(column.heading, (GridCell("variant"), *headings), tuple(lines))
 
 
 def _side_by_side(table: Table, parts: Sequence[ShownPart]) -> Grid:
-    """All columns of the sweep beside each other, each under its heading."""
+    """Lay out all columns of the sweep side by side, each under its heading."""
     headings = [cell for column in table.columns for cell in headings_of(table, column, parts)]
     spans = [(column.heading, len(parts)) for column in table.columns]
     lines = _lines(table, table.columns, parts)
@@ -167,7 +169,7 @@ def _side_by_side(table: Table, parts: Sequence[ShownPart]) -> Grid:
 
 
 def _stacked(table: Table, parts: Sequence[ShownPart]) -> Grid:
-    """The columns one below the other, under their labels."""
+    """Lay out the columns one below the other, under their labels."""
     lines = []
     for column in table.columns:
         name = GridCell(column.heading, table.marks(None, column.label))
@@ -178,7 +180,8 @@ def _stacked(table: Table, parts: Sequence[ShownPart]) -> Grid:
 
 
 def _transposed(table: Table, parts: Sequence[ShownPart]) -> Grid:
-    """A line a column of the sweep and part, under the column's label; with one part a column."""
+    """Lay out a line per part of each column of the sweep, under the column's label; with a single
+    part, a line per column."""
     headings = [dataclasses.replace(_row_name(table, row.label), number=True) for row in table.rows]
     lines = []
     for column in table.columns:
@@ -199,7 +202,7 @@ def _transposed(table: Table, parts: Sequence[ShownPart]) -> Grid:
 
 
 def _block(table: Table, block: Summary, ci: str) -> Grid:
-    """A row or an effect a line; of a change all of its parts."""
+    """Lay out a block with a line per row or effect; a change has all of its parts in one line."""
     if block.kind == "change":
         return _changes(table, block, ci)
     where = any(line.column for line in block.lines) and block.kind in WHERE
@@ -236,7 +239,7 @@ def _block(table: Table, block: Summary, ci: str) -> Grid:
 
 
 def _changes(table: Table, block: Summary, ci: str) -> Grid:
-    """What each change does: a change a line, and beside one another what is told of it."""
+    """Lay out the effects of changes: a line per change, its parts from left to right."""
     parts = [*dict.fromkeys(line.part for line in block.lines)]
     told_as, judged = bracket(ci, table.gain_alpha), any(line.verdict for line in block.lines)
     headings = [GridCell("change")]
@@ -275,10 +278,8 @@ LONG_PARTS = ("ci", "pm", "n", "verdict")
 
 def wide_grids(table: Table, show: Sequence[str]) -> Iterator[Grid]:
     """Make a grid for each group. Each variant has a line for every part of `show` but LONG_PARTS,
-    the first under its own label, and one for the runs that diverged or miss.
-
-    Raises UserError where nothing else is asked for.
-    """
+    the first under its own label, and one for the runs that diverged or are missing. Raises
+    UserError where `show` has no other parts."""
     shown = [name for name in show if name not in LONG_PARTS]
     if not shown:
         raise UserError("--show: a wide table has no ci, n and verdict; add gain, or --no-wide")
@@ -295,8 +296,8 @@ Below = tuple[int | str, str]  # where footnotes are: one of these and its text,
 
 
 def _wide_marks(table: Table, columns: Sequence[TableColumn]) -> dict[Below, tuple[int, ...]]:
-    """Footnotes, each where it is of all that stands below it: (CORNER, ""), (HEADING, its text) or
-    (ARCH, its name); else of a cell (column's label, row)."""
+    """Place footnotes: each at the highest place where it holds for all below, (CORNER, ""),
+    (HEADING, its text) or (ARCH, its name); else at a cell (column's label, row)."""
     cells: dict[Below, set[int]] = {
         (c.label, e.row): {*table.marks(None, c.label), *table.marks(e.row, c.label)}
         for c in columns
@@ -318,7 +319,8 @@ def _wide_marks(table: Table, columns: Sequence[TableColumn]) -> dict[Below, tup
 
 
 def _above(column: TableColumn) -> list[Below]:
-    """What a column stands below."""
+    """Return the places above a column whose footnotes are for all below: the corner, its heading,
+    and its architecture, if it has one."""
     return [(CORNER, ""), (HEADING, column.wide), *[(ARCH, column.arch)] * bool(column.arch)]
 
 
@@ -365,8 +367,8 @@ def _wide_lines(
     marks: dict[Below, tuple[int, ...]],
     counted: str,
 ) -> Iterator[GridLine]:
-    """A line for each part that has a text; the last text of an entry bears its footnotes.
-    `counted` stands at the end of the first."""
+    """Yield a line for each part that has a text; the last text of an entry bears its footnotes.
+    `counted` comes at the end of the first line."""
     there = [entry for entry in entries if entry]
     grid = [[part.cell(entry) if entry else GridCell("") for entry in entries] for part in parts]
     for i, entry in enumerate(entries):
@@ -393,7 +395,7 @@ def cut_words(table: Table, show: Sequence[str]) -> Iterator[str]:
 
 
 def wide_words(table: Table) -> Iterator[str]:
-    """State what a wide table counts, and where the numbers are that it leaves out."""
+    """State what a wide table counts, and where to find the numbers that it leaves out."""
     if not any(entry.verdict for entry in table.entries) and any(e.gain for e in table.entries):
         beyond = "below" if table.of().sign < 0 else "above"
         yield (

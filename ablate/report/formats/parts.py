@@ -101,12 +101,13 @@ def parts_of(table: Table, show: Sequence[str]) -> Iterator[ShownPart]:
 
 
 def interval_form(show: Sequence[str]) -> str:
-    """The form of intervals, one of INTERVALS; "" for none."""
+    """Return the form of intervals that `show` names, one of INTERVALS; "" for none."""
     return next((name for name in INTERVALS if name in show), "")
 
 
 def bracket(form: str, alpha: float) -> str:
-    """What a heading says of the intervals below it."""
+    """Return the words of a heading on the intervals below it, by their form: "ci", "pm" or "" for
+    none; with the confidence level 1 - alpha."""
     return {
         "ci": f" [{confidence_level(alpha)} CI]",
         "pm": f" ± {confidence_level(alpha)} CI",
@@ -132,7 +133,8 @@ def interval(estimate: Estimate | None, metric: Metric, sign: bool = False, ci: 
 
 
 def _value(table: Table, name: str, ci: str) -> ShownPart:
-    """A metric by its name; "accuracy" is the table's own, whichever it is."""
+    """Return the part of a metric by its name; "accuracy" is the table's own metric, whichever it
+    is."""
     main = name in ("accuracy", table.metric)
     metric = table.of(None if main else name)
 
@@ -219,7 +221,7 @@ INSIDE = {  # `Against.inside`, in a column of its own and in a line
 
 
 def paper_apart(table: Table) -> Iterator[ShownPart]:
-    """The parts of `paper` one by one, each with a short text."""
+    """Yield the parts of `paper` one by one, each with a short text."""
 
     def less(value: float | None) -> str:
         return "" if value is None else table.of().text(value, True)

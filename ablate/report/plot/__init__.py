@@ -37,7 +37,8 @@ def _find_folder_for_matplotlib() -> None:
 
 
 def _is_writable(folder: Path) -> bool:
-    """Whether a folder can be made in this one, which may not exist yet."""
+    """Return whether matplotlib can make a folder of its own in this one, which may not exist
+    yet."""
     folder = Path(os.path.expanduser(folder), "matplotlib")
     there = next(part for part in (folder, *folder.parents) if part.exists())
     return there.is_dir() and os.access(there, os.W_OK)
@@ -160,7 +161,7 @@ def draw_figure(
 
 
 def figure(plan: Plan, table: Table, kind: str, rundir: RunDirs) -> str:
-    """Draw the SVG of one figure; raises as `draw`."""
+    """Draw the SVG of one figure; raises as `draw_figure`."""
     return draw_figure(plan, table, kind, rundir).content.decode()
 
 

@@ -76,8 +76,9 @@ def across(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
 
 
 def _lines(plan: Plan) -> tuple[str, list[list[int]]]:
-    """The key that is drawn over, and the columns of each line in its order: of several numbers the
-    one that makes the fewest lines, and of these the one that changes from column to column."""
+    """Choose the key that is drawn over; return it with the columns of each line in its order. Of
+    several numbers it is the one that makes the fewest lines, and among these the one that changes
+    from column to column. Raises Nothing where no number differs."""
     settings = [column.settings for column in plan.columns]
     found = ((_series(settings, key), key) for key in settings[0])
     whole = [
@@ -103,6 +104,6 @@ def _series(settings: Sequence[Mapping[str, Any]], key: str) -> list[list[int]]:
 
 
 def _others(plan: Plan, column: int, key: str) -> str:
-    """What a column sets but for the key: "optim.lr=0.003"."""
+    """Return the settings of a column without that of `key`: "optim.lr=0.003", as text."""
     settings = plan.columns[column].settings
     return ", ".join(f"{k}={value_text(value)}" for k, value in settings.items() if k != key)

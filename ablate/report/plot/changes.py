@@ -1,4 +1,5 @@
-"""Draws changes of a design: what each does (`changes`), how pairs go together (`pairs`)."""
+"""Draws changes of a design: the effect of each (`changes`), and how pairs go together
+(`pairs`)."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ DODGE = 0.16  # of a line: between what is told of a change
 
 
 def changes(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
-    """Draw a forest: a panel for each column, a line for each change, what is told of it in turn,
-    with simultaneous intervals."""
+    """Draw a forest: a panel for each column, a line for each change with its parts in turn, with
+    simultaneous intervals."""
     declared, blocks = _blocks(plan, table)
     headings = {column.label: column.heading for column in table.columns}
     sheet = Drawing.of_panels(
@@ -99,7 +100,8 @@ def _blocks(plan: Plan, table: Table) -> tuple[Changes, list[Summary]]:
 
 
 def _means(table: Table, declared: Changes, label: str) -> dict[tuple[str, ...], float]:
-    """By the changes that a cell of a column has: its mean over seeds, as tables print it."""
+    """Return the mean over seeds of each cell of a column, as tables print it, by the changes that
+    the cell has."""
     column = next(column for column in table.columns if column.label == label)
     means = {e.row: e.accuracy.mean for e in column.entries if e.accuracy is not None}
     return {on: means[row] for row, on in declared.rows.items() if row in means}

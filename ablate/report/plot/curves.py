@@ -80,11 +80,9 @@ def curves(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawi
 
 
 def tuning(plan: Plan, table: Table, rundir: RunDirs, form: FigureForm) -> Drawing:
-    """Draw the expected best validation score of k trials, and a band for 80 % of draws.
-
-    A panel a column. The scores are those that all searches of a row were told: of a pruned trial
-    its last, of a diverged one that of guessing; k goes as far as one search does.
-    """
+    """Draw the expected best validation score of k trials, and a band for 80 % of draws: a panel
+    for each column. The scores are those that all searches of a row received: for a pruned trial
+    its last, for a diverged one that of guessing. k goes as far as one search does."""
     if plan.tune is None:
         raise Nothing(f"{plan.name}: nothing is tuned; add `tune:` to the sweep file")
     metric = plan.judged

@@ -1,10 +1,10 @@
-"""What all figures share, without matplotlib: what the command line says of one, colour, mark and
-dashes of each row, and the runs that are drawn.
+"""Properties that all figures share, without matplotlib: the options of the command line; colour,
+mark and dashes of each row; the runs that are drawn.
 
-The first six colours are those of Okabe and Ito (2008), less the yellow, which white paper
-swallows. The others were chosen one by one, each as far as possible from all before it: in CIELAB,
-for full colour vision and for each kind of colour blindness (Machado et al. 2009). Rows differ in
-marker, fill and dashes, too, so that a figure is read in grey.
+The first six colours are those of Okabe and Ito (2008), less the yellow, which is hard to see on
+white paper. The others were chosen one by one, each as far as possible from all before it: in
+CIELAB, for full colour vision and for each kind of colour blindness (Machado et al. 2009). Rows
+differ in marker, fill and dashes, too, so that a figure can be read in grey.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Size = tuple[float, float]  # width and height in inches
 
 @dataclass(frozen=True)
 class Style:
-    """Where a figure goes: what is written on it, and its settings of matplotlib."""
+    """The use of a figure, for a page or a paper, say: the words on it, and its settings of
+    matplotlib."""
 
     heading: bool
     notes: bool
@@ -60,8 +61,8 @@ STYLES = {
 @dataclass(frozen=True)
 class FigureForm:
     """The form of a figure. `size`: inches, None for as much as its content takes; `captioned`:
-    are heading and notes written where the style has them? `rows`: labels, None for all; `by`:
-    "family", whose rows share a style; `highlight`: the label of a row that stands out."""
+    whether heading and notes are written where the style has them; `rows`: labels, None for all;
+    `by`: "family", whose rows share a style; `highlight`: the label of a row that stands out."""
 
     style: str = "page"
     size: Size | None = None
@@ -71,7 +72,7 @@ class FigureForm:
     highlight: str | None = None
 
     def __post_init__(self) -> None:
-        """Raises UserError for an unknown style, and for rows by anything but their family."""
+        """Raise UserError for an unknown style, and for rows by anything but their family."""
         if self.style not in STYLES:
             raise unknown_value("--style", self.style, STYLES)
         if self.by not in (None, "family"):
@@ -89,13 +90,14 @@ class FigureForm:
         return self.rows is None or row in self.rows
 
     def style_of(self, row: Row) -> str:
-        """The name of the style that marks of the row have, and the legend: rows of a family share
-        one where figures are drawn by family, but for a row that stands out."""
+        """Return the name of the style that the row has in marks and in the legend: rows of a
+        family share one where figures are drawn by family, except for a row that stands out."""
         alone = self.by is None or row.label == self.highlight
         return row.label if alone else row.family or row.label
 
     def across(self, panels: int, most: int) -> tuple[int, int]:
-        """(lines, panels in a line): `most` are legible on a page, as many as have room else."""
+        """Return (lines, panels in a line). On a page of its usual size `most` panels, which are
+        legible, are side by side; else as many of these as have room."""
         if self.style != "page" or self.size is not None:
             most = max(1, min(most, int(self._width(panels) // PANEL)))
         return -(-panels // most), min(panels, most)
@@ -106,7 +108,7 @@ class FigureForm:
         return 10.0 if self.style == "slides" else COLUMN if panels == 1 else BOTH
 
     def inches(self, page: Size, panels: int) -> Size:
-        """The size of a figure that on a page would have the size `page`."""
+        """Return the size in inches of a figure that would have the size `page` on a page."""
         if self.size is not None:
             return self.size
         if self.style == "page":
@@ -216,7 +218,7 @@ def inks(plan: Plan, styles: Mapping[str, str] | None = None) -> dict[str, Ink]:
 
 
 def ink_of(place: int, black: bool = False) -> Ink:
-    """The style of a place, from 1: 0 is that of what is black."""
+    """Return the style of a place, counted from 1; place 0 has the style of whatever is black."""
     return Ink(
         BLACK if black else COLOURS[(place - 1) % len(COLOURS)],
         MARKERS[place % len(MARKERS)],

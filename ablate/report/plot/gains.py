@@ -142,7 +142,7 @@ def _with_gains(plan: Plan, table: Table, form: FigureForm) -> list[Entry]:
 
 
 def by_seed(table: Table, entry: Entry) -> dict[int, float]:
-    """The gain of each seed that the baseline has finished, too."""
+    """Return the gain of each seed that the baseline has finished, too."""
     column = next(column for column in table.columns if column.label == entry.column)
     base = next(other.values for other in column.entries if other.row == table.baseline)
     sign = table.of().sign
@@ -150,7 +150,7 @@ def by_seed(table: Table, entry: Entry) -> dict[int, float]:
 
 
 def _reach(table: Table, entry: Entry) -> tuple[float, float]:
-    """The ends of what is drawn of a gain: its interval and its seeds."""
+    """Return the ends of a gain's drawing: of its interval and its seeds."""
     gain = entry.gain
     assert gain is not None
     ends = [end for end in (gain.low, gain.high) if end is not None]
@@ -159,8 +159,9 @@ def _reach(table: Table, entry: Entry) -> tuple[float, float]:
 
 
 def limits(table: Table, entries: list[Entry]) -> tuple[float, float]:
-    """From where to where gains are drawn: zero, every mean, and every reach but those that are
-    more than FAR times as wide as the middle one; and a little air."""
+    """Return the range over which gains are drawn. It contains zero, every mean, and every reach
+    (interval and seeds) except those more than FAR times as wide as the median one, with a margin
+    of 5 % at each end."""
     gains = [entry.gain for entry in entries if entry.gain is not None]
     whole = [_reach(table, entry) for entry in entries]
     most = FAR * median_low([high - low for low, high in whole] or [0.0])

@@ -55,9 +55,7 @@ RC: dict[Any, Any] = {
 @contextlib.contextmanager
 def styled(name: str, style: str = "page") -> Iterator[None]:
     """Set our style without the user's matplotlibrc, so that the same runs give the same bytes.
-
-    `name` keeps the ids of figures apart that stand in one page.
-    """
+    `name` keeps the ids of several figures in one page apart."""
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(RC | STYLES[style].rc | {"svg.hashsalt": name})
@@ -77,8 +75,9 @@ class Drawing:
         panels: tuple[int, int],
         size: Size,
     ) -> None:
-        """`heading`: what is drawn; `panels`: rows and columns; `size`: of a page, in inches. The
-        sweep's title is the first line below; an unfinished sweep says so above, in any form."""
+        """Prepare a figure. `heading`: its subject; `panels`: rows and columns; `size`: of a page,
+        in inches. The sweep's title is the first line below; an unfinished sweep says so above, in
+        any form."""
         self.kind, self._form = kind, form
         size = form.inches(size, panels[1])
         self.letters = 13 * size[0] * RC["font.size"] / matplotlib.rcParams["font.size"]  # a line's
@@ -110,8 +109,9 @@ class Drawing:
         x: str = "",
         y: Sequence[str] = ("",),
     ) -> Drawing:
-        """A figure of a panel a title, of the size `panel`, `most` side by side on a page, beside
-        an `edge`. `x`, `y`: names of axes; of several `y` each has a part, one below the other."""
+        """Prepare a figure with a panel for each title, of the size `panel`, `most` side by side on
+        a page, next to an `edge`. `x`, `y`: names of axes; with several `y` each has a part of the
+        panel, one below the other."""
         lines, across = form.across(len(titles), most)
         size = edge[0] + panel[0] * across, edge[1] + panel[1] * lines
         sheet = cls(plan, table, form, kind, heading, (len(y) * lines, across), size)
@@ -138,14 +138,14 @@ class Drawing:
             axes.spines["left"].set_visible(False)
 
     def tell(self, artist: Artist, text: str, row: str | None = None) -> None:
-        """Say what a mark is; the first of a `row` is in the legend."""
+        """Title a mark with its meaning; the first mark of a `row` is in the legend."""
         artist.set_gid(f"{self.kind}-{len(self._titles)}")
         self._titles.append(text)
         if row is not None:
             self.names.setdefault(row, artist)
 
     def dots(self, axes: Axes, x: Any, y: Any, colour: str, aside: tuple[int, int]) -> Artist:
-        """Draw small dots beside their places, so that a mark there hides none. `aside`: the
+        """Draw small dots next to their places, so that a mark there hides none. `aside`: the
         direction."""
         marker = matplotlib.rcParams["lines.markersize"]  # points
         dx, dy = (0.8 * marker * way / 72 for way in aside)
@@ -176,13 +176,15 @@ class Drawing:
 
     @property
     def caption(self) -> str:
-        """What the figure leaves to the caption of a paper; "" where it says everything itself."""
+        """The title and explanation that a figure without notes leaves to the caption of a paper,
+        as sentences; "" where the figure shows them itself."""
         ends = (".", "?", "!", ":")
         lines = (line if line.endswith(ends) else f"{line}." for line in self._lines)
         return "" if self._form.notes else " ".join(lines)
 
     def _legend(self, length: float | None) -> None:
-        """Write the names of marks beside the panels, closer together where they are many."""
+        """Write the names of marks at the side of the panels, closer together where they are
+        many."""
         letter = font_scalings["small"] * matplotlib.rcParams["font.size"]
         room = 72 * self.figure.get_figheight() / len(self.names)
         self.figure.legend(
@@ -197,10 +199,8 @@ class Drawing:
         )
 
     def content(self, format: str) -> bytes:
-        """Return the file: svg, pdf or png. The same figure has the same bytes.
-
-        Raises UserError where the size that was asked for is too small.
-        """
+        """Return the content of the file: svg, pdf or png. The same figure has the same bytes.
+        Raises UserError where the size that the user gave is too small."""
         if self._form.style != "page":
             self._fold()
         if self._form.size is not None and not self._fits():
@@ -234,7 +234,7 @@ class Drawing:
                 label.set_text(_wrapped([label.get_text()], max(8, letters)))
 
     def _fits(self) -> bool:
-        """Has every panel room, and do no letters leave the figure or cover others?"""
+        """Return whether every panel has room, and no letters leave the figure or cover others."""
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
             self.figure.draw_without_rendering()

@@ -1,8 +1,8 @@
-"""Answers what the page of `watch` asks: state, curves, table, the end of a log.
+"""Answers the requests of the page of `watch`: state, curves, table, the end of a log.
 
 No verdict is read: the table has means and gains alone, which are recorded as a peek, and nothing
-else is written. What an answer costs
-is bounded: the state is made once a second at most, and a table has a small share of the time.
+else is written. The cost of an answer is bounded: the state is made once a second at most, and a
+table has a small share of the time.
 """
 
 from __future__ import annotations
@@ -122,14 +122,16 @@ class SweepAnswers:
         }
 
     def _colour(self, run: PlannedRun) -> str:
-        """Of its row, as in figures; "" of a run that others start from."""
+        """Return the colour of the run's row, as in figures; "" for a run that others start
+        from."""
         return self._inks[run.cell.row].colour if run.cell.row in self._inks else ""
 
     # --- Curves, a log ---
 
     def curves(self, ids: Sequence[str], known: str) -> tuple[str, bytes]:
-        """(tag, JSON): of each run x (epochs, or steps where there are none), train_loss, score,
-        and what they are called. b"" where the tag is `known`. Raises UnknownRun."""
+        """Return (tag, JSON): for each run x (epochs, or steps where there are none), train_loss
+        and score, and the names of these; b"" for the JSON where the tag is `known`. Raises
+        UnknownRun."""
         with self._lock:
             runs = [self._run(run) for run in ids[:CHOSEN]]
         lines = {run.id: metrics_lines(self._store.rundir(run.id)) for run in runs}
@@ -156,7 +158,7 @@ class SweepAnswers:
         }
 
     def log(self, run: str) -> bytes:
-        """The end of a run's log. Raises UnknownRun."""
+        """Return the end of a run's log. Raises UnknownRun."""
         return tail(self._store.rundir(self._run(run).id)).encode(errors="replace")
 
     def _run(self, run: str) -> PlannedRun:
@@ -210,7 +212,7 @@ class StoreAnswers:
         return str(text).encode(errors="replace")
 
     def of(self, number: str) -> SweepAnswers:
-        """Raises UnknownSweep."""
+        """Return the answers for the sweep of this number. Raises UnknownSweep."""
         with self._lock:
             name = {str(place): name for place, name in enumerate(self._names)}.get(number)
             if name is None:

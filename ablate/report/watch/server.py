@@ -35,10 +35,9 @@ HTML, TEXT, JSON = "text/html", "text/plain", "application/json"
 
 
 class WatchServer(ThreadingHTTPServer):
-    """Listens on a port of the loopback, 0 for a free one. Raises OSError where it is taken.
-
-    TOKEN/ is the page of a sweep; of a store the list of its sweeps, whose pages are TOKEN/NUMBER/.
-    """
+    """Listens on a port of the loopback, 0 for a free one. Raises OSError where the port is in use.
+    TOKEN/ is the page of a sweep; for a store it is the list of its sweeps, whose pages are
+    TOKEN/NUMBER/."""
 
     daemon_threads = True
 
@@ -86,7 +85,8 @@ class _Request(BaseHTTPRequestHandler):
             self._refuse(503, str(error))
 
     def _answer(self, place: list[str]) -> Answer | None:
-        """What answers for the place behind the token, if anything does. Raises UnknownSweep."""
+        """Return the answer for the path `place` behind the token, None if there is none. Raises
+        UnknownSweep."""
         answers = self.server.answers
         if isinstance(answers, StoreAnswers):
             if len(place) == 1:

@@ -1,4 +1,4 @@
-"""Starts workers and answers for them: one small protocol, one table of launchers.
+"""Launchers start workers and answer for them: one small protocol, one table of launchers.
 
 A launcher offers slots, which may come and go; the driver gives runs to slots. The launcher answers
 for the workers that it started. The folder of a run outlives the launcher: through it
@@ -21,7 +21,7 @@ from ablate.store import Liveness
 
 @dataclass(frozen=True)
 class Slot:
-    """Room for one worker. Slots of one `place` share a device, and its memory."""
+    """The room for one worker. Slots of one `place` share a device and its memory."""
 
     name: str
     place: str
@@ -32,17 +32,20 @@ class Slot:
 
     @property
     def takes(self) -> frozenset[str]:
-        """Return the names of slots that no other worker may have beside it."""
+        """The names of the slots whose room it takes: no other worker may have them at the same
+        time."""
         return frozenset(self.group or (self.name,))
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process that uses it has, beside what all have, before it starts CUDA."""
+        """The environment variables that a process on this slot needs in addition to the common
+        ones, before it starts CUDA."""
         return {} if self.visible is None else {"CUDA_VISIBLE_DEVICES": self.visible}
 
 
 def usable(slots: Sequence[Slot], without: Collection[str]) -> list[Slot]:
-    """List the slots on none of the places `without`, nor on a group with a slot of one."""
+    """List the slots that are on no place of `without`, and in no group with a slot of such a
+    place."""
     out = {slot.name for slot in slots if slot.place in without}
     return [slot for slot in slots if slot.name not in out and slot.takes.isdisjoint(out)]
 
@@ -56,70 +59,78 @@ def silent(done: int, total: int) -> None:
 
 
 class Ask(Protocol):
-    """Asks the training half a question, JSON both ways: see `ablate.training.answers`."""
+    """A function that asks the training half a question, JSON both ways: see
+    `ablate.training.answers`."""
 
     def __call__(self, verb: str, question: Tree, progress: Progress = ..., /) -> dict[str, Any]:
-        """Answer the question `verb`. Some answers call `progress`. Raises UserError with one line
-        for the user's mistakes, NoRoom for a full disk, Failure for anything else."""
+        """Return the answer to the question `verb`. Some answers call `progress`. Raises UserError
+        with one line for the user's mistakes, NoRoom for a full disk, Failure for anything else."""
 
 
 class Launcher(Liveness, Protocol):
-    """Starts workers, answers for them and stops them, as the driver sees it.
-    `tests/launcher_contract.py` tests every launcher."""
+    """A launcher starts workers, answers for them and stops them. This is the interface that the
+    driver uses; `tests/launcher_contract.py` tests every launcher."""
 
     slots: Sequence[Slot]  # offered now
     devices: GpuSet  # the GPUs of this host behind its slots, and remarks
 
     @property
     def remote(self) -> bool:
-        """Are its workers on other hosts? Then each attempt has a folder of its own (see
+        """True if its workers are on other hosts. Then each attempt has a folder of its own (see
         `ablate.running.attempts`), and slots come and go."""
 
     @property
     def device(self) -> str:
-        """Of its slots, also of those that are to come: cpu | cuda."""
+        """The device of all its slots, those still to come included: cpu | cuda."""
 
     @property
     def worlds(self) -> Sequence[int]:
-        """How many processes may share a run: one number, or with `auto` several, from 1 on. Of
-        these there are slots for each number that there are devices for."""
+        """The numbers of processes that may share a run: one number, or several with `auto`, from 1
+        on. For each of them that the devices suffice for there are slots."""
 
     @property
     def most(self) -> int:
-        """How many slots for the least of `worlds` it offers at most."""
+        """The largest number of slots that it ever offers for the least of `worlds`."""
 
     def offer(self, waiting: int, without: Collection[str]) -> Sequence[str]:
-        """Runs wait for so many slots of the least of `worlds`, on none of the places `without`:
-        see to it that there are more, or fewer. Returns lines to say. Raises Failure where none can
-        be had any more, and OSError while the store's disk is full."""
+        """Adjust the slots to the runs that wait: they need `waiting` slots of the least of
+        `worlds`, on none of the places `without`.
+
+        Returns lines for the user. Raises Failure where no slot can be had any more, and OSError
+        while the store's disk is full.
+        """
 
     def warm(self) -> None:
         """Begin to load the modules that workers need; return at once."""
 
     def ask(self, verb: str, question: Tree, progress: Progress = ..., /) -> dict[str, Any]:
-        """See Ask."""
+        """Ask the training half a question: see Ask."""
 
     def unfit(self, slots: Sequence[Slot]) -> dict[str, str]:
-        """Say why no worker can use a device, by the name of its slot, without those that can. One
-        small kernel runs on each, in a process of its own, all at once; nothing for a CPU."""
+        """Return, by the name of the slot, why no worker can use its device; slots that can be used
+        are left out.
+
+        One small kernel runs on each device, in a process of its own, all at once; none on a CPU.
+        """
 
     def start(self, run: RunDir, slot: Slot, settled: Tree | None = None) -> None:
         """Start a worker on a folder with a run.json; return at once, or when the worker ends.
-        `settled`: what was decided for the run, see `ablate.running.preflight`."""
+        `settled`: the decisions for the run, see `ablate.running.preflight`."""
 
     def poll(self, wait_s: float = 0.0) -> dict[str, int]:
         """Return {run id: exit code} of own workers that ended since the last poll.
 
-        Waits up to `wait_s` seconds for the first. A code is no proof of death: `alive` is.
-        EXIT_AWAY where there is no code, since the place of the worker is gone.
+        Waits up to `wait_s` seconds for the first. A code is no proof of death: `alive` gives that.
+        The code is EXIT_AWAY where there is none because the worker's place is gone.
         """
 
     def free(self) -> None:
-        """End helper processes. Workers that still run are left alone."""
+        """End the helper processes. Workers that still run are left alone."""
 
 
 def make_launcher(settings: Tree, cache: Path) -> Launcher:
-    """Make the launcher that `settings` names (the `launcher` group). `cache`: of decoded data.
+    """Make the launcher that `settings` names (the `launcher` group). `cache`: the folder of
+    decoded data.
 
     `settings` may have an `origin`, which workers note in their runs: see ablate.api.training.
     """
@@ -132,8 +143,8 @@ def make_launcher(settings: Tree, cache: Path) -> Launcher:
 
 
 def make_local_launcher(settings: Tree, cache: Path) -> Launcher:
-    """Make it as `make` does, for commands that train on this host alone. Raises UserError for
-    others."""
+    """Make a launcher as `make_launcher` does, for commands that only train on this host. Raises
+    UserError for a remote one."""
     launcher = make_launcher(settings, cache)
     if launcher.remote:
         launcher.free()
@@ -146,7 +157,8 @@ def make_local_launcher(settings: Tree, cache: Path) -> Launcher:
 def worker_options(
     slot: Slot, settings: Tree, cache: Path, settled: Tree | None = None
 ) -> dict[str, Any]:
-    """Return the options of a worker, beside its folder. Only `settled` changes bits."""
+    """Return the options of a worker, its folder apart. Only `settled` changes the bits of a
+    result."""
     return {
         "settled": {**(settled or {})},
         "share": 1 / settings.get("runs_per_gpu", 1),

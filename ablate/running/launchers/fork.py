@@ -1,11 +1,11 @@
-"""The fork server as its driver sees it: a process that starts workers and answers questions.
+"""The driver's side of the fork server, a process that starts workers and answers questions.
 
-It has torch loaded, so that the control half never does: starting an interpreter that imports torch
-takes over a second, forking one takes milliseconds. The server is ours and not multiprocessing's:
-that one makes every child import the command's main module again, and joins children at exit,
-whereas our workers shall outlive their driver.
+The server has torch loaded, so that the control half never does: starting an interpreter that
+imports torch takes over a second, forking one takes milliseconds. It is not multiprocessing's,
+which makes every child import the command's main module again, and joins children at exit: our
+workers must outlive their driver.
 
-By it datasets are decoded and checked before anything trains.
+Datasets are decoded and checked through it before anything trains.
 """
 
 from __future__ import annotations
@@ -40,10 +40,12 @@ NOTHING_ELSE = 'what does more than define belongs under `if __name__ == "__main
 
 
 class ForkServer:
-    """One process that is started again where it died; what it forked lives on.
+    """A process that forks workers, and is started again where it died; the workers that it forked
+    live on.
 
-    `environment`: what its processes need in place before an interpreter starts. `died` is called
-    when one is found dead. `tied`: workers are asked to stop when whoever started it dies.
+    `environment`: variables that its processes need before an interpreter starts. `died` is called
+    when the process is found dead. `tied`: workers are asked to stop when the process that started
+    the server dies.
     """
 
     def __init__(
@@ -64,12 +66,14 @@ class ForkServer:
         self.free()
 
     def warm(self) -> None:
-        """Have it load what it forks, where it can be started; one that can't is told of later."""
+        """Let the server load what it forks, where it can be started. A failure is reported later,
+        when it is used."""
         with contextlib.suppress(OSError):
             self.open()
 
     def open(self) -> socket.socket:
-        """Return the line to it; start it if it does not run. It loads what it forks meanwhile."""
+        """Return the socket to the server; start the server if it does not run. It then loads what
+        it forks."""
         if self.line is None:
             self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
@@ -103,10 +107,10 @@ class ForkServer:
         progress: Progress = silent,
         environment: Tree | None = None,
     ) -> dict[str, Any]:
-        """See Ask. A forked process answers, and ends when nobody listens any more; `environment`
-        is its own.
+        """Ask the training half a question: see Ask. A forked process answers, and ends when nobody
+        listens any more; `environment` is its own.
 
-        A server that dies before it forked that process is replaced once; it is not missed after.
+        A server that dies before it forked that process is replaced once.
         """
         for _ in range(2):
             with self._put(verb, question, environment or {}) as asked:
@@ -130,8 +134,12 @@ class ForkServer:
     def ask_each(
         self, verb: str, question: Tree, environments: Mapping[str, Tree], within_s: float
     ) -> dict[str, dict[str, Any] | str]:
-        """Ask the same in each of these environments, at once: by name the answer, or why there is
-        none. Time counts from when the first is at it, since a server may load for long."""
+        """Ask the same question in each of these environments, at once. Returns by name the answer,
+        or a line that says why there is none.
+
+        `within_s` counts from the moment when the first process begins, since a server may load for
+        long.
+        """
         answers: dict[str, dict[str, Any] | str] = {}
         with contextlib.ExitStack() as stack:
             questions = {
@@ -159,8 +167,8 @@ class ForkServer:
 
     @contextlib.contextmanager
     def _put(self, verb: str, question: Tree, environment: Tree) -> Iterator[_Question]:
-        """Put a question; what libraries print meanwhile goes to memory: a pipe would be full one
-        day."""
+        """Send a question. The output of libraries goes to memory meanwhile: a pipe would fill
+        up."""
         ours, theirs = socket.socketpair()
         with ours, open(os.memfd_create("output"), "rb") as output:
             with contextlib.suppress(OSError):  # a dead one; what it still said can be read
@@ -171,12 +179,13 @@ class ForkServer:
             yield _Question(ours, output)
 
     def restart(self) -> None:
-        """After its death: it can no longer tell of its children, which live on."""
+        """Give up a dead server, which can no longer report on its children; these live on."""
         self.free()
         self._died()
 
     def free(self, kill: bool = True) -> None:
-        """End it: it ends when the line does, or at once: it may still be loading."""
+        """End the server. It ends when its socket closes; `kill` ends it at once, as it may still
+        be loading."""
         if self.line is not None:
             self.line.close()
         if self.process is not None:
@@ -187,14 +196,15 @@ class ForkServer:
 
 
 class _Question(NamedTuple):
-    """A question that was put. `channel`: to the process that answers; `output`: what it prints."""
+    """A question that was sent. `channel`: the socket to the process that answers; `output`: what
+    it prints."""
 
     channel: socket.socket
     output: BinaryIO
 
     def last_message(self, progress: Progress = silent) -> dict[str, Any] | None:
-        """Return the last JSON object, a line each, until the other end is closed, by whichever
-        death; None: there was no such process."""
+        """Return the last JSON object, one a line, that came before the other end closed, whatever
+        closed it; None where there was no such process."""
         last: dict[str, Any] | None = None
         with self.channel.makefile("rb") as lines, contextlib.suppress(ConnectionError):
             for line in lines:
@@ -205,7 +215,7 @@ class _Question(NamedTuple):
         return last
 
     def last_words(self) -> str:
-        """Return the last line that it printed, where it died."""
+        """Return the last line that the process printed before it died."""
         self.output.seek(0)
         lines = self.output.read().decode(errors="replace").split("\n")
         return ([line.strip() for line in lines if line.strip()] or ["no word"])[-1]
@@ -214,8 +224,8 @@ class _Question(NamedTuple):
 def decode_data(specs: Iterable[Mapping[str, Any]], store: Path, watching: Any, ask: Ask) -> None:
     """Check the decoded datasets of plain specs, or decode them: once a drive.
 
-    Raises UserError for a bad image, for classes that are not those that are learnt, and as
-    `remarks` does, else as `ask` does.
+    Raises UserError for a bad image, for a set of `eval.also` whose classes are not those that are
+    learnt, and as `data_remarks` does; else as `ask` does.
     """
     specs = list(specs)
     for data in {one["fingerprint"]: one for spec in specs for one in datasets_of(spec)}.values():
@@ -271,7 +281,7 @@ def data_remarks(data: Mapping[str, Any], store: Path) -> list[str]:
 
 def check_data(data: Mapping[str, Any], store: Path, say: Callable[[str], None]) -> None:
     """Check a decoded dataset against its hashes. A damaged one is discarded, and runs that are
-    half trained on it begin again."""
+    half trained on it start again."""
     fingerprint, cache = data["fingerprint"], store / "cache"
     home = cache / fingerprint
     if not home.is_dir():

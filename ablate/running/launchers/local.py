@@ -33,7 +33,7 @@ KERNEL_S = 120.0  # until a GPU that runs no kernel is taken for one that hangs;
 
 
 class Here(HostLock):
-    """What launchers have in common whose workers are processes of this host."""
+    """The common part of the launchers whose workers are processes of this host."""
 
     remote = False
     slots: Sequence[Slot]
@@ -55,10 +55,11 @@ class Here(HostLock):
 
 
 class Local(Here):
-    """One worker on each GPU (`runs_per_gpu` for more); without a GPU, one thread on each core."""
+    """A launcher of workers on this host: one for each GPU (`runs_per_gpu` for more); without a
+    GPU, one with a single thread for each core."""
 
     def __init__(self, settings: Tree, cache: Path, tied: bool = False) -> None:
-        """`tied`: workers stop when this process dies."""
+        """`tied`: the workers stop when this process dies."""
         self._settings, self._cache = settings, cache
         self.devices = find(settings["devices"], os.environ.get("CUDA_VISIBLE_DEVICES"))
         per_run = settings.get("gpus_per_run", 1), settings.get("cores_per_run", 1)
@@ -66,7 +67,7 @@ class Local(Here):
         self._server = ForkServer(worker_environment(self.slots), self._died, tied)
         self._children: set[str] = set()
         self._stopping: set[str] = set()  # to stop: once, as HostLock does
-        self._lost: set[str] = set()  # whose server died, not told yet
+        self._lost: set[str] = set()  # their server died, not reported yet
 
     def warm(self) -> None:
         self._server.warm()
@@ -119,7 +120,7 @@ class Local(Here):
         super().stop(run, now)
 
     def free(self) -> None:
-        """End the server. Workers have sessions of their own, and go on."""
+        """End the server. Workers have sessions of their own, and continue."""
         self._server.free(kill=not self._children)
         self._children = set()
 
@@ -140,7 +141,8 @@ def worker_environment(slots: Sequence[Slot]) -> dict[str, str]:
 
 
 def unfit_slots(server: ForkServer, slots: Sequence[Slot]) -> dict[str, str]:
-    """See Launcher. Each GPU is tried once, in however many groups it is."""
+    """Find the slots whose devices can't be used: see Launcher. Each GPU is tried once, however
+    many groups it is in."""
     gpus = {slot.name: slot.visible.split(",") for slot in slots if slot.visible is not None}
     tried = {gpu: {"CUDA_VISIBLE_DEVICES": gpu} for visible in gpus.values() for gpu in visible}
     if not tried:
@@ -160,9 +162,12 @@ def slots(
     gpus_per_run: int | str = 1,
     cores_per_run: int | str = 1,
 ) -> list[Slot]:
-    """Make `runs_per_gpu` slots on each GPU, or one on each group of so many GPUs, or of cores:
-    never more threads than cores, but for one run of more ranks than that; "auto": on the groups of
-    every size. Raises UserError for numbers that can't be had here."""
+    """Make `runs_per_gpu` slots on each GPU, or one on each group of so many GPUs, or of cores;
+    "auto": on the groups of every size.
+
+    There are never more threads than cores, except for one run with more ranks than that. Raises
+    UserError for numbers that can't be had here.
+    """
     if gpus and cores_per_run != 1:
         raise UserError("launcher.cores_per_run: needs launcher.devices=cpu, for there are GPUs")
     check_groups(runs_per_gpu, gpus_per_run, len(gpus), f"{len(gpus)} GPUs are used here")
@@ -190,7 +195,7 @@ def slots(
 
 
 def check_groups(runs_per_gpu: int, gpus_per_run: int | str, gpus: int, there: str) -> None:
-    """Raises UserError where GPUs can't be grouped so; `there`: how many there are, in words."""
+    """Raise UserError where GPUs can't be grouped so; `there`: how many there are, in words."""
     if gpus_per_run != "auto" and int(gpus_per_run) > max(gpus, 1):
         most = f"give at most {max(gpus, 1)}, or auto"
         raise UserError(f"launcher.gpus_per_run: {gpus_per_run}, and {there}; {most}")
@@ -199,9 +204,10 @@ def check_groups(runs_per_gpu: int, gpus_per_run: int | str, gpus: int, there: s
 
 
 class Inline(Here):
-    """`start` returns when the run is done. Everything loads into this process, torch included.
+    """A launcher that trains one run at a time in this process: `start` returns when the run is
+    done. Everything is loaded here, torch included.
 
-    A signal meanwhile reaches the worker itself, and none of its own is left to stop afterwards.
+    A signal during a run reaches the worker itself; no worker is left to stop afterwards.
     """
 
     def __init__(self, settings: Tree, cache: Path) -> None:
@@ -241,8 +247,8 @@ class Inline(Here):
         pass
 
     def _worker(self) -> Any:
-        """Import the worker by name: the process boundary is here. What CUDA reads when it starts
-        is set before."""
+        """Import the worker by name, since the process boundary is here. Variables that CUDA reads
+        when it starts are set before."""
         if self.slots[0].device != "cpu":
             os.environ.update({**worker_environment(self.slots), **self.slots[0].environment})
         return importlib.import_module("ablate.training.worker")

@@ -1,8 +1,8 @@
-"""A pilot: holds a job's devices on some host, and trains the attempts that the driver gives it.
+"""A pilot holds a job's devices on a host, and trains the attempts that the driver gives it.
 
-It forks workers as the local launcher does, speaks with the driver through files (see
-`ablate.store.pilots`), and never opens the ledger. When no driver is alive it finishes what it
-holds, takes nothing new, and ends; so it does when the time ahead of its job is too short.
+It forks workers as the local launcher does, communicates with the driver through files (see
+`ablate.store.pilots`), and never opens the ledger. When no driver is alive, or its job has too
+little time left, it finishes what it holds, takes nothing new, and ends.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ IDLE_S = 30.0  # without a run, while none waits, before its devices are handed 
 
 
 def fly(root: Path, settings: Mapping[str, Any], job: str, host: str, left_s: float | None) -> None:
-    """Be a pilot of the store in `root`, for a job on a host, until the job may end.
+    """Run a pilot of the store in `root`, for a job on a host, until the job may end.
 
-    `left_s`: seconds until the job's limit, None where nobody knows. A signal, before the limit or
-    for a job of more importance, asks the workers for checkpoints. Raises Failure where this host
+    `left_s`: seconds until the job's limit, None where it is unknown. A signal, before the limit or
+    for a more important job, makes the workers write checkpoints. Raises Failure where this host
     does not see the driver's store.
     """
     with noted_signals(signal.SIGUSR2, signal.SIGTERM, signal.SIGINT) as heard:
@@ -99,7 +99,7 @@ class _Pilot:
             self.local.free()
 
     def _local(self) -> Local:
-        """The launcher of this host. A node with fewer GPUs than a run takes is not used."""
+        """Return the launcher of this host. A node with fewer GPUs than a run needs is not used."""
         try:
             return Local(self.settings, self.cache.path, tied=True)
         except UserError as error:
@@ -124,7 +124,7 @@ class _Pilot:
                 self.own[key] = replace(slot, name=key, place=place, group=group)
 
     def _step(self, heard: list[int]) -> bool:
-        """Live for a moment; False: that was the last."""
+        """Do one round of work. Returns False after the last."""
         self._reap()
         orders = self.folder.orders()
         self._listen()
@@ -177,7 +177,8 @@ class _Pilot:
             self.local.stop(self.working[attempt], now)
 
     def _reap(self) -> None:
-        """Note who has ended. A code is no proof of death: the lock is, on this host."""
+        """Note the workers that have ended. An exit code is no proof of death: the lock is, on this
+        host."""
         exits = self.local.poll(0.1)
         self.codes |= {a: exits[f.id] for a, f in self.working.items() if f.id in exits}
         for attempt, code in list(self.codes.items()):
@@ -209,7 +210,8 @@ class _Pilot:
 
 
 class NodeCache:
-    """Of one pilot. `path`: where its workers read; `here`: a folder of the node, "" for none."""
+    """The decoded data of one pilot. `path`: the folder that its workers read; `here`: a folder on
+    a disk of the node, "" to read the shared cache."""
 
     def __init__(self, shared: Path, here: str) -> None:
         self._shared = shared
@@ -218,7 +220,8 @@ class NodeCache:
         self._whole: set[str] = set()  # copied at some time
 
     def has(self, run: RunDir) -> bool:
-        """Can the run be trained now? Sets that are not there are copied beside, once a node."""
+        """Return whether the run can be trained now. Sets that are not on the node are copied in
+        the background, once a node."""
         if self.path == self._shared:
             return True
         try:
@@ -228,7 +231,8 @@ class NodeCache:
         return not [one for one in read if not self._is_there(one)]  # all copies begin at once
 
     def _is_there(self, fingerprint: str) -> bool:
-        """Copied, or it can't be. A copy that a worker discarded since is made again."""
+        """Return whether a set is copied, or can't be. A copy that a worker has discarded is made
+        again."""
         thread = self._copies.get(fingerprint)
         if thread is not None and thread.is_alive():
             return False
@@ -243,7 +247,8 @@ class NodeCache:
         return False
 
     def _copy(self, fingerprint: str) -> None:
-        """Copy it by its hashes, or not at all: then workers decode the data themselves."""
+        """Copy a set, checked by its hashes, or not at all: then workers decode the data
+        themselves."""
         target = self.path / fingerprint
         make_folder(self.path)
         with Lock(self.path / f"{fingerprint}.copy").held(), contextlib.suppress(OSError):

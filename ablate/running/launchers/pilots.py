@@ -1,7 +1,7 @@
-"""Trains on other hosts: an engine places pilots, and the driver gives each its runs by files.
+"""Trains on other hosts: an engine places pilots, and the driver gives each its runs through files.
 
-What an engine is asked for is little (`Engine`); all that a run is promised is kept here and in
-`ablate.store`: a pilot that is given up for dead is fenced, whatever it still does.
+An engine has to do little (`Engine`). Every promise to a run is kept here and in `ablate.store`: a
+pilot that is given up for dead is fenced, whatever it still does.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class _Pilot:
 
     @property
     def held(self) -> int:
-        """How many devices its runs have."""
+        """The number of devices that its runs have."""
         ranks = {slot.name: slot.ranks for slot in self.slots}
         return sum(ranks.get(slot, 1) for slot in self.runs.values())
 
@@ -80,7 +80,7 @@ class PilotLauncher:
     devices = GpuSet()
 
     def __init__(self, settings: Tree, cache: Path, engine: Callable[[str], Engine]) -> None:
-        """`engine`: makes it, for the token of the store."""
+        """`engine` makes the engine from the token of the store."""
         gpus = settings["gpus"] if settings["devices"] != "cpu" else 0
         there = f"a node's job has {gpus} GPUs (launcher.gpus)" if gpus else "runs train on CPUs"
         check_groups(settings["runs_per_gpu"], settings["gpus_per_run"], gpus, there)
@@ -113,7 +113,7 @@ class PilotLauncher:
 
     @property
     def _a_job(self) -> int:
-        """Slots of one job for the least of `worlds`."""
+        """The number of slots in one job, for the least of `worlds`."""
         own = self._settings
         groups = own["gpus"] // self.worlds[0] * own["runs_per_gpu"]
         return int(own["nodes"] * (groups if self.device == "cuda" else own["cpus"]))
@@ -188,8 +188,11 @@ class PilotLauncher:
     # --- Pilots ---------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Read every pilot's files, and the engine's answer if there is one by now. Only whoever
-        drives: until then another driver gives orders, and what is read is old when it ends."""
+        """Read every pilot's files, and the engine's answer if it has come.
+
+        Only the process that drives does so: before that another driver gives the orders, and the
+        files may be old by the time it ends.
+        """
         if not self._drives:
             return
         self._looked_at = now = time.monotonic()
@@ -241,8 +244,8 @@ class PilotLauncher:
             self._order(pilot)
 
     def _gone(self, pilot: _Pilot, now: float) -> int | None:
-        """Return the exit code of the workers of a pilot that has ended, or is given up for
-        dead."""
+        """Return the exit code for the workers of a pilot that has ended, or is given up for dead;
+        None for other pilots."""
         if pilot.beat.get("over"):
             return EXIT_AWAY
         silent = now - pilot.heard_at
@@ -264,7 +267,8 @@ class PilotLauncher:
     # --- The engine -----------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Take the pilots over from the driver before, who may have begun after this was made."""
+        """Take the pilots over from the previous driver, who may have begun after this launcher was
+        made."""
         make_folder(self._all.path)
         token = store_token(self._root)
         if token not in (None, self._token):
@@ -292,7 +296,7 @@ class PilotLauncher:
         return lines
 
     def _fit(self, without: Collection[str]) -> None:
-        """Ask for as many jobs as the runs need, `jobs` at most."""
+        """Request as many jobs as the runs need, `jobs` at most."""
         waiting, flying = self._beat.waiting, [p for p in self._pilots.values() if p.is_open]
         held = sum(pilot.held for pilot in flying) // self.worlds[0]
         wanted = min(self._settings["jobs"], -(-(waiting + held) // self._a_job))
@@ -306,52 +310,54 @@ class PilotLauncher:
             self._jobs.cancel_unseen(time.monotonic())
 
     def free(self) -> None:
-        """Pilots end when they hold no run; jobs that still wait are not needed."""
+        """Cancel the jobs that still wait. Pilots end by themselves when they hold no run."""
         self._jobs.end(cancel=self._drives and self._beat.end())
         self._server.free()
 
 
 def _farewell(pilot: _Pilot, how: str) -> str:
-    """Write the line on a pilot that is given up. `how`: its job ended, in the engine's words."""
+    """Return the line on a pilot that is given up. `how`: how its job ended, in the engine's
+    words."""
     why = f"its job {pilot.job} has ended" + (f" ({how})" if how else "")
     return f"pilot {pilot.folder.id} is gone: {how if how == SILENT else why}"
 
 
 # --- The jobs of an engine ------------------------------------------------------------------------
 
-# What it is asked for, and what is heard of it, in threads: the driver waits for no answer.
+# Requests to the engine and its answers, in threads: the driver waits for no answer.
 
 AT_ONCE = 4  # questions how a job ended
 ASK_S = 5.0  # between two questions to the engine
 AGAIN_S = 60.0  # after it refused a job
 LEAVES_S = 30.0  # between a pilot's last word and the end of its job
 UNANSWERED = 3  # questions in a row, before a line says so, or ends what never began
-UNSEEN = 3  # jobs in a row that ended before anybody saw their pilots: no more are asked for
+UNSEEN = 3  # jobs in a row that ended before their pilots were seen: no more are requested
 _TAKEN_AWAY = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL")  # whose pilots are not at fault
 
 
 class Engine(Protocol):
-    """What places jobs on hosts. Each method may take long, and is called in a thread."""
+    """An engine that places jobs on hosts. Each method may take long, and is called in a thread."""
 
     def submit(self, count: int, without: Collection[str]) -> list[str]:
-        """Ask for so many jobs, on none of these hosts, each of which starts pilots; their ids.
-        Raises Failure with a line that says why there are none."""
+        """Request `count` jobs, on none of the hosts `without`, each of which starts pilots.
+        Returns their ids. Raises Failure with a line that says why there are none."""
 
     def states(self) -> Mapping[str, bool] | None:
-        """Map every job of this store that has not ended to: does it run? None: no answer now."""
+        """Map every job of this store that has not ended to whether it runs; None where there is no
+        answer now."""
 
     def ended(self, job: str) -> str:
-        """Say how a job ended, in the engine's words; "" where it does not know."""
+        """Return how a job ended, in the engine's words; "" where it does not know."""
 
     def cancel(self, jobs: Collection[str]) -> None:
-        """End them."""
+        """End the jobs."""
 
     def log(self, job: str) -> str:
-        """Say where its output is."""
+        """Return the place of a job's output, in words."""
 
 
 class Jobs:
-    """The jobs of a store. `name`: of the launcher; `now`, everywhere: seconds of a monotonic
+    """The jobs of a store. `name`: the launcher's; `now`, in all methods: seconds of a monotonic
     clock."""
 
     def __init__(self, name: str, engine: Engine) -> None:
@@ -359,7 +365,7 @@ class Jobs:
         self.unseen: dict[str, None] = {}  # jobs without a pilot so far
         self.failures: list[str] = []  # why jobs in a row were of no use
         self.lines: list[str] = []  # to be said
-        self.not_before = -math.inf  # no job is asked for until then
+        self.not_before = -math.inf  # no job is requested until then
         self._name, self._engine = name, engine
         self._thread = ThreadPoolExecutor(1)  # one after the other, as they were asked
         self._ends = ThreadPoolExecutor(AT_ONCE)
@@ -372,8 +378,11 @@ class Jobs:
         self._unanswered = 0  # questions in a row
 
     def hear(self, flying: Collection[str], used: bool, now: float) -> None:
-        """Take the answers that are there by now, and ask again. `flying`: jobs whose pilots are
-        known; `used`: there are slots. Raises Failure where no job can be had, or is of use."""
+        """Take the engine's answers that have come, and ask again. `flying`: jobs whose pilots are
+        known; `used`: there are slots.
+
+        Raises Failure where no job can be had, or none is of use.
+        """
         if self._asked is not None and self._asked.done():
             self.running, self._asked = self._asked.result(), None
             self._unanswered = 0 if self.running is not None else self._unanswered + 1
@@ -404,7 +413,8 @@ class Jobs:
     def _count_unseen(
         self, running: Mapping[str, bool], flying: Collection[str], used: bool, now: float
     ) -> None:
-        """Note the jobs from which no pilot has come yet, and those that ended so."""
+        """Note the jobs whose pilots have not been seen yet, and those that ended before they were.
+        Raises Failure where too many ended so."""
         for job in [job for job in self.unseen if job not in running]:
             how = self.ended(job)
             if how is None:
@@ -426,14 +436,14 @@ class Jobs:
         self._left[job] = now
 
     def ended(self, job: str) -> str | None:
-        """Say how it ended, once that is answered; None until then. It is asked anew after each
-        answer: the next one may know more."""
+        """Return how a job ended, once the engine has answered; None until then. Each answer is
+        used once: the next one may know more."""
         if job not in self._ended:
             self._ended[job] = self._ends.submit(self._engine.ended, job)
         return self._ended.pop(job).result() if self._ended[job].done() else None
 
     def may_submit(self, now: float) -> bool:
-        """Is it time to ask for jobs? Once it is known which there are."""
+        """Return whether jobs may be requested now; not before it is known which there are."""
         return self.running is not None and self._submitted is None and now > self.not_before
 
     def submit(self, count: int, without: Collection[str]) -> None:
@@ -450,7 +460,7 @@ class Jobs:
             self.not_before = now + ASK_S
 
     def end(self, cancel: bool) -> None:
-        """Ask no more; `cancel`: first end the jobs that wait in the engine's queue."""
+        """Stop asking the engine. `cancel`: first end the jobs that wait in its queue."""
         queued = [job for job, runs in (self.running or {}).items() if not runs]
         if queued and cancel:
             self.cancel(queued).result()

@@ -3,13 +3,13 @@
 It loads the training half once, by name, and reads requests from the socket that is its standard
 input, JSON, one a packet (see `fork`, the other end):
 
-    {"run": folder, "log": file, "environment", "options"}   fork a process that trains it; its end
-                                                             is told: {"run": id, "exit": code}
+    {"run": folder, "log": file, "environment", "options"}   fork a process that trains it; when it
+                                                             ends, send {"run": id, "exit": code}
     {"run": id, "signal": number}                            pass a signal to that process
     {"ask": verb, "environment"}, with two files             fork one that answers a question
 
-When the socket closes, its driver is gone or done: it ends, and the workers go on; `tied` they are
-asked to stop.
+When the socket closes, its driver is gone or done: the server ends, and the workers continue; with
+`tied` they are asked to stop.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def _end_orphans(children: Collection[int]) -> None:
 
 
 def _forked(live: Callable[[], int]) -> int:
-    """Return the pid of a child that does `live`, and ends with the code that it returns."""
+    """Fork a child that calls `live` and exits with the code that it returns. Returns its pid."""
     pid = os.fork()
     if pid:
         return pid
@@ -136,14 +136,14 @@ def _forked(live: Callable[[], int]) -> int:
 
 
 def _files(*files: int) -> None:
-    """These are the only open files from now on, numbered from 0."""
+    """Make these the only open files, numbered from 0."""
     for target, source in enumerate(files):
         os.dup2(source, target)
     os.closerange(len(files), 1024)
 
 
 def _train(worker: Any, request: dict[str, Any]) -> int:
-    """Train in a session of its own, with nothing inherited."""
+    """Train a run in a session of its own, with nothing inherited."""
     os.setsid()
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     _files(os.open(os.devnull, os.O_RDONLY), log, log)
@@ -153,8 +153,8 @@ def _train(worker: Any, request: dict[str, Any]) -> int:
 
 
 def _answer(worker: Any, verb: str, environment: dict[str, str], channel: int, output: int) -> int:
-    """Answer the question that comes on the channel, JSON lines both ways; what libraries
-    print goes to `output`."""
+    """Answer the question that comes on the channel, JSON lines both ways. The output of libraries
+    goes to `output`."""
     _files(os.open(os.devnull, os.O_RDONLY), output, output, channel)
     os.environ.update(environment)
     asker = socket.socket(fileno=3)
@@ -183,7 +183,12 @@ def _answer(worker: Any, verb: str, environment: dict[str, str], channel: int, o
 
 @contextlib.contextmanager
 def importing(tell: Callable[..., None], what: str, within_s: float = IMPORT_S) -> Iterator[None]:
-    """Who asked knows what is imported, should it end this process, and is told where it hangs."""
+    """Report over `tell` that `what` is being imported while the block runs, so that the process at
+    the other end can name it should the import end this process.
+
+    An import that takes longer than `within_s` seconds is reported as the user's mistake, and ends
+    this process.
+    """
 
     def give_up() -> None:
         minutes = f"{within_s / 60:g} minutes"
@@ -202,7 +207,8 @@ def importing(tell: Callable[..., None], what: str, within_s: float = IMPORT_S) 
 
 
 def _end_with(asker: socket.socket) -> None:
-    """Whoever asked says no more: when this end of the channel closes, it is gone."""
+    """End this process when the asker's end of the channel closes. The asker sends nothing more, so
+    any news is that it is gone."""
     with contextlib.suppress(OSError):
         asker.recv(1)
     os._exit(1)

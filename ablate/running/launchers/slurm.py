@@ -33,7 +33,8 @@ def slurm(settings: Mapping[str, Any], cache: Path) -> PilotLauncher:
 
 
 class Slurm:
-    """See Engine. The jobs of a store have its token in their name, whoever submitted them."""
+    """The engine of Slurm: see Engine. The jobs of a store have its token in their name, whoever
+    submitted them."""
 
     def __init__(self, settings: Mapping[str, Any], root: Path, token: str) -> None:
         self._settings, self._root, self._token = settings, root, token
@@ -71,8 +72,11 @@ class Slurm:
         )
 
     def _pilot(self) -> list[str]:
-        """Return the command of a pilot. Everybody on a node can read it: it has no line of
-        `launcher.setup`, and not the driver's command. What runs note of that comes with orders."""
+        """Return the command of a pilot.
+
+        Everybody on a node can read it, so it has no line of `launcher.setup`, and not the driver's
+        command. What runs note of that command comes with orders.
+        """
         private = ("setup", "sbatch", "origin")
         settings = {key: value for key, value in self._settings.items() if key not in private}
         tree = {"root": str(self._root), "settings": {**settings, "token": self._token}}
@@ -117,8 +121,9 @@ _TRAINS = ("cpus", "exclusive", "gpu", "gres", "nodes", "ntasks", "tres")  # wha
 
 
 def submit_driver(command: Sequence[str], log: Path, settings: Mapping[str, Any]) -> str:
-    """Submit a driver's command as a job that needs no GPU, and hears of its limit in time to stop
-    its pilots' runs; the job's id. Raises Failure where there is no sbatch, or where it refuses."""
+    """Submit a driver's command as a job that needs no GPU, and gets a signal before its limit, in
+    time to stop its pilots' runs. Returns the job's id. Raises Failure where there is no sbatch, or
+    where it refuses."""
     site = {k: v for k, v in site_options(settings).items() if not k.startswith(_TRAINS)}
     options: dict[str, Option] = {
         "job-name": "ablate-driver",
@@ -136,7 +141,7 @@ def submit_driver(command: Sequence[str], log: Path, settings: Mapping[str, Any]
 
 
 def _fly(root: str, settings: Mapping[str, Any]) -> None:
-    """Fly a pilot: a job calls this on each of its nodes."""
+    """Run a pilot: a job calls this on each of its nodes."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     own = os.environ["SLURM_JOB_ID"]
     job = f"{array}_{task}" if array else own

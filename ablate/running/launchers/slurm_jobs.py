@@ -22,12 +22,12 @@ Option = str | int | Literal[True]  # True: an option without a value
 
 @dataclass(frozen=True)
 class SlurmJob:
-    """One batch job, or an array of `count` equal ones.
+    """A batch job, or an array of `count` equal ones.
 
-    `place` names what asked for it in messages, as in "launcher=slurm". `options` are sbatch's, by
-    long name. The script runs `setup`, then `command`, whose exit code is the job's: lines of bash.
-    `given` are the launcher's settings behind the options, as `KEY=VALUE`: what a user can change
-    where sbatch refuses.
+    `place` names the setting that requested it in messages, as in "launcher=slurm". `options` are
+    sbatch's, by long name. The script runs `setup`, then `command`, whose exit code is the job's:
+    lines of bash. `given` are the launcher's settings behind the options, as `KEY=VALUE`: what a
+    user can change where sbatch refuses.
     """
 
     place: str
@@ -41,8 +41,8 @@ class SlurmJob:
         return "\n".join(["#!/bin/bash", *self.setup.splitlines(), self.command, ""])
 
     def words(self) -> list[str]:
-        """Return the command that submits it. Options are words of the command, since SBATCH_
-        variables of the environment override those of a script: a job must have its name."""
+        """Return the command that submits the job. Options are words of the command, since SBATCH_
+        variables of the environment override those of a script, and a job must have its name."""
         options = dict(self.options)
         if self.count > 1:
             options["array"] = f"0-{self.count - 1}"
@@ -50,7 +50,7 @@ class SlurmJob:
         return ["sbatch", "--parsable", *words]
 
     def submit(self) -> list[str]:
-        """Submit it and return the id of each job. Raises Failure where there is no sbatch, or
+        """Submit the job and return the id of each. Raises Failure where there is no sbatch, or
         where it refuses."""
         try:
             done = subprocess.run(
@@ -79,8 +79,8 @@ def refusal(output: str) -> str:
 
 
 def site_options(settings: Mapping[str, Any]) -> dict[str, Option]:
-    """Return sbatch's options for what a site wants of every job: the launcher's SITE keys, then
-    those of `launcher.sbatch`. Raises UserError where its quotes don't match."""
+    """Return sbatch's options that a site wants for every job: the launcher's SITE keys, then those
+    of `launcher.sbatch`. Raises UserError where its quotes don't match."""
     try:
         words = [word.partition("=") for word in shlex.split(settings["sbatch"])]
     except ValueError as error:
@@ -95,7 +95,8 @@ def site_options(settings: Mapping[str, Any]) -> dict[str, Option]:
 
 
 def given_settings(settings: Mapping[str, Any], *keys: str) -> list[str]:
-    """Return `launcher.KEY=VALUE` for SITE, `launcher.sbatch` and further keys, unless empty."""
+    """Return `launcher.KEY=VALUE` for SITE, `launcher.sbatch` and further keys, except for empty
+    ones."""
     names = [key for key in (*SITE, "sbatch", *keys) if settings[key]]
     return [shlex.quote(f"launcher.{key}={settings[key]}") for key in names]
 
@@ -110,7 +111,8 @@ def check() -> None:
 
 
 def states(name: str) -> dict[str, bool] | None:
-    """Map every job of this name that has not ended to: does it run? None: no answer now."""
+    """Map every job of this name that has not ended to whether it runs; None where there is no
+    answer now."""
     output = _output("squeue", "-h", "-r", "-n", name, "-o", "%i %T")
     if output is None:
         return None
@@ -119,7 +121,7 @@ def states(name: str) -> dict[str, bool] | None:
 
 
 def ended(job: str) -> str:
-    """Say how a job ended, in Slurm's words; "" where neither its accounts nor its controller
+    """Return how a job ended, in Slurm's words; "" where neither its accounts nor its controller
     know."""
     output = _output("sacct", "-n", "-X", "-P", "-j", job, "-o", "State")
     if output and output.strip():
@@ -139,7 +141,7 @@ def cancel(jobs: Collection[str]) -> None:
 
 def seconds(limit: str) -> float | None:
     """Parse sbatch's --time, or squeue's time left: minutes, MINUTES:SECONDS, H:MM:SS, D-HH and
-    longer. None for others: no limit, or no word of it."""
+    longer. Returns None for other texts, such as no limit."""
     days, dash, rest = limit.rpartition("-")
     parts = rest.split(":")
     if not all(part.isdecimal() for part in (*parts, days or "0")) or len(parts) > 3:

@@ -1,11 +1,11 @@
 """Loggers hand runs on to other tools: TensorBoard, W&B, MLflow, JSON lines.
 
 Each is a process of its own, which reads the folders of runs as any reader may (`feed`). The driver
-starts it and looks whether it lives, no more: a service that is slow or dead costs a sweep nothing.
+only starts it and checks whether it lives: a service that is slow or dead costs a sweep nothing.
 
-They, and the shell command of `notify`, observe a sweep while it is driven. They look on through
-the view of the drive, and through the folders of runs: the drive knows nothing of them, waits for
-nothing of them, and ends as it would without.
+Loggers, and the shell command of `notify`, observe a sweep while it is driven, through the view of
+the drive and the folders of runs. The drive knows nothing of them, waits for none, and ends as it
+would without them.
 """
 
 from __future__ import annotations
@@ -66,13 +66,14 @@ class Feeders:
                 self._warn(name, str(error))
 
     def look(self) -> None:
-        """Tell of those that have died, once."""
+        """Report the loggers that have died, each once."""
         for name, process in list(self._processes.items()):
             if process.poll() is not None:
                 self._warn_of_death(name)
 
     def close(self) -> None:
-        """Have them hand on what is there, and end; wait for a moment, and leave them to it."""
+        """Let the loggers hand on what is there, and end. Waits for a moment, then leaves them to
+        it."""
         until = time.monotonic() + END_S
         for process in self._processes.values():
             _close_input(process)
@@ -87,7 +88,8 @@ class Feeders:
         self._processes = {}
 
     def _warn_of_death(self, name: str) -> None:
-        """Say the last line of its log; one that somebody has removed costs the sweep nothing."""
+        """Report the last line of a dead logger's log. A log that somebody has removed costs the
+        sweep nothing."""
         _close_input(self._processes.pop(name))
         log, lines = self._logs[name], list[str]()
         with suppress(OSError):
@@ -120,7 +122,7 @@ def _start(request: Mapping[str, Any], log: Path) -> subprocess.Popen[bytes]:
 
 
 def _close_input(process: subprocess.Popen[bytes]) -> None:
-    """Tell it that the driver has ended."""
+    """Close its standard input, which says that the driver has ended."""
     assert process.stdin is not None
     with suppress(OSError):
         process.stdin.close()
@@ -129,13 +131,16 @@ def _close_input(process: subprocess.Popen[bytes]) -> None:
 FORMAT = 1  # of the summary; raised when a reader of the old would be wrong
 MOST = 20  # runs that a summary names
 LIMIT_S = 60.0  # for a command
-APART_S = 60.0  # between two summaries of failures: what fails meanwhile is told together
+APART_S = 60.0  # between two summaries of failures; later failures are reported together
 NOTIFY_S = 5.0  # for the last command, until ours ends without it
 
 
 class Notifier:
-    """Runs `notify=COMMAND`, a shell command that gets a summary as JSON on standard input. It runs
-    apart from the drive; nothing depends on how it ends. `say`: a warning where it fails, once."""
+    """Runs `notify=COMMAND`, a shell command that gets a summary as JSON on standard input.
+
+    The command runs apart from the drive, and nothing depends on how it ends. `say` gets a warning
+    when it first fails.
+    """
 
     def __init__(self, command: str, say: Callable[[str], None]) -> None:
         self._command, self._say = command, say
@@ -144,12 +149,13 @@ class Notifier:
         self._began = -APART_S
 
     def is_free(self) -> bool:
-        """May a failure be told now?"""
+        """Return whether a failure may be reported now."""
         self._look()
         return not self._running and time.monotonic() - self._began >= APART_S
 
     def send(self, summary: Mapping[str, Any]) -> None:
-        """Start the command; return at once. It is no argument: lists of processes show those."""
+        """Start the command; return at once. The command is no argument of the shell, since lists
+        of processes show arguments."""
         self._began = time.monotonic()
         try:
             with tempfile.TemporaryFile() as script, tempfile.TemporaryFile() as given:
@@ -170,7 +176,8 @@ class Notifier:
             self._warn(str(error))
 
     def close(self) -> None:
-        """Wait for a moment, for a warning; a command that takes longer ends by itself."""
+        """Wait for a moment, so that a warning can come; a command that takes longer ends by
+        itself."""
         until = time.monotonic() + NOTIFY_S
         for process in self._running:
             with suppress(subprocess.TimeoutExpired):
@@ -192,8 +199,8 @@ class Notifier:
 
 
 class Observers:
-    """As a `with` block around a drive: once there is a plan it starts the loggers, and in the end
-    it lets them go."""
+    """A context manager around a drive: it starts the loggers once the drive has a plan, and closes
+    them at the end."""
 
     def __init__(
         self, aside: LoggerSettings, store: Path, sweep: str, say: Callable[[str], None]
@@ -203,7 +210,7 @@ class Observers:
         self._feeders: Feeders | None = None
         self._notifier = Notifier(aside.notify, self._lines.append) if aside.notify else None
         self._progress: SweepProgress | None = None
-        self._told: set[str] = set()  # runs that were given up, as far as it was told
+        self._told: set[str] = set()  # runs reported as given up
         self._verdicts: tuple[str, Sequence[Mapping[str, Any]]] = "", ()
 
     def __enter__(self) -> Observers:
@@ -215,7 +222,7 @@ class Observers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Tell of the end; not of a drive that never began, since somebody said no."""
+        """Report the end, unless the drive never began because somebody declined."""
         began = self._progress is not None or isinstance(error, UserError | Failure | OSError)
         if self._notifier is not None and began:
             self._notifier.send(self._summary("end", error))
@@ -227,11 +234,11 @@ class Observers:
             self._say(line)
 
     def beside(self, view: View) -> View:
-        """Return the view of a drive, by which the progress is seen here, too."""
+        """Return a view of the drive that shows its progress to these observers, too."""
         return _Observed(view, self) if self._aside.loggers or self._notifier else view
 
     def see(self, progress: SweepProgress, view: View) -> None:
-        """Look at the progress; several times a second."""
+        """Look at the progress; called several times a second."""
         first, self._progress = self._progress is None, progress
         lost = self._lost()
         if first:
@@ -251,7 +258,7 @@ class Observers:
         self._verdicts = line, verdicts
 
     def _lost(self) -> set[str]:
-        """Return the runs that are given up: none of them is started again by itself."""
+        """Return the runs that are given up: none of them starts again by itself."""
         progress = self._progress
         if progress is None or not any(progress.counts.get(status) for status in GIVEN_UP):
             return set()
@@ -259,7 +266,8 @@ class Observers:
         return {run for run, s in states if s.status in GIVEN_UP and turn_of_child(s) == "never"}
 
     def _summary(self, event: str, error: BaseException | None) -> dict[str, Any]:
-        """`event`: failure | end. `exit` and `error` are the command's, in the end."""
+        """Return the summary for `notify`. `event`: failure | end. At the end, `exit` and `error`
+        are the command's."""
         progress, lost = self._progress, self._lost()
         message = str(error) if isinstance(error, UserError | Failure | OSError) else None
         line, verdicts = self._verdicts
@@ -291,7 +299,7 @@ class Observers:
 
 
 class _Observed:
-    """See `View`."""
+    """A view that passes everything on to another, and shows the progress to the observers, too."""
 
     def __init__(self, view: View, observers: Observers) -> None:
         self._view, self._observers = view, observers
@@ -305,7 +313,7 @@ class _Observed:
 
 
 def _exit_code(error: BaseException | None) -> int:
-    """Return that of the command that ends with this error."""
+    """Return the exit code of a command that ends with this error."""
     if error is None or isinstance(error, KeyboardInterrupt):
         return 0 if error is None else 130
     return int(getattr(error, "exit_code", 2 if isinstance(error, UserError) else 1))

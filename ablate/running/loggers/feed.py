@@ -1,7 +1,7 @@
 """The process of one logger: it reads the folders of a sweep's runs, and hands them on.
 
-It needs nothing of the driver but to know that it is still there: its standard input ends when the
-driver has ended, in whichever way. Then it looks once more, and ends.
+It only needs to know whether the driver still lives: its standard input ends when the driver has
+ended, in whichever way. Then it looks once more, and ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OVER_S = 600  # for the rest, once the driver has ended: a service may hang
 
 
 class Feeder:
-    """Of one sweep, to one logger."""
+    """A reader of one sweep's runs, which hands them on to one logger."""
 
     def __init__(self, store: StoreFolder, sweep: str, logger: Logger) -> None:
         self._store, self._sweep, self._logger = store, sweep, logger
@@ -38,7 +38,7 @@ class Feeder:
         self._plan_at = 0  # when the plan was written that was read last
 
     def turn(self) -> None:
-        """Hand on what is new. Raises whatever the service does."""
+        """Hand on what is new. Raises any error of the service."""
         self._read_plan()
         begun = self._store.folders()
         for run in self._runs.values():
@@ -46,7 +46,7 @@ class Feeder:
                 self._over.add(run.id)
 
     def _hand_on(self, run: PlannedRun) -> bool:
-        """Hand on what is new of a run; is it handed on in full?"""
+        """Hand on what is new of a run. Returns whether it is handed on in full."""
         folder = self._store.rundir(run.id)
         result = folder.read_result()
         step = folder.newest_step() if result is None else None
@@ -58,7 +58,7 @@ class Feeder:
         return result is not None
 
     def _read_plan(self) -> None:
-        """Add the runs that are new in it: a search makes it grow."""
+        """Add the new runs of the plan, which grows in a search."""
         with suppress(FileNotFoundError):
             at = self._store.plan_path(self._sweep).stat().st_mtime_ns
             if at != self._plan_at and (plan := self._store.read_plan(self._sweep)) is not None:
@@ -67,7 +67,8 @@ class Feeder:
 
 
 def main(request: dict[str, Any]) -> None:
-    """Hand on until the driver has ended. One process at a time does so for a logger's folder."""
+    """Hand on runs until the driver has ended. Only one process at a time does so for a logger's
+    folder."""
     os.nice(10)  # trainings go first
     name, folder = request["logger"], Path(request["folder"])
     make_folder(folder)

@@ -11,7 +11,7 @@ from ablate.running.loggers.pages import Page, PageFiles, bring
 
 
 class JsonLines(PageFiles):
-    """See `Logger`."""
+    """A logger of JSON lines: see `Logger`."""
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
         super().__init__(folder / "jsonl")

@@ -1,7 +1,7 @@
 """MLflow: a run of MLflow for each run, in an experiment of the sweep's name.
 
-What was handed on is asked of MLflow itself: each run has its id as a tag, and its values have
-their steps. So there is nothing to keep beside it, wherever its server is.
+MLflow itself says what was handed on: each of its runs has our run's id as a tag, and values have
+their steps. So nothing else has to be kept, wherever its server is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Values = dict[tuple[str, int], float]  # by key and step
 
 
 class MLflow:
-    """See `Logger`."""
+    """A logger of MLflow: see `Logger`."""
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
         from mlflow.tracking import MlflowClient
@@ -59,8 +59,8 @@ class MLflow:
             self._client.set_tag(name, SEAL, page.seal)
 
     def _open(self, page: Page) -> tuple[str, Values]:
-        """Find MLflow's run, which an earlier process left, perhaps without its parameters; or
-        make one."""
+        """Return MLflow's run that an earlier process left, perhaps without its parameters; or make
+        one."""
         from mlflow.entities import Param
 
         run = next(self._search(page.sweep, f"tags.`{RUN}` = '{page.run.id}'"), None)
@@ -95,8 +95,8 @@ class MLflow:
 
 
 def _database(folder: Path) -> str:
-    """Return the URI of the folder's database. MLflow makes one in many steps, and none of them
-    twice: a kill among them leaves another file, which nobody reads."""
+    """Return the URI of the folder's database. MLflow makes one in many steps, and repeats none of
+    them: a kill in between leaves a file of another name, which nobody reads."""
     from mlflow.tracking import MlflowClient
 
     path, new = folder / "mlflow.db", folder / ".mlflow.db"

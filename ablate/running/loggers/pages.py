@@ -1,8 +1,8 @@
-"""Pages: what a logger hands on of one run, read from its folder and from nowhere else.
+"""Pages: the content that a logger hands on of one run, read from its folder alone.
 
-While a run trains, that is what its newest checkpoint has, which it won't go back behind; all of it
-once it has ended. Each step is there once. What stands in the file of a logger is a function of the
-page alone, so nothing else has to remember what was handed on.
+While a run trains, its page has what its newest checkpoint has, since the run can't go back behind
+that; once it has ended, the page has everything. Each step occurs once. A logger's file is a
+function of the page alone, so nothing else has to remember what was handed on.
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from ablate.shared import RunDir, is_number, make_folder, parse_lines, read_file
 
 @dataclass(frozen=True)
 class Page:
-    """One run of a sweep. `started`: seconds since 1970. `lines`: values by step, in the order of
-    steps. `result`: None while it has none."""
+    """The content of one run that a logger hands on.
+
+    `started`: seconds since 1970. `lines`: values by step, in the order of steps. `result`: None
+    while the run has none.
+    """
 
     sweep: str
     run: PlannedRun
@@ -33,15 +36,15 @@ class Page:
 
     @property
     def seal(self) -> str:
-        """Identify its end; "" while it has not ended."""
+        """The identity of its end; "" while it has not ended."""
         return "" if self.result is None else seal_of(self.result)
 
     def configuration(self) -> dict[str, Any]:
-        """Map dotted keys to values, of everything that was set."""
+        """Return everything that was set, as values by dotted keys."""
         return dict(_dotted(self.run.spec()))
 
     def facts(self) -> dict[str, Any]:
-        """Return what a reader sorts runs by."""
+        """Return the facts by which a reader sorts runs."""
         cell = self.run.cell
         return {
             "run": self.run.id,
@@ -53,7 +56,8 @@ class Page:
         }
 
     def final(self) -> dict[str, float]:
-        """Return scores on the test set, by `test_METRIC`, and the cost of a run that has ended."""
+        """Return the scores on the test set, by `test_METRIC`, and the cost of a run that has
+        ended."""
         result = self.result or {}
         scores = {f"test_{key}": value for key, value in (result.get("test") or {}).items()}
         for name, tested in (result.get("also") or {}).items():
@@ -63,19 +67,21 @@ class Page:
 
 
 class Logger(Protocol):
-    """Hands pages on to a service. Built from its settings, with `folder` where it may write."""
+    """A logger hands pages on to a service. It is built from its settings, with `folder` where it
+    may write."""
 
     def done(self, sweep: str) -> Mapping[str, str]:
         """Return the seals of the pages that are handed on in full, by run."""
 
     def hand_on(self, page: Page) -> None:
-        """Bring the service's page to this one, from whatever an earlier process left of it: no
-        step twice, none missing. Called again with more of the same run. Raises anything."""
+        """Complete the service's page to this one, whatever an earlier process left of it: no step
+        twice, none missing. It may be called again with more of the same run. May raise any
+        error."""
 
 
 def seal_of(result: Mapping[str, Any]) -> str:
-    """Identify curves and end: a run that is trained again has another seal, if its bits are
-    others."""
+    """Return the identity of a run's curves and end: a run that is trained again has another seal
+    if its bits differ."""
     return f"{result['status']} {result.get('metrics_sha256')}"
 
 
@@ -86,8 +92,8 @@ def page_of(
     result: Mapping[str, Any] | None,
     step: int | None,
 ) -> Page:
-    """Read the page of a run with this result; of one that has none, up to the checkpoint of
-    `step`, which was looked for before this reads the lines."""
+    """Read the page of a run with this result, or of a run without one up to the checkpoint of
+    `step`, which was looked up before the lines are read."""
     began = [attempt.get("at") for attempt in folder.read_attempts()[:1]]
     started = began[0] if began and is_number(began[0]) else 0.0
     lines: dict[int, dict[str, float]] = {}
@@ -111,7 +117,8 @@ def _dotted(tree: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 class PageFiles:
-    """A folder for each sweep, and in its `done.jsonl` the pages that are there in full."""
+    """The files of a logger: a folder for each sweep, and in it `done.jsonl`, which lists the
+    complete pages."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -127,8 +134,8 @@ class PageFiles:
         return {}
 
     def note_done(self, page: Page) -> None:
-        """Note that the files have the page in full, if its run has ended. A line that a kill tears
-        apart says nothing."""
+        """Note that the files have the whole page, if its run has ended. A line cut short by a kill
+        is ignored."""
         if page.result is None:
             return
         path = self.of_sweep(page.sweep) / "done.jsonl"
@@ -140,8 +147,8 @@ class PageFiles:
             os.fsync(file.fileno())
 
     def of_run(self, page: Page, suffix: str = "") -> Path:
-        """Return its file or folder, called by its label as far as a name may say it, and its id.
-        One with a label of old is renamed."""
+        """Return the file or folder of a run, named by its label, as far as a file name allows, and
+        its id. A file with an earlier label is renamed."""
         label = re.sub(r"[^\w.+=@#,-]+", "-", page.run.label)[:100]
         path = self.of_sweep(page.sweep) / f"{label}-{page.run.id}{suffix}"
         make_folder(path.parent)
@@ -152,11 +159,11 @@ class PageFiles:
 
 
 def bring(path: Path, content: bytes, over: bool) -> None:
-    """See to it that a file has this content, by what it lacks: who follows it reads on, and a kill
-    tears at most its end, which is mended here. A file with other bytes is written anew.
+    """Give a file this content by appending what it lacks, so that whoever follows it reads on. A
+    kill damages its end at most, which is mended here. A file with other bytes is written anew.
 
-    `over`: nothing more will come. Else a file that is longer stays: its run has gone back, and
-    comes there again.
+    `over`: no more will come. Without it a longer file stays: its run has gone back, and will reach
+    that point again.
     """
     try:
         had = read_file(path)

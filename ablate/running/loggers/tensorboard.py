@@ -1,7 +1,7 @@
 """TensorBoard: a folder for each run, and in it one file of events.
 
-An event is a step with all of its values, and stands in the file whole or not at all. Its time is
-that at which the run began, since a curve has none; so the same page makes the same bytes.
+An event is a step with all of its values, which the file has whole or not at all. A curve has no
+times, so an event has the time at which the run began; thus the same page makes the same bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ablate.shared import make_folder
 
 
 class TensorBoard(PageFiles):
-    """See `Logger`."""
+    """A logger of TensorBoard: see `Logger`."""
 
     def __init__(self, settings: Mapping[str, Any], folder: Path) -> None:
         super().__init__(folder / "tensorboard")

@@ -1,7 +1,8 @@
-"""W&B, and Trackio by the same calls: a run of theirs for each run that has ended, in one go.
+"""W&B, and Trackio through the same calls: a run of theirs for each run that has ended, written at
+once.
 
-One that a kill cut off is written again: locally its remains are removed first; W&B's service says
-which steps it has.
+A run whose writing was killed is written again: locally its remains are removed first; W&B's
+service says which steps it has.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ from ablate.shared import Failure, make_folder
 
 
 class WandB(PageFiles):
-    """See `Logger`. `module`: what is imported; its folder in `logger.folder` has the same name."""
+    """A logger of W&B: see `Logger`. `module`: the module to import; its folder in `logger.folder`
+    has the same name."""
 
     module = "wandb"
 
@@ -67,7 +69,7 @@ class WandB(PageFiles):
         return run, run.step
 
     def _about(self, page: Page) -> dict[str, Any]:
-        """Return what `init` of either module takes."""
+        """Return the arguments that `init` of either module takes."""
         config = {**page.facts(), "configuration": page.run.spec()}
         return {"project": self._settings["project"], "group": page.sweep, "config": config}
 
@@ -77,8 +79,8 @@ class WandB(PageFiles):
 
 
 class Trackio(WandB):
-    """See `Logger`. Trackio knows a run by its name alone, and has no summary: test scores stand at
-    the last step."""
+    """A logger of Trackio: see `Logger`. Trackio knows a run by its name alone, and has no summary:
+    test scores are at the last step."""
 
     module = "trackio"
 
@@ -89,7 +91,8 @@ class Trackio(WandB):
             os.environ.pop(remote, None)  # no remains of a run could be deleted there
 
     def _write(self, page: Page, status: str) -> None:
-        """Raise Failure where Trackio warns: by a warning it says that it lost values."""
+        """Write values. Raises Failure where Trackio warns: by a warning it says that it lost
+        values."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             super()._write(page, status)
@@ -117,7 +120,7 @@ def _short(text: str) -> str:
 
 
 def _mode(asked: str) -> Any:
-    """Decide: online | offline, by `WANDB_MODE` or by a login on this machine. Asks nobody."""
+    """Return online | offline, by `WANDB_MODE` or by a login on this machine. Asks no server."""
     if asked != "auto":
         return asked
     host = urlsplit(os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai")).hostname or ""

@@ -1,8 +1,8 @@
-"""What is measured, as data: every task by its name, and the metrics that each declares.
+"""Tasks and metrics as data: every task by its name, and the metrics that each declares.
 
-Both halves import this package. A task is one entry here, or a module of `ablate_tasks`, and the
-class that it names; a run says its task in `spec.Run.task`. Nothing else in the package knows a
-metric by its name.
+Both halves import this package. A task is an entry here, or a module of `ablate_tasks`, and the
+class that it names; a run gives the name of its task in `spec.Run.task`. Nothing else in the
+package knows a metric by its name.
 """
 
 from __future__ import annotations
@@ -35,5 +35,5 @@ parts.extend(TASKS, "ablate_tasks", TaskChoice)
 
 
 def tasks_for_labels(labels: str) -> list[str]:
-    """The tasks that learn from data with `data.labels` of this value."""
+    """List the tasks that learn from data with this value of `data.labels`."""
     return [name for name, task in TASKS.items() if task.labels == labels]

@@ -1,8 +1,9 @@
-"""Classification as the control half knows it: its metrics, from what `predictions.npy` holds.
+"""Classification as the control half knows it: its metrics, computed from `predictions.npy`.
 
-The training half writes the metrics with this file, the control half checks them with it from the
-predictions years later, perhaps on another machine. So they are counts, and a sum that is rounded
-once: numpy and torch add in an order of their own, which changes with their version and the CPU.
+The training half writes the metrics with this file; the control half checks them with it from the
+predictions years later, perhaps on another machine. So each metric is a count, or a sum that is
+rounded once: numpy and torch add in an order of their own, which changes with their version and the
+CPU.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ TOP5_FROM = 10  # classes; with fewer, top-5 says little
 
 
 def classification_scores(table: np.ndarray, classes: int) -> dict[str, float]:
-    """n, loss (the mean) and, as fractions, top1 and, from 10 classes, top5.
+    """Return n, loss (the mean) and, as fractions, top1 and, from 10 classes on, top5.
 
     table (N,): fields `rank` of the true class, 0 being best, and `loss`.
     """
@@ -32,8 +33,8 @@ def classification_scores(table: np.ndarray, classes: int) -> dict[str, float]:
 
 
 def _excerpt(table: np.ndarray) -> np.ndarray:
-    """Keep `class` and `label`, in as few bytes as they need. The class is -1 where it is the true
-    one, but wrong by its rank, since another is as likely."""
+    """Keep `class` and `label`, in as few bytes as they need. The class is -1 where it equals the
+    true one but the rank counts it as wrong, since another class is as likely."""
     import numpy as np
 
     kind = np.min_scalar_type(-1 - max(table["class"].max(), table["label"].max()))

@@ -1,4 +1,4 @@
-"""Image-text training as the control half knows it: its metrics, from what `predictions.npy` holds.
+"""Image-text training as the control half knows it: its metrics, computed from `predictions.npy`.
 
 As in `classify`, a metric is a count, or a sum that is rounded once.
 """
@@ -15,10 +15,10 @@ if TYPE_CHECKING:  # numpy, which `ablate --help` does without
 
 
 def contrastive_scores(table: np.ndarray, classes: int) -> dict[str, float]:
-    """n, zeroshot and twins (fractions) and loss: the mean above its floor.
+    """Return n, zeroshot and twins (fractions), and loss: the mean above its floor.
 
-    table (N,): fields `label`, `class` (the predicted one), `loss` and `floor`, the least loss that
-    the captions of its batch allow, and `twin`: has a class before it the same name?
+    table (N,): fields `label`, `class` (the predicted one), `loss`, `floor`, the least loss that
+    the captions of its batch allow, and `twin`, whether an earlier class has the same name.
     """
     number = len(table)
     above = (table["loss"] - table["floor"]).tolist()

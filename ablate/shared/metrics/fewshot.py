@@ -1,5 +1,5 @@
-"""Few-shot classification as the control half knows it: its metrics, from what `predictions.npy`
-holds, and how many images a run of it is shown."""
+"""Few-shot classification as the control half knows it: its metrics, computed from
+`predictions.npy`, and how many images a run of it is shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FEWSHOT_SHOTS, FEWSHOT_SEEDS = (1, 5, 10, 25), (0, 1, 2)
 
 
 def fewshot_scores(table: np.ndarray, classes: int) -> dict[str, float]:
-    """n, and for each number of shots the accuracy, as a fraction: its mean over the draws.
+    """Return n and, for each number of shots, the accuracy as a fraction: its mean over the draws.
 
     table (N,): fields `label`, and `class` (shots, draws), the predicted classes.
     """
@@ -34,12 +34,14 @@ def _key(shots: int) -> str:
 
 
 def _metric(shots: int) -> Metric:
-    """A mean over draws is no share of images that are right or wrong: its error isn't binomial."""
+    """Make the metric of a number of shots. It is no share of images that are right or wrong, but a
+    mean over draws, so its error is not binomial."""
     return share(_key(shots), f"{shots}-shot accuracy", f"{shots}-shot")
 
 
 def shown(examples: Mapping[str, int], classes: int) -> int:
-    """Images that a run is shown, at most: the draws for validation, and again for the test."""
+    """Return the most images that a run is shown: validation, test, and the draws for each of the
+    two."""
     drawn = min(examples["train"], max(FEWSHOT_SHOTS) * len(FEWSHOT_SEEDS) * classes)
     return examples["validation"] + examples["test"] + 2 * drawn
 

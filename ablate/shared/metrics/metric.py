@@ -1,4 +1,4 @@
-"""What a metric and a task declare of themselves. The standard library only."""
+"""Declarations of metrics and tasks. The standard library only."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PERCENTS = "add `scale: 1` if its values are percents"
 class Metric:
     """How a metric is named, printed and judged. Values are stored raw and printed `scale` times.
 
-    `key` names it in `result.json`, `--show` and `analysis.metric`, and behind `val_` in
-    `metrics.jsonl`. `chance`: the raw value that guessing gets, by the number of classes, as which
-    what diverged may count; every declared metric has one.
+    `key` names it in `result.json`, `--show` and `analysis.metric` and, after `val_`, in
+    `metrics.jsonl`. `chance`: the raw value that guessing gets, by the number of classes; a
+    diverged run may count as that value. Every declared metric has one.
     """
 
     key: str
@@ -50,21 +50,23 @@ class Metric:
     of_shares: bool = False  # raw values are shares (0 to 1), though no range was declared
 
     def text(self, value: float, sign: bool = False) -> str:
-        """A printed value or, with its `sign`, a difference, rounded as tables print it."""
+        """Return a printed value, rounded as tables print it; `sign`: with its sign, as a
+        difference."""
         if abs(value) >= 1e9:
             return f"{value:{'+' if sign else ''}.3g}"
         value = round(value, self.decimals) + 0.0  # a rounded -0.001 is 0.00, not -0.00
         return f"{value:{'+' if sign else ''}.{self.decimals}f}"
 
     def interval(self, low: float | None, high: float | None, sign: bool = False) -> str:
-        """ "[+0.21, +1.03]"; "" of one that is not known."""
+        """Return an interval as "[+0.21, +1.03]"; "" where it is not known."""
         if low is None or high is None:
             return ""
         return f"[{self.text(low, sign)}, {self.text(high, sign)}]"
 
     def no_share(self, raw: float) -> str:
-        """Say why a raw value of a metric of shares is none, with the remedy; "" where it is one.
-        A declared range needs no look: a value outside it was refused when it was measured."""
+        """Say why a raw value of a metric of shares is none, with the remedy; "" where it is one. A
+        metric with a declared range is not checked: a value outside it was refused when it was
+        measured."""
         if not self.of_shares or 0 <= raw <= 1:
             return ""
         wider = "declare a `range` if it may have such values"
@@ -72,45 +74,46 @@ class Metric:
 
     @property
     def change(self) -> str:
-        """What a row has over the baseline: a gain only where one direction is the better."""
+        """The word for the difference of a row from the baseline: "gain", or "difference" where
+        neither direction is better."""
         return "difference" if self.neutral else "gain"
 
     def over(self, baseline: str) -> str:
-        """ "gain over pre/pre"."""
+        """Name a row's difference from a baseline: "gain over pre/pre"."""
         return f"{self.change} {'from' if self.neutral else 'over'} {baseline}"
 
     @property
     def validated(self) -> str:
-        """Its name, of the validation set: "validation top-1 accuracy"."""
+        """The name of the metric on the validation set: "validation top-1 accuracy"."""
         return f"validation {self.name.removeprefix('test ')}"
 
     def with_unit(self, name: str) -> str:
-        """ "validation top-1 accuracy, %", as an axis is named."""
+        """Return a name with the unit, as axes have it: "validation top-1 accuracy, %"."""
         return ", ".join(filter(None, (name, self.unit)))
 
     def told(self, raw: float) -> str:
-        """A raw value with its unit: "87.40 %"."""
+        """Return a raw value in printed form with its unit: "87.40 %"."""
         return f"{self.scale * raw:.{self.decimals}f} {self.unit}".rstrip()
 
 
 def uniform(classes: int) -> float:
-    """The share of examples that guessing gets right."""
+    """Return the share of examples that guessing gets right."""
     return 1 / classes
 
 
 def share(
     key: str, name: str, short: str, chance: Callable[[int], float] = uniform, **more: Any
 ) -> Metric:
-    """A share of the test set, in per cent; `more`: other fields."""
+    """Make the metric of a share of the test set, in per cent. `more`: other fields."""
     return Metric(key, name, short, "%", "points", 100.0, 2, chance, most=100.0, **more)
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """What a lean bundle keeps of a task's predictions.
+    """The part of a task's predictions that a lean bundle keeps.
 
-    `take`: it, from what `predictions.npy` holds; `score`: the metrics that it gives, `metrics`
-    among them; `keeps`: what it has of an example, in words.
+    `take`: extracts it from the array of `predictions.npy`; `score`: computes metrics from it,
+    among them `metrics`; `keeps`: what it holds of an example, in words.
     """
 
     take: Callable[[np.ndarray], np.ndarray]
@@ -121,21 +124,21 @@ class Excerpt:
 
 @dataclass(frozen=True)
 class TaskChoice:
-    """What a task declares to the half that decides: tables, searches and captions ask here.
+    """A task as the half that decides knows it: tables, searches and captions read it here.
 
-    `metrics`: the first is what tables are of where nobody says otherwise, and what validation
-    curves show. `score`: the metrics of a test set from what `predictions.npy` holds of its
-    examples (an array with a row for each) and the number of classes; beside them `n`, the
-    examples. `outputs`: how many values the model's head gives, by the number of classes. `how`: a
-    sentence of captions on what every metric needs told. `shown`, of a task that trains nothing:
-    how many images a run is shown, by the images of each split and the number of classes.
-    `probed`: the numbers of probes that its runs may have, by probe. `own`: the functions of the
-    user's own that a plan names, by their import paths. `labels`: what it learns from, as
-    `data.labels` says. `host`: the class of the ViT; `unlike_timm`: what this has and timm's has
-    not. `says`: keys of `model` that a run says itself where it starts from another. `views`:
-    about how many images of `data.size` the model is shown for one that is evaluated. `reads_text`:
-    its model has a text tower and reads the targets, too; the loss is of a whole batch. `excerpt`:
-    of its predictions, in a lean bundle; None: all of them.
+    `metrics`: the first is the one that tables show by default, and that of validation curves.
+    `score`: computes the metrics of a test set, and the number of examples as `n`, from the array
+    of `predictions.npy` (a row for each example) and the number of classes. `outputs`: how many
+    values the model's head gives, by the number of classes. `how`: a sentence for captions that
+    holds for every metric. `shown`, of a task that trains nothing: how many images a run is shown,
+    by the images of each split and the number of classes. `probed`: the numbers of probes that its
+    runs may have, by probe. `own`: the metrics that a plan takes from functions of the user's own,
+    by import path. `labels`: what it learns from, as `data.labels` says. `host`: the class of the
+    ViT; `unlike_timm`: what this class has and timm's lacks. `says`: keys of `model` that a run
+    sets itself where it starts from another. `views`: about how many images of `data.size` the
+    model is shown for each image evaluated. `reads_text`: whether its model has a text tower and
+    reads the targets, too; its loss is then one of the whole batch. `excerpt`: the part of its
+    predictions that a lean bundle keeps; None: all of them.
     """
 
     line: str
@@ -163,27 +166,30 @@ class TaskChoice:
 
     @property
     def trains(self) -> bool:
-        """Do its runs take steps? Else they measure the weights that they start from."""
+        """True where runs of the task take steps. Other runs measure the weights that they start
+        from."""
         return self.shown is None
 
     @property
     def curve(self) -> tuple[str, ...]:
-        """How the metrics of its validation curve are named; () where there is none."""
+        """The names of the metrics of the task's validation curve; () where it has none."""
         return (AREA, f"{CROSSING}:SHARE") if self.trains else ()
 
     def among(self, learnt: int, tested: int | None) -> int:
-        """Among how many classes a guess chooses in a test set of so many. Texts may be asked for
-        classes that nothing was learnt of; a head knows all of its own."""
+        """Return the number of classes among which a guess chooses in a test set of `tested`
+        classes. A task with texts chooses among those, which may include classes that nothing was
+        learnt of; a head always among all that it has learnt."""
         return tested if self.reads_text and tested is not None else learnt
 
     @property
     def names(self) -> tuple[str, ...]:
-        """How `analysis.metric` and `--show` name its metrics."""
+        """The names by which `analysis.metric` and `--show` know the task's metrics."""
         own = (*(metric.key for metric in self.metrics), AREA, f"{CROSSING}:SHARE")
         return (*own, *(name for probed in self.probed.values() for name in probed.names))
 
     def find(self, name: str) -> Metric | None:
-        """The metric so named, declared, of the validation curve or a probe; None: it has none."""
+        """Return the metric of this name: a declared one, one of the validation curve or one of a
+        probe. None where the task has none."""
         first = self.metrics[0]
         if name in self.own:
             return self.own[name]
@@ -204,7 +210,8 @@ AREA, CROSSING = "auc", "epochs_to"  # of the validation curve of a task's first
 
 
 def threshold(name: str) -> float | None:
-    """The value of `epochs_to:0.9`, as it is stored; None of another name, or where it is none."""
+    """Parse "epochs_to:0.9": return the value, as it is stored. None for another name, and for no
+    finite value."""
     kind, _, value = name.partition(":")
     try:
         return float(value) if kind == CROSSING and math.isfinite(float(value)) else None
@@ -213,10 +220,11 @@ def threshold(name: str) -> float | None:
 
 
 def _crossing(name: str, first: Metric, value: float) -> Metric:
-    """How many epochs validation takes to a value of the first metric."""
+    """Make the metric of how many epochs pass until validation reaches a value of the first
+    metric."""
 
     def chance(classes: int) -> float | None:
-        """At once, where guessing is good enough."""
+        """Return 0.0 epochs where guessing already reaches the value, else None."""
         guess = first.chance(classes)
         return 0.0 if guess is not None and first.sign * (guess - value) >= 0 else None
 

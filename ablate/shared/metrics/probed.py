@@ -1,8 +1,8 @@
-"""What probes measured, as metrics of tables: `PROBE:NUMBER`, each a number of a run's probe file.
+"""Metrics of tables that probes measured: `PROBE:NUMBER`, each a number of a run's probe file.
 
-Nothing of it is stored twice: a number is taken from the arrays of `probe-NAME.npz` when a table is
-made, and the hash of that file is in the run's result. The standard library only, until a number
-is computed.
+No number is stored twice: it is computed from the arrays of `probe-NAME.npz` when a table is made,
+and the run's result holds the hash of that file. The standard library only, until a number is
+computed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ FIRST_SCALE = "stem.before.weight"  # the norm before the patch embedding, in pr
 
 
 def no_chance(classes: int) -> None:
-    """Guessing has no gradients, scales or attention."""
+    """Return None: guessing has no gradients, scales or attention."""
 
 
 # --- Gradient norms (Dual PatchNorm, arXiv 2302.01327, Fig. 2 and 4) ----------------------------
 
 
 def read_gradnorm(arrays: Arrays) -> tuple[list[str], Any]:
-    """Read `probe-gradnorm.npz`: (labels of the depths, norms (records, depths)).
+    """Read the arrays of `probe-gradnorm.npz`: (labels of the depths, norms (records, depths)).
 
-    The embedding (kernel and bias), each block with all that is in it, the head.
+    The depths are the embedding (kernel and bias), each block with all that is in it, and the head.
     """
     import numpy as np
 
@@ -57,19 +57,23 @@ def read_gradnorm(arrays: Arrays) -> tuple[list[str], Any]:
 
 
 def gradnorm_profile(arrays: Arrays) -> tuple[list[str], Any]:
-    """Return labels, and the mean norm at each depth over the records of a run's last steps."""
+    """Return the labels of the depths, and the mean norm at each over the last records (see
+    `_at_the_end`)."""
     labels, norms = read_gradnorm(arrays)
     return labels, norms[_at_the_end(arrays["steps"])].mean(0)
 
 
 def _at_the_end(steps: Any) -> Any:
-    """Which records are of a run's last steps; of none there are none."""
+    """Return a mask (records,) of the records in the last tenth of a run's steps, at least 1 and at
+    most GRADNORM_STEPS of them. `steps`: the step of each record; the mask is empty where there are
+    none."""
     done = steps[-1:].sum() + 1
     return steps >= done - max(1, min(GRADNORM_STEPS, done // 10))
 
 
 def _excerpt(arrays: Arrays) -> dict[str, Any]:
-    """The records of the last steps, whose mean is a number of tables, and one of each EVERY."""
+    """Keep the records of the last steps, whose mean is a number of tables, and of all records
+    every EVERYth."""
     import numpy as np
 
     steps = arrays["steps"]
@@ -78,7 +82,8 @@ def _excerpt(arrays: Arrays) -> dict[str, Any]:
 
 
 def _gradnorm(arrays: Arrays, spec: Spec) -> dict[str, float]:
-    """A logarithm, since norms differ by factors: a row of large ones has a large spread, too."""
+    """Return log2 of the embedding's gradient norm over the mean of the blocks'. Norms differ by
+    factors: without the logarithm, a row of large ones would have a large spread, too."""
     import numpy as np
 
     labels, norms = gradnorm_profile(arrays)
@@ -138,8 +143,9 @@ def _fewshot(arrays: Arrays, spec: Spec) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Probed:
-    """The numbers of one probe as metrics; `layer`: of one with a number for each layer. `excerpt`:
-    what a lean bundle keeps, which gives the same numbers; None: everything."""
+    """The numbers of one probe as metrics. `layer`: makes the metric of a layer, for a probe with a
+    number for each. `excerpt`: the arrays that a lean bundle keeps, which give the same numbers;
+    None: all of them."""
 
     probe: str
     metrics: tuple[Metric, ...]
@@ -239,8 +245,8 @@ PROBE_METRICS = {
 
 
 def probe_numbers(probe: str, arrays: Arrays | None, spec: Spec) -> dict[str, float]:
-    """Every number of a probe's file, raw, by the name of its metric; {} where there is none. Of a
-    probe of the user's own these are the arrays without a shape."""
+    """Return every number of a probe's file, raw, by the name of its metric; {} where there is
+    none. For a probe of the user's own, these are the arrays without a shape."""
     if not arrays:
         return {}
     if probe in PROBE_METRICS:
@@ -255,5 +261,5 @@ def probe_numbers(probe: str, arrays: Arrays | None, spec: Spec) -> dict[str, fl
 
 
 def probe_name(probe: str) -> str:
-    """How files and numbers call a probe: "Sharpness" of myprobes:Sharpness."""
+    """Return the name of a probe in files and numbers: "Sharpness" for myprobes:Sharpness."""
     return probe.rpartition(":")[2]

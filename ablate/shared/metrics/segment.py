@@ -1,5 +1,5 @@
-"""Semantic segmentation as the control half knows it: its metrics, from what `predictions.npy`
-holds. Counts of pixels, divided once."""
+"""Semantic segmentation as the control half knows it: its metrics, computed from `predictions.npy`.
+Pixels are counted, and the counts divided once."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:  # numpy, which `ablate --help` does without
 
 
 def segmentation_scores(table: np.ndarray, classes: int) -> dict[str, float]:
-    """n, the pictures; and as fractions miou and pixels.
+    """Return n, the number of pictures, and miou and pixels as fractions.
 
-    table (N,): fields `label`, `said` and `same`, each (classes,), pixels of a picture by class: as
-    its mask has them, as they were predicted, and both alike. Pixels of no class count in none. A
-    class's IoU is taken of the pixels of all pictures together; the mean leaves out classes that
-    are neither there nor predicted (mmseg/core/evaluation/metrics.py).
+    table (N,): fields `label`, `said` and `same`, each (classes,): the pixels of a picture by class
+    in its mask, in the prediction, and in both alike. Pixels of no class are not counted. A class's
+    IoU is computed from the pixels of all pictures together; the mean leaves out classes that are
+    neither there nor predicted (mmseg/core/evaluation/metrics.py).
     """
     label, said, same = (table[name].sum(0, dtype="int64") for name in ("label", "said", "same"))
     unions = (label + said - same).tolist()
@@ -32,7 +32,8 @@ def segmentation_scores(table: np.ndarray, classes: int) -> dict[str, float]:
 
 
 def guessed(classes: int) -> float:
-    """The IoU of each of so many equally frequent classes, guessed at random, pixel by pixel."""
+    """Return the IoU of each of `classes` equally frequent classes, guessed at random for each
+    pixel."""
     return 1 / (2 * classes - 1)
 
 

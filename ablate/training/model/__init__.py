@@ -27,8 +27,8 @@ __all__ = ["Host", "Images", "Perceptron", "Segmenter", "Towers", "ViT", "build"
 
 
 def build(run: spec.Run, device: torch.device | str = "cpu") -> nn.Module:
-    """The run's model with its seed's weights; on the meta device without weights, to count. The
-    shipped ones are a `Host`.
+    """Return the run's model, a `Host` unless it is a whole model, with the weights of the run's
+    seed; on the meta device without weights, for counting.
 
     Raises UserError for a combination of choices that cannot be built.
     """
@@ -50,7 +50,8 @@ def build(run: spec.Run, device: torch.device | str = "cpu") -> nn.Module:
 
 
 def _check_splittable(model: nn.Module) -> None:
-    """UserError where what comes out depends on how a batch is split: each machine would differ."""
+    """Raise UserError where the output depends on how a batch is split: results would depend on the
+    machine."""
     for path, module in model.named_modules():
         batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
         if batch_norm or traits(module, Traits).batch_statistics:
@@ -62,7 +63,7 @@ def _check_splittable(model: nn.Module) -> None:
 
 
 def vit(run: spec.ShippedRun) -> ViT:
-    """A Vision Transformer, not yet initialised."""
+    """Return a Vision Transformer, not yet initialised."""
     host: type[ViT] = named(TASKS[run.task].host)
     return host(
         run.model,
@@ -76,19 +77,19 @@ def vit(run: spec.ShippedRun) -> ViT:
 
 
 def mlp(run: spec.ShippedRun) -> Perceptron:
-    """A multilayer perceptron, not yet initialised."""
+    """Return a multilayer perceptron, not yet initialised."""
     values = run.data.size**2 * run.data.channels
     norm = _constructor("norm", run.norm)
     return Perceptron(run.model, values, _outputs(run), norm=norm)
 
 
 def towers(run: spec.ShippedRun, text: sections.Text) -> Towers:
-    """An image and a text tower, not yet initialised."""
+    """Return an image and a text tower, not yet initialised."""
     return Towers(vit(run), run.model, text)
 
 
 def _outputs(run: spec.Run) -> int:
-    """How many values the head gives."""
+    """Return the number of values that the head gives."""
     return TASKS[run.task].outputs(run.data.classes)
 
 
@@ -96,7 +97,8 @@ HOSTS = {"vit": vit, "mlp": mlp}
 
 
 def _constructor(kind: str, chosen: sections.Chosen) -> partial[Any]:
-    """The class behind a choice, its settings filled in; the host gives the rest."""
+    """Return the class that a choice names, with its settings filled in; the host gives the
+    rest."""
     if (own := chosen.plugin) is not None:
         used = UsedPart(kind, chosen.name, chosen.settings, own.version, own.folder)
         return partial(remember, load(used), chosen.settings)

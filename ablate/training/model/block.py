@@ -1,6 +1,6 @@
-"""The encoder block: two residuals, whose norms stand where `PLACES` says, and inside of them.
+"""The encoder block: two residuals, with norms at the places that `PLACES` says and inside them.
 
-What a block may say of itself is `traits.BlockTraits`.
+A block may declare the traits in `traits.BlockTraits`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from ablate.training.model.sublayers import MLP, Attention, HeadScale, MakeActiv
 
 
 class Places(NamedTuple):
-    """Which places of a residual hold a norm."""
+    """The places of a residual that hold a norm: before the sublayer (pre), behind it (branch), and
+    after the addition (post)."""
 
     pre: bool
     branch: bool
@@ -40,7 +41,8 @@ PLACES = {
 
 @dataclass(frozen=True)
 class Layer:
-    """What the host gives a block: the tokens it will see, sizes, rates, how to make a norm."""
+    """The arguments that the host gives a block: the shape of its tokens, sizes, rates, and how to
+    make its norms."""
 
     shape: Shape
     head_dim: int
@@ -56,28 +58,30 @@ class Layer:
     qk_norm: MakeNorm | None = None  # makes those on queries and on keys
 
     def scale(self) -> nn.Module:
-        """LayerScale for a residual branch, or nothing."""
+        """Return a LayerScale for a residual branch, or the identity where `layerscale` is None."""
         start = self.layerscale
         return nn.Identity() if start is None else LayerScale(self.shape.width, start)
 
     def norm_if(self, present: bool) -> nn.Module:
-        """A norm of its own, or nothing."""
+        """Return a new norm where it is present, else the identity."""
         return self.norm(self.shape) if present else nn.Identity()
 
     def norm_of_heads(self) -> nn.Module:
-        """A norm of the channels of a head, or nothing."""
+        """Return a new norm of the channels of one head, or the identity where `qk_norm` is
+        None."""
         shape = replace(self.shape, width=self.head_dim, heads=1)
         return self.qk_norm(shape) if self.qk_norm else nn.Identity()
 
     def inside(self, make: MakeNorm | None, channels: int) -> nn.Module | None:
-        """What stands where the tokens have so many channels, if anything does."""
+        """Return the module that `make` gives for tokens of `channels` channels; None without
+        `make`."""
         return make and make(replace(self.shape, width=channels))
 
 
 @dataclass(frozen=True)
 class Inner:
-    """What a block has inside its sublayers, and on the MLP's skip connection: each is made given
-    the tokens' shape there."""
+    """The modules inside a block's sublayers and on the MLP's skip connection. Each maker is called
+    with the shape that the tokens have at its place; None makes no module."""
 
     context: MakeNorm | None = None  # before attention's output projection
     pre_act: MakeNorm | None = None  # in the MLP, before its activation
@@ -130,9 +134,9 @@ class Residual(nn.Module):
            |                                                     |
            +------------------------ skip -----------------------+
 
-    f excludes its output dropout; a branch norm stands before it, as in fairseq's
-    transformer_layer.py. Dropout before stochastic depth: scenic/projects/baselines/vit.py.
-    `ls` is `model.layerscale`, or nothing.
+    f has no output dropout; a branch norm comes before it, as in fairseq's transformer_layer.py.
+    Dropout comes before stochastic depth: scenic/projects/baselines/vit.py. `ls` is
+    `model.layerscale`, or the identity.
     """
 
     def __init__(
@@ -225,7 +229,7 @@ class NormFormerFull(NormFormer):
 
 
 def sub_ln_gain(layer: Layer) -> float:
-    """sqrt(ln(2 L)), for an encoder of L blocks (torchscale encoder.py)."""
+    """Return sqrt(ln(2 L)) for an encoder of L blocks (torchscale encoder.py)."""
     return sqrt(log(2 * layer.depth))
 
 
@@ -233,7 +237,7 @@ class SubLN(Block):
     """x + W_O N(heads(N x)), then x + W2 N(GELU(W1 N x)): Wang et al. 2022 (arXiv 2210.06423).
 
     `init_gain`: v, out, fc1 and fc2 start `sub_ln_gain` times larger, weights and biases; q and k
-    do not. `mlp_ln`: pre_act is what Dual PatchNorm says of it (W2 GELU(N(W1 N x))), post_act is
+    do not. `mlp_ln`: pre_act is the form in Dual PatchNorm (W2 GELU(N(W1 N x))), post_act that in
     torchscale's feedforward_network.py.
     """
 

@@ -1,4 +1,8 @@
-"""What only torch can tell of a run, told without weights, data or arithmetic."""
+"""Sizes of a run's model that only torch can tell, and checks of the shapes that the user's classes
+return: on the meta device, without weights, data or arithmetic.
+
+A whole model is built with its weights and run once, on black images.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +58,8 @@ def _normalised(x: Tensor, shape: list[int], *_: Any) -> Any:
 
 
 def _reduced(x: Tensor, dims: Any = None, keepdim: bool = False, **_: Any) -> Any:
-    """Of a mean or a variance over `dims`; None or []: over all."""
+    """Return an empty tensor of the shape of a mean or a variance over `dims`, where None and []
+    mean all dimensions; NotImplemented where x lacks one of them."""
     if dims is None or dims == []:
         dims = range(x.dim())
     elif any(not -x.dim() <= dim < x.dim() for dim in dims):
@@ -121,14 +126,14 @@ SHAPES: dict[Any, Callable[..., Any]] = {
 
 
 def describe(run: spec.Run) -> dict[str, Any]:
-    """Of the run's model: `parameters`, `multiply_adds` of one image's forward, `launches` of
-    kernels that a forward takes, however many images, `groups`, and `statistics`: has it running
-    ones?
+    """Return the sizes of the run's model: `parameters`; `multiply_adds` of the forward pass of one
+    image; `launches`, the kernels that a forward pass launches, whatever the number of images;
+    `groups`; and `statistics`, whether it keeps running statistics.
 
-    `groups` is {path of a norm: how many values it normalises together}. Multiply-adds are those
-    of matrix products (and convolutions), as papers print them. A combination of choices that
-    cannot be built raises UserError, and so does a class of the user's own whose output is not of
-    the shape that it is to be.
+    `groups` maps the path of each norm to the number of values that it normalises together.
+    Multiply-adds are those of matrix products (and convolutions), as papers print them. Raises
+    UserError for a combination of choices that cannot be built, and where a class of the user's own
+    returns an output of the wrong shape.
     """
     if isinstance(run.model, Whole):
         return _described(run, run.model)
@@ -151,8 +156,8 @@ def describe(run: spec.Run) -> dict[str, Any]:
 
 
 def _described(run: spec.Run, model: Whole) -> dict[str, Any]:
-    """`describe`, of a whole model: shown two black images, since nobody knows whether it could be
-    run without values, and the meta device would load torch.compile for it."""
+    """Return `describe` of a whole model. It is run on two black images: whether it works without
+    values is unknown, and the meta device would load torch.compile for it."""
     net = build(run).eval()
     images = torch.zeros(2, run.data.size, run.data.size, run.data.channels)
     outputs = TASKS[run.task].outputs(run.data.classes)
@@ -171,15 +176,16 @@ def _described(run: spec.Run, model: Whole) -> dict[str, Any]:
     }
 
 
-NO_KERNEL = ("empty", "new_empty", "_unsafe_view", "detach")  # beside views: at most take memory
+NO_KERNEL = ("empty", "new_empty", "_unsafe_view", "detach")  # like views; at most they take memory
 
 
 class _Counter(TorchDispatchMode):
-    """Adds up matrix products on the meta device, as torch's FlopCounterMode does, which also asks
-    in which module each is; and operators that a GPU launches a kernel for."""
+    """Counts multiply-adds of matrix products, as torch's FlopCounterMode does (which also looks up
+    the module of each), and operators for which a GPU launches a kernel."""
 
     def __init__(self, shapes: Mapping[Any, Callable[..., Any]]) -> None:
-        """`shapes`: the operators that only their result's shape is told of."""
+        """`shapes` maps an operator to a function that returns an empty result of the right shape,
+        which takes the operator's place."""
         super().__init__()
         self._shapes = shapes
         self.multiply_adds = 0
@@ -216,8 +222,9 @@ REMEDIES = {
 
 
 def hold_to_shapes(model: nn.Module, run: ShippedRun) -> None:
-    """From now on a forward pass raises UserError where a class of the user's own gives another
-    shape or type than its kind is to give. For a model that is thrown away."""
+    """Make every forward pass of the model raise UserError where a class of the user's own returns
+    a shape or type other than its kind requires. The hooks stay, so use this on a model that is
+    thrown away."""
     for kind, remedy in REMEDIES.items():
         chosen = getattr(run, kind)
         if chosen.plugin is not None:
@@ -255,7 +262,8 @@ def _like_input(x: Tensor) -> tuple[int, ...]:
 
 
 def _hold(module: nn.Module, place: str, expected: Expected, remedy: str, where: str) -> None:
-    """Have the module refuse an output that is not as `expected` says, given its input."""
+    """Make the module refuse an output whose shape is not `expected(input)`, or whose type is not
+    its input's."""
 
     def look(_: nn.Module, given: tuple[Any, ...], out: Any) -> None:
         if not isinstance(out, Tensor):

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 class Dense(nn.Linear):
     """x W^T + b. `role` says what the layer is for; `init` has a rule for each role.
 
-    `gains` multiply the initial weights and biases: one number for each of so many equal parts of
-    the outputs. `rounds`: it computes in the type of autocast, where that is on.
+    `gains` multiply the initial weights and biases: one number for each of as many equal parts of
+    the outputs. `rounds`: the layer computes in the type of autocast, where that is on.
     """
 
     rounds: ClassVar[bool] = True
@@ -30,11 +30,12 @@ class Dense(nn.Linear):
         self.gains = gains
 
     def reset_parameters(self) -> None:
-        """Nothing: `init.initialise` fills every parameter, drawing here would be wasted time."""
+        """Do nothing: `init.initialise` fills every parameter, so drawing here would waste time."""
 
 
 class Representation(Dense):
-    """tanh(dense): what few-shot evaluation reads (`pre_logits` in big_vision/models/vit.py)."""
+    """tanh(dense), the features that few-shot evaluation reads (`pre_logits` in
+    big_vision/models/vit.py)."""
 
     def __init__(self, width: int) -> None:
         super().__init__(width, width, role="rep")

@@ -15,16 +15,16 @@ LEVELS = 1 << 16
 
 
 class StepKey:
-    """Where training stands, for draws made inside the model (dropout, stochastic depth): the
-    `step`, and which `rows` of the global batch a micro-batch has.
+    """The place of training at which the model draws masks (dropout, stochastic depth): the `step`,
+    and the `rows` of the global batch that a micro-batch has.
 
-    The model reads tensors, so a captured step goes on with what they hold by then. Shares of
-    stochastic depth are drawn for many steps at once, which no graph can do: before it, as a step
-    or rows are set.
+    The model reads tensors, so a captured step uses what they hold when it is replayed. The factors
+    of stochastic depth are drawn for many steps at once, which a captured graph can't do, so they
+    are drawn before it: when a step or rows are set.
     """
 
     def __init__(self, draws: Draws, batch: int, dtype: torch.dtype = torch.float32) -> None:
-        """`dtype`: of what `kept` gives."""
+        """`dtype`: the type of what `kept` returns."""
         self.draws = draws
         self.batch = batch
         self._dtype = dtype
@@ -55,19 +55,19 @@ class StepKey:
         self._draw()
 
     def meet(self, site: str, rate: float | None = None) -> None:
-        """Hear of a site, of stochastic depth where it has a rate, before a step is captured."""
+        """Register a site before a step is captured; one of stochastic depth gives its rate."""
         self._secrets[site] = self.draws.secret(f"mask {site}")
         if rate is not None:
             self._rates[site] = rate
             self._draw()
 
     def dropped(self, site: str, shape: tuple[int, ...], share: int) -> Tensor:
-        """bool of `shape`, whose first axis is `rows`: True with probability share / 65536."""
+        """Return a bool mask of `shape`, first axis `rows`: True with probability share / 65536."""
         lanes = self.draws.lanes_at(self._secrets[site], self._at, self._row, prod(shape[1:]))
         return (lanes < share - 32768).view(shape)
 
     def kept(self, site: str) -> Tensor:
-        """(rows,): 1 / (1 - rate), but 0 with probability rate, that of the site."""
+        """Return the factors of the site, (rows,): 0 with probability rate, else 1 / (1 - rate)."""
         return self._kept[site]
 
     def _draw(self) -> None:
@@ -81,10 +81,11 @@ class StepKey:
 
 
 class Dropping(nn.Module):
-    """Drops with probability `rate` while training, and scales what survives by 1 / (1 - rate).
+    """The base of dropout and stochastic depth: drops with probability `rate` while training, and
+    scales what survives by 1 / (1 - rate).
 
     Masks are keyed by the step, by the row of the global batch and by `site`, this module's path in
-    the model; step and site are given by the host.
+    the model; the host gives step and site.
     """
 
     def __init__(self, rate: float) -> None:
@@ -94,18 +95,18 @@ class Dropping(nn.Module):
         self.step: StepKey | None = None
 
     def bind(self, step: StepKey) -> None:
-        """Draw at `step` from now on."""
+        """Draw masks at `step` from now on."""
         self.step = step
         if self.rate:
             self.meet(step)
 
     def meet(self, step: StepKey) -> None:
-        """Tell `step` of this site."""
+        """Register this site with `step`."""
         raise NotImplementedError
 
     @property
     def drawn(self) -> StepKey | None:
-        """Where it draws; None: nothing is dropped."""
+        """The key at which masks are drawn; None where nothing is dropped."""
         if self.rate == 0 or not self.training:
             return None
         assert self.step is not None, f"{self.site}: bind a Step before training (Host.bind)"
@@ -116,8 +117,8 @@ class Dropping(nn.Module):
 
 
 class Drop(Dropping):
-    """Dropout: one decision an element, by 16 bits. The rate is the nearest multiple of 1 / 65,536,
-    below 1."""
+    """Dropout: one decision for each element, from 16 random bits. The rate is rounded to a
+    multiple of 1 / 65,536 below 1."""
 
     def meet(self, step: StepKey) -> None:
         step.meet(self.site)
@@ -131,7 +132,7 @@ class Drop(Dropping):
 
 
 class DropPath(Dropping):
-    """x + branch, a residual, whose branch is dropped by examples: stochastic depth."""
+    """x + branch, a residual whose branch is dropped for whole examples: stochastic depth."""
 
     def meet(self, step: StepKey) -> None:
         step.meet(self.site, self.rate)
@@ -143,9 +144,9 @@ class DropPath(Dropping):
 
 
 class Added(torch.autograd.Function):
-    """x + branch * share: a kernel each way, where autograd takes two or, in bfloat16, three.
+    """x + branch * share, in one kernel each way, where autograd takes two or, in bfloat16, three.
 
-    x and share in float32 at least, in which the sum is (1 / 0.9 is 0.2 % off in bfloat16); the
+    x and share are in float32 at least, and so is the sum (1 / 0.9 is 0.2 % off in bfloat16); the
     share has no gradient.
     """
 

@@ -30,11 +30,12 @@ MAP |= {"pool.mlp.fc1": "mlp.fc1", "pool.mlp.fc2": "mlp.fc2"}
 
 
 def timm_arguments(run: spec.Run) -> dict[str, Any]:
-    """What timm's VisionTransformer(**...) is told to be the run's model, as plain data.
+    """Return the arguments with which timm's VisionTransformer(**...) is the run's model, as plain
+    data.
 
-    Its LayerNorms have torch's class with eps = `model.norm_eps` (norm_layer), which plain data
-    can't say; nor a class of MLPs: `mlp_layer` is the name of one of timm.layers. Raises UserError
-    for a model that timm does not have.
+    Plain data can't say its norm_layer, which is torch's LayerNorm with eps = `model.norm_eps`, nor
+    a class of MLPs: `mlp_layer` is the name of a class in timm.layers. Raises UserError for a model
+    that timm does not have.
     """
     if lacks := TASKS[run.task].unlike_timm:
         raise UserError(f"task: timm's VisionTransformer has no {lacks}, task={run.task} has")
@@ -73,7 +74,8 @@ def timm_arguments(run: spec.Run) -> dict[str, Any]:
 
 
 def to_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """timm's state dict from ours. Raises UserError for a model that timm does not have."""
+    """Return timm's state dict, made from ours. Raises UserError for a model that timm does not
+    have."""
     run = _check(run)
     theirs = {other: state[name] for name, other in _renamed(run).items()}
     kernel = state["stem.dense.weight"]  # (D, K), K = (row, column, channel)
@@ -88,7 +90,8 @@ def to_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def from_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our state dict from timm's. Raises UserError for a model that timm does not have."""
+    """Return our state dict, made from timm's. Raises UserError for a model that timm does not
+    have."""
     run = _check(run)
     ours = {name: state[other] for name, other in _renamed(run).items()}
     kernel = state["patch_embed.proj.weight"]  # (D, C, P, P)
@@ -102,7 +105,7 @@ def from_timm(run: spec.Run, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _renamed(run: spec.ShippedRun) -> dict[str, str]:
-    """Ours -> timm's, of the parameters that differ in name only."""
+    """Return {our name: timm's name} of the parameters that differ in name only."""
     layers = {"head": "head", "norm": "norm"}
     if run.model.pool == "map":
         layers |= {ours: f"attn_pool.{other}" for ours, other in MAP.items()}
@@ -130,7 +133,7 @@ def _renamed(run: spec.ShippedRun) -> dict[str, str]:
 
 
 def _check(run: spec.Run) -> spec.ShippedRun:
-    """UserError for a model that timm's VisionTransformer is not."""
+    """Return the run; raise UserError for a model that timm's VisionTransformer cannot be."""
     if isinstance(run.model, sections.Whole):
         raise UserError(f"timm: model={run.model.name} has its own names; give --names ablate")
     run = spec.shipped(run)

@@ -1,4 +1,4 @@
-"""What the training loop asks of every model."""
+"""The base class of the shipped models: the methods that the training loop calls."""
 
 from __future__ import annotations
 
@@ -27,27 +27,29 @@ class Host(nn.Module):
         return logits
 
     def features(self, images: Tensor) -> Tensor:
-        """(B, H, W, C) -> (B, D): what the head reads, `pre_logits` of big_vision."""
+        """Return what the head reads, `pre_logits` of big_vision: (B, H, W, C) -> (B, D)."""
         raise NotImplementedError
 
     def name_sites(self) -> None:
-        """Tell every dropout where it stands: its masks hang on that. Call when all is built."""
+        """Set the `site` of every dropout, its path in the model, which keys its masks. Call this
+        once the whole model is built."""
         for path, module in self.named_modules():
             if isinstance(module, Dropping):
                 module.site = path
 
     def bind(self, step: StepKey) -> None:
-        """Draw every mask at `step` from now on: the training loop moves it, the model reads it."""
+        """Draw every mask at `step` from now on: the training loop advances it, the model reads
+        it."""
         for module in self.modules():
             if isinstance(module, Dropping):
                 module.bind(step)
 
     def fit(self, batches: Iterable[Tensor], memo: Path | None = None) -> None:
-        """Measure what is fixed before the first step (whitening) on all training images.
+        """Fit what stays fixed from the first step on (whitening), on all training images.
 
         `batches`: (B, H, W, C) as the model sees them, not augmented; read only where needed.
-        `memo`: the beginning of the path of files that keep what was measured; its name stands for
-        the images. Where a checkpoint is loaded afterwards it has the last word.
+        `memo`: the beginning of the path of files that keep what was measured; its name identifies
+        the images. A checkpoint that is loaded afterwards overrides the fit.
         """
         for module in self.modules():
             if isinstance(module, Whiten):

@@ -1,12 +1,12 @@
-"""Initial weights: each drawn by its name, by a rule for its role.
+"""Initial weights: each is drawn by its name, by the rule for its role.
 
-A weight depends on (seed, name) alone, so a norm added elsewhere moves no other weight and all
+A weight depends on (seed, name) alone, so a norm added elsewhere changes no other weight, and all
 variants of a seed start from the same shared weights.
 
-What the constructor of a class of the user's own gives its parameters: values by seed and place.
-
-Where the class stands in the model is known only once that is built. So an instance remembers how
-it was made, and is made once more under a seed of its own; a norm added elsewhere moves nothing.
+A class of the user's own may fill its parameters in its constructor. Its values then depend on the
+seed and on the instance's place in the model, which is known only once the model is built. So an
+instance remembers how it was made and is made once more, under a seed of its own: a norm added
+elsewhere doesn't change these values either.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AGAIN = "made_again_by"  # an attribute: makes an instance like this one
 
 
 def remember(cls: Any, settings: Mapping[str, Any], *given: Any) -> Any:
-    """An instance that remembers how it was made: `cls(*given, **settings)`."""
+    """Return `cls(*given, **settings)`, an instance that remembers how it was made."""
     again = partial(cls, *given, **settings)
     instance = again()
     if isinstance(instance, nn.Module):
@@ -39,7 +39,8 @@ def remember(cls: Any, settings: Mapping[str, Any], *given: Any) -> Any:
 
 
 class Constructed:
-    """The values that constructors give to what is below each such instance of a model."""
+    """The initial values that constructors give the parameters below each instance made by
+    `remember`."""
 
     def __init__(self, model: nn.Module, seed: int) -> None:
         modules = model.named_modules()
@@ -48,8 +49,9 @@ class Constructed:
         self._fresh: dict[str, dict[str, Tensor]] = {}
 
     def value(self, name: str) -> Tensor | None:
-        """What the constructor of the innermost such instance leaves in a parameter or buffer; None
-        where there is no such instance, or it leaves memory as it finds it."""
+        """Return the values that the constructor of the innermost such instance gives a parameter
+        or buffer; None where no such instance holds it, or where the constructor leaves some of its
+        memory unfilled."""
         inside = [path for path in self.paths if name.startswith(f"{path}.")]
         if not inside:
             return None
@@ -61,8 +63,8 @@ class Constructed:
 
 
 def state(again: Any, seed: int) -> dict[str, Tensor]:
-    """Parameters and buffers of a new instance, on the CPU, after `reset_parameters()` if the class
-    has one of its own. What nobody fills is NaN."""
+    """Return the parameters and buffers of a new instance, on the CPU, after `reset_parameters()`
+    if the class has one of its own. Values that nothing fills are NaN."""
     with torch.random.fork_rng([]), torch.device("cpu"), nan_where_empty():
         torch.manual_seed(seed)
         instance = again()
@@ -79,7 +81,8 @@ def state(again: Any, seed: int) -> dict[str, Tensor]:
 
 @contextmanager
 def nan_where_empty() -> Iterator[None]:
-    """Inside, `torch.empty` gives NaN: torch's own aid for finding what nobody fills."""
+    """Make `torch.empty` give NaN within the block, by torch's own aid for finding unfilled
+    memory."""
     mode, how = torch.get_deterministic_debug_mode(), torch.utils.deterministic
     fills = how.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.set_deterministic_debug_mode("warn")  # see numerics.deterministic_algorithms
@@ -99,46 +102,50 @@ TRUNCATED = 0.87962566103423978
 
 
 def constant(value: float) -> Rule:
-    """`value` everywhere."""
+    """Return a rule that fills with `value`."""
     return lambda values, generator, owner: values.fill_(value)
 
 
 def normal(std: float) -> Rule:
-    """Normal, not truncated."""
+    """Return a rule that draws from a normal distribution, not truncated."""
     return lambda values, generator, owner: values.normal_(0, std, generator=generator)
 
 
 def trunc_normal(std: float) -> Rule:
-    """Normal, truncated at +-2 whatever the deviation: timm's and torch's trunc_normal_."""
+    """Return a rule that draws from a normal distribution truncated at +-2, whatever the deviation:
+    timm's and torch's trunc_normal_."""
     return lambda values, generator, owner: init.trunc_normal_(values, 0, std, generator=generator)
 
 
 def lecun_normal(values: Tensor, generator: Generator, owner: nn.Module) -> None:
-    """Variance 1 / fan_in *after* truncation at two (untruncated) deviations, as in flax."""
+    """Draw with variance 1 / fan_in *after* truncation at two (untruncated) deviations, as in
+    flax."""
     std = values.shape[1] ** -0.5 / TRUNCATED
     init.trunc_normal_(values, 0, std, -2 * std, 2 * std, generator=generator)
 
 
 def xavier_uniform(values: Tensor, generator: Generator, owner: nn.Module, parts: int = 1) -> None:
-    """Uniform within sqrt(6 / (fan_in + fan_out)); `parts`: how many matrices are fused in it."""
+    """Draw uniformly within sqrt(6 / (fan_in + fan_out)); `parts` matrices are fused in the
+    parameter."""
     fan_out, fan_in = values.shape
     limit = sqrt(6 / (fan_in + fan_out // parts))
     values.uniform_(-limit, limit, generator=generator)
 
 
 def by_width(values: Tensor, generator: Generator, owner: nn.Module) -> None:
-    """Normal with std D^-0.5."""
+    """Draw from a normal distribution of std D^-0.5."""
     values.normal_(0, values.shape[-1] ** -0.5, generator=generator)
 
 
 def one_row(values: Tensor, generator: Generator, owner: nn.Module) -> None:
-    """Uniform within sqrt(6 / (1 + D)): flax's xavier_uniform of (1, 1, D)."""
+    """Draw uniformly within sqrt(6 / (1 + D)): flax's xavier_uniform of (1, 1, D)."""
     limit = sqrt(6 / (1 + values.shape[-1]))
     values.uniform_(-limit, limit, generator=generator)
 
 
 def uniform_fan_in(values: Tensor, generator: Generator, owner: nn.Module) -> None:
-    """Uniform within fan_in^-0.5, kernels and biases: torch's default for nn.Linear and convs."""
+    """Draw uniformly within fan_in^-0.5, kernels and biases: torch's default for nn.Linear and
+    convs."""
     limit = owner.get_parameter("weight")[0].numel() ** -0.5
     values.uniform_(-limit, limit, generator=generator)
 
@@ -149,8 +156,8 @@ DENSE = [
     for part in ("kernel", "bias")
 ]
 
-# What no host says, or all say alike: pycls/models/vit.py leaves the convolutions of its stem as
-# torch has them.
+# Roles that no scheme sets, or that all set alike. pycls/models/vit.py leaves the convolutions of
+# its stem as torch has them.
 EVERYWHERE: dict[str, Rule] = {
     "scale": constant(1),
     "offset": constant(0),
@@ -159,7 +166,7 @@ EVERYWHERE: dict[str, Rule] = {
     "decoder.bias": constant(0),
     "probe": one_row,  # of big_vision's MAPHead
     "registers": normal(1e-6),  # DINOv2's vision_transformer.py, and timm's
-    # Of texts: flax's nn.Embed and nn.Dense, and the temperature of two_towers.py.
+    # For texts: flax's nn.Embed and nn.Dense, and the temperature of two_towers.py.
     "embedding": by_width,
     "readout.kernel": lecun_normal,
     "readout.bias": constant(0),
@@ -197,9 +204,10 @@ SCHEMES = {"big_vision": BIG_VISION, "deit": DEIT, "torch": TORCH}
 
 
 def as_torch(owner: nn.Module, name: str, seed: int) -> Tensor:
-    """What a layer starts with by its `reset_parameters()`, where its constructor calls none.
+    """Return the initial values that a layer's `reset_parameters()` gives a parameter, for a layer
+    whose constructor does not fill it.
 
-    Raises UserError where the layer doesn't say how it starts.
+    Raises UserError where the layer has no `reset_parameters()`.
     """
     reset = getattr(owner, "reset_parameters", None)
     if reset is None:
@@ -214,7 +222,8 @@ def as_torch(owner: nn.Module, name: str, seed: int) -> Tensor:
 
 
 def by_part(values: Tensor, owner: nn.Module, name: str, scheme: str, seed: int) -> str:
-    """Fill a parameter's first values as its module says. In words by what; "": it says nothing."""
+    """Fill a parameter's initial values as its module declares. Return in words what filled them,
+    or "" where the module declares nothing."""
     said, generator = traits(owner, Traits), Generator().manual_seed(seed)
     if said.initialise(name, values, generator):
         return "its initialise()"
@@ -226,11 +235,11 @@ def by_part(values: Tensor, owner: nn.Module, name: str, scheme: str, seed: int)
 
 @torch.no_grad()
 def initialise(model: Host, seed: int) -> None:
-    """Fill every parameter of the model, on the CPU and in float32 whatever the model is in.
+    """Fill every parameter of the model, on the CPU and in float32 whatever type the model has.
 
-    A module may fill a parameter by itself, and say its role: see `Traits`. What says neither has
-    the values of its constructor, see `constructor_values`. `model.head_bias` is added to the
-    head's bias.
+    A module may fill a parameter by itself, or declare its role: see `Traits`. A parameter with
+    neither has the values of its constructor, see `Constructed`, or else of `as_torch`.
+    `model.head_bias` is added to the head's bias.
     """
     constructed = Constructed(model, seed)
     for name, parameter in model.named_parameters():
@@ -256,10 +265,11 @@ def initialise(model: Host, seed: int) -> None:
 
 @torch.no_grad()
 def overruled(model: Host, seed: int) -> list[str]:
-    """A line on each parameter, once for each class of the user's own, that its role fills
-    otherwise than its constructor does. `model`: it may be without weights.
+    """Return a line on each parameter that its role fills in another way than its constructor does,
+    once for each class of the user's own. `model` may be without weights.
 
-    Raises UserError where nothing fills a parameter, or a constructor does otherwise each time.
+    Raises UserError where nothing fills a parameter, or where a constructor gives other values each
+    time.
     """
     lines: dict[tuple[type, str], str | None] = {}
     constructed, again = Constructed(model, seed), Constructed(model, seed)

@@ -1,6 +1,6 @@
 """Stems: from images to tokens. Each is built as `Stem(patches, width, **settings)`.
 
-What one may say of itself is `traits.StemTraits`. The convolutional stem is that of Xiao et al.
+A stem may declare the traits in `traits.StemTraits`. The convolutional stem is that of Xiao et al.
 2021 (arXiv 2106.14881), pycls/models/vit.py.
 """
 
@@ -31,7 +31,8 @@ from ablate.training.model.norm import (
 
 @dataclass(frozen=True)
 class Patches:
-    """How an image is cut: square, `size` pixels, into squares of `patch` pixels."""
+    """The cut of an image, a square with sides of `size` pixels, into squares with sides of `patch`
+    pixels."""
 
     size: int
     patch: int
@@ -39,25 +40,26 @@ class Patches:
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Patches in a column and in a row."""
+        """The numbers of patches in a column and in a row."""
         return self.size // self.patch, self.size // self.patch
 
     @property
     def number(self) -> int:
-        """Patches in an image."""
+        """The number of patches in an image."""
         return self.grid[0] * self.grid[1]
 
     @property
     def values(self) -> int:
-        """K, the values of a patch."""
+        """K, the number of values of a patch."""
         return self.patch**2 * self.channels
 
     def shape(self, channels: int) -> Shape:
-        """What a norm of `channels` values for each patch is told."""
+        """Return the shape for a norm of `channels` values of each patch."""
         return Shape(channels, heads=1, grid=self.grid, cls=0)
 
     def cut(self, images: Tensor) -> Tensor:
-        """(B, h*P, w*P, C) -> (B, h*w, K), K in the order (row * P + column) * C + channel.
+        """Cut images, (B, h*P, w*P, C) -> (B, h*w, K), K in the order (row * P + column) * C +
+        channel.
 
         big_vision/models/vit.py at 26c7bc8: "b (ht hp) (wt wp) c -> b (ht wt) (hp wp c)".
         """
@@ -225,11 +227,11 @@ WIDE = [
 
 
 def stages(width: int, patch: int) -> Sequence[ConvStage]:
-    """The convolutions whose strides multiply to `patch`.
+    """Return the convolutions whose strides multiply to `patch`.
 
-    As published for patches of 16. Assumed: for larger ones more of the last with stride 2 (Dual
-    PatchNorm has such hosts and does not say how), for smaller ones without the first. Raises
-    UserError where there are none.
+    They are as published for patches of 16. Assumed: larger patches have more convolutions of
+    stride 2 like the last (Dual PatchNorm has such hosts and does not say how), smaller ones omit
+    the first. Raises UserError where there are none.
     """
     halvings = patch.bit_length() - 1
     if patch < 2 or patch != 2**halvings:
@@ -260,7 +262,7 @@ class Conv(nn.Conv2d):
         super().__init__(inputs, stage.channels, 3, stage.stride, padding=1, bias=False)
 
     def reset_parameters(self) -> None:
-        """Nothing: `init.initialise` fills it."""
+        """Do nothing: `init.initialise` fills the weight."""
 
     def forward(self, x: Tensor) -> Tensor:  # (B, H, W, C) -> (B, H/s, W/s, C')
         return super().forward(x.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)

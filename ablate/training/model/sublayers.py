@@ -1,7 +1,6 @@
 """The sublayers of a block: multi-head self-attention (Vaswani et al. 2017), its kernel chosen by
-device and dtype; and the MLP with its activation (`model.act`, by name or import path, and of its
-GELU `model.gelu`).
-"""
+device and dtype; and the MLP with its activation (`model.act`, by name or import path; the form of
+its GELU is `model.gelu`)."""
 
 from __future__ import annotations
 
@@ -23,9 +22,10 @@ from ablate.training.plugin import blame, load, settings_of
 
 
 def explicit(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """softmax(q k^T / sqrt(d)) v, all (B, H, N, d).
+    """Return softmax(q k^T / sqrt(d)) v, all (B, H, N, d).
 
-    The softmax is in float32, as in flax: torch computes one of bfloat16 so, and rounds at the end.
+    The softmax is computed in float32, as in flax: torch does so for bfloat16, and rounds at the
+    end.
     """
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # (B, H, N, N)
     return scores.softmax(-1) @ v
@@ -38,7 +38,7 @@ KERNELS: dict[str, Callable[..., Tensor]] = {
 
 
 def kernel(device: torch.device, dtype: torch.dtype) -> str:
-    """The kernel that attention computed in `dtype` uses on `device`: "explicit" or "sdpa".
+    """Return the kernel of attention computed in `dtype` on `device`: "explicit" or "sdpa".
 
     Under bfloat16 on a CPU torch's fused kernel makes training slower than float32 does.
     """
@@ -46,7 +46,8 @@ def kernel(device: torch.device, dtype: torch.dtype) -> str:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """(B, H, N, d) each, where q may have another N -> the heads' contexts, (B, N, H*d)."""
+    """Return the heads' contexts (B, N, H*d), given q, k, v (B, H, N, d), of which q may have
+    another N."""
     context: Tensor = KERNELS[kernel(q.device, q.dtype)](q, k, v)
     return context.transpose(1, 2).flatten(2)
 
@@ -65,14 +66,15 @@ class HeadScale(nn.Module):
 
 
 class Attention(nn.Module):
-    """Every token looks at all. heads * head_dim may differ from width.
+    """Multi-head self-attention: every token attends to all. heads * head_dim may differ from
+    width.
 
     `q_norm` and `k_norm` normalise the channels of every head's queries and keys, all heads by the
     same scales and offsets: Dehghani et al. 2023 (ViT-22B, arXiv 2302.05442, 2.1), whose norms have
     no offsets; timm's `qk_norm` has them, as here.
 
-    `inner` stands between the heads' contexts and the output projection; `gain`: see Dense, of v
-    and of the projection.
+    `inner` is applied between the heads' contexts and the output projection. `gain` is the gain
+    (see Dense) of v and of the projection.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class Attention(nn.Module):
         self.out = Dense(wide, width, role="out", gains=(gain,))
 
     def parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, N, D) -> q, k, v, each (B, H, N, d)."""
+        """Return q, k, v of the tokens: (B, N, D) -> (B, H, N, d) each."""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # (B, N, 3, H, d)
         # Parted first: so a kernel joins their gradients where they lie.
         q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
@@ -111,7 +113,7 @@ class Attention(nn.Module):
 
 
 class Activation(nn.Module):
-    """(..., inputs * M) -> (..., M)."""
+    """An activation, (..., inputs * M) -> (..., M)."""
 
     inputs = 1  # dense layers side by side that it takes
     role = "mlp"  # of the layer in front of it: its initial values
@@ -121,7 +123,7 @@ class Activation(nn.Module):
         self.act = act
 
     def hidden(self, width: int) -> int:
-        """M, of an MLP whose inner width is said to be `width`."""
+        """Return M for an MLP whose inner width is set to `width`."""
         return width
 
     def forward(self, x: Tensor) -> Tensor:
@@ -132,9 +134,9 @@ class Activation(nn.Module):
 class Gated(Activation):
     """act(gate) * value, x = [gate, value]: Shazeer 2020 (arXiv 2002.05202), Eq. 6.
 
-    Three matrices take the place of two, so M is 2/3 of the MLP's width, as there: the nearest
-    multiple of 8 (at least 8), on which GPUs' matrix products rely. For the published sizes the
-    MLP's parameters are so equal to within 0.2 %.
+    There are three matrices instead of two, so M is 2/3 of the MLP's width, as there: the nearest
+    multiple of 8 (at least 8), on which GPUs' matrix products rely. For the published sizes the MLP
+    then has the same number of parameters to within 0.2 %.
     """
 
     inputs = 2
@@ -176,7 +178,7 @@ ACTS: dict[str, Callable[[str], Activation]] = {
 
 
 def activation(name: str = "gelu", gelu: str = "tanh") -> Activation:
-    """The activation of that name; `gelu`: the form of its GELU, where it has one."""
+    """Return the activation of this name; `gelu` is the form of its GELU, where it has one."""
     return ACTS[name](gelu)
 
 
@@ -184,9 +186,9 @@ MakeActivation = Callable[[], Activation]
 
 
 def activations(model: sections.Model) -> MakeActivation:
-    """Makes the activation of each MLP. One by import path is a class or a function of a tensor,
-    (..., M) -> (..., M); with `gated = True` it is of the gate. Raises UserError where it can't be
-    imported or made."""
+    """Return a maker of the activation of each MLP. An activation by import path is a class or a
+    function of a tensor, (..., M) -> (..., M); with `gated = True` it is applied to the gate.
+    Raises UserError where it can't be imported or made."""
     if (used := ACTIVATION.one(model)) is None:
         return partial(activation, model.act, model.gelu)
     part, settings = load(used), settings_of(used)
@@ -202,7 +204,7 @@ def activations(model: sections.Model) -> MakeActivation:
 
 
 class Function(nn.Module):
-    """A function of a tensor."""
+    """A module that applies a function of a tensor."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -215,9 +217,9 @@ class Function(nn.Module):
 class MLP(nn.Module):
     """dense -> pre_act -> act -> dropout -> post_act -> dense, for each token by itself.
 
-    `pre_act` and `post_act` are inner norms, or nothing (post_act after the dropout, as in
+    `pre_act` and `post_act` are inner norms, or None (post_act comes after the dropout, as in
     fairseq's transformer_layer.py and torchscale's feedforward_network.py). A gated `act`
-    (`model.act=swiglu`) takes 2M values from the first dense, and pre_act is of all of them.
+    (`model.act=swiglu`) takes 2M values from the first dense, and pre_act normalises all of them.
     `gain`: see Dense.
     """
 

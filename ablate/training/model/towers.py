@@ -1,4 +1,4 @@
-"""An image tower and a text tower whose embeddings meet: Zhai et al. 2022 (LiT, arXiv 2111.07991).
+"""An image and a text tower that embed in one space: Zhai et al. 2022 (LiT, arXiv 2111.07991).
 
 As big_vision/models/proj/image_text/two_towers.py and text_transformer.py. In shape comments: B
 pairs, L tokens of a text, E the width of embeddings.
@@ -23,10 +23,11 @@ EPS = 1e-8  # added to the length of an embedding
 
 
 class TextTower(nn.Module):
-    """Tokens (B, L) -> (B, E): a pre-norm encoder that looks both ways, its last token read out.
+    """Tokens (B, L) -> (B, E): a pre-norm encoder with attention in both directions, read at its
+    last token.
 
-    Learned positions, LayerNorms, a LayerNorm behind the last block, no class token, no dropout:
-    whatever is ablated in the image tower, this is the same.
+    It has learned positions, LayerNorms, a LayerNorm behind the last block, no class token and no
+    dropout: whatever is ablated in the image tower, this tower is the same.
     """
 
     roles: ClassVar[dict[str, str]] = {"posemb": "posemb"}
@@ -72,8 +73,8 @@ class Embedding(nn.Module):
 class Towers(Host):
     """Images (B, H, W, C) and tokens (B, L) -> their embeddings (B, E) each, and the temperature.
 
-    The image tower has no head: the text tower's embeddings have its width. A tower none of whose
-    parameters train is as it is measured: no dropout in it, no statistics that move.
+    The image tower has no head: the text tower's embeddings have its width. A tower in which no
+    parameter trains runs as in evaluation: without dropout, and with fixed statistics.
     """
 
     roles: ClassVar[dict[str, str]] = {"theta": "temperature"}
@@ -89,25 +90,26 @@ class Towers(Host):
     def forward(  # type: ignore[override]
         self, images: Tensor | None, tokens: Tensor
     ) -> tuple[Tensor | None, Tensor, Tensor]:
-        """Without images the texts alone: all that a frozen image tower leaves to be done again."""
+        """Return the embeddings of images and texts, and the temperature. Without images those of
+        the texts alone, which is all that has to be computed again with a frozen image tower."""
         seen = None if images is None else self.features(images)
         return seen, self.texts(tokens), self.theta.exp()
 
     def logits(self, images: Tensor, texts: Tensor) -> Tensor:
-        """(B, B), of embeddings (B, E) each."""
+        """Return the logits (B, B) of embeddings (B, E) each."""
         return similarities(images, texts, self.theta.exp())
 
     def features(self, images: Tensor) -> Tensor:
-        """(B, H, W, C) -> (B, E), of length 1."""
+        """Return the embeddings of images: (B, H, W, C) -> (B, E), of length 1."""
         return normalised(self.image(images))
 
     def texts(self, tokens: Tensor) -> Tensor:
-        """(B, L) -> (B, E), of length 1."""
+        """Return the embeddings of texts: (B, L) -> (B, E), of length 1."""
         return normalised(self.text(tokens))
 
     @property
     def learns_from_images(self) -> bool:
-        """Does any of the image tower's parameters train?"""
+        """True where any of the image tower's parameters trains."""
         return any(part.requires_grad for part in self.image.parameters())
 
     def train(self, mode: bool = True) -> Towers:
@@ -118,11 +120,12 @@ class Towers(Host):
 
 
 def normalised(z: Tensor) -> Tensor:
-    """z / (|z| + 1e-8), in float32 at least."""
+    """Return z / (|z| + 1e-8), in float32 at least."""
     z = z.float() if z.dtype == torch.bfloat16 else z
     return z / (z.norm(dim=-1, keepdim=True) + EPS)
 
 
 def similarities(images: Tensor, texts: Tensor, temperature: Tensor) -> Tensor:
-    """(B, B): t z_i z_t^T, image by text. Outside of autocast, which would round the product."""
+    """Return t z_i z_t^T, image by text, (B, B). Call it outside of autocast, which would round the
+    product."""
     return temperature * (images @ texts.T)

@@ -1,9 +1,9 @@
-"""What a norm, a stem or a block may say of itself, and what holds where it says nothing.
+"""Traits: what a norm, a stem or a block may declare about itself, and the defaults.
 
-A class says it by an attribute of that name, in its body or in `__init__`. Nothing has to be said,
-and no base class has to be ours: our own parts say it in the same way as a user's, and the model
-asks all of them by `traits`. One more is read from the text of a class and stands in `Run.id`:
-`version`, see shared/plugin.py.
+A class declares a trait by an attribute of that name, in its body or in `__init__`. No trait is
+required, and no base class: our own parts declare theirs as a user's do, and the model reads all of
+them by `traits`. One more, `version`, is read from the text of a class and enters `Run.id`: see
+shared/plugin.py.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from ablate.training.model.norm.shape import MakeNorm
 
 
 def leaves_it(name: str, values: Tensor, generator: Generator) -> bool:
-    """Fills no parameter."""
+    """Fill nothing, and return False: the parameter's role fills it."""
     return False
 
 
 @dataclass(frozen=True)
 class Traits:
-    """Of any part, and of every module within one."""
+    """The traits of any part, and of every module within one."""
 
     # {parameter: role}: by which rule of `init` it starts. A `scale` is 1, an `offset` is 0; a
     # dense layer's are `mlp.kernel`, `mlp.bias` and so on. A parameter without a role starts as
@@ -33,18 +33,18 @@ class Traits:
     # `initialise(name, values, generator)` fills the first values of a parameter by itself and
     # returns True; False: its role does. Draws come from `generator`, which is the parameter's own.
     initialise: Callable[[str, Tensor, Generator], bool] = leaves_it
-    # What initial values are multiplied by: one number for each of so many equal parts of them.
+    # Factors on the initial values: one number for each of as many equal parts of them.
     gains: tuple[float, ...] = (1.0,)
     # Does an image's output depend on the other images of the batch? Then `train.micro_batch=auto`
     # is refused: what comes out would depend on the machine. (Torch's batch norms needn't say it.)
     batch_statistics: bool = False
-    # How many values are normalised together: `ablate plan` warns below 8. None: not told.
+    # How many values are normalised together: `ablate plan` warns below 8. None: unknown.
     group: int | None = None
 
 
 @dataclass(frozen=True)
 class NormTraits(Traits):
-    """Of a norm: built as `Norm(shape, **settings)`, (B, N, D) -> (B, N, D)."""
+    """The traits of a norm, built as `Norm(shape, **settings)`: (B, N, D) -> (B, N, D)."""
 
     # Does a token's output depend on other tokens? Then `model.cls=exclude` leads the class token
     # past it. Who doesn't say is taken to.
@@ -53,7 +53,8 @@ class NormTraits(Traits):
 
 @dataclass(frozen=True)
 class StemTraits(Traits):
-    """Of a stem: built as `Stem(patches, width, **settings)`, (B, H, W, C) -> (B, R+N, D)."""
+    """The traits of a stem, built as `Stem(patches, width, **settings)`:
+    (B, H, W, C) -> (B, R+N, D)."""
 
     # Applied to the tokens when their positions are added, and when the class token has joined.
     after_posemb: nn.Module = field(default_factory=nn.Identity)
@@ -67,7 +68,7 @@ class StemTraits(Traits):
 
 @dataclass(frozen=True)
 class BlockTraits(Traits):
-    """Of a block: built as `Block(layer, **settings)`, (B, N, D) -> (B, N, D)."""
+    """The traits of a block, built as `Block(layer, **settings)`: (B, N, D) -> (B, N, D)."""
 
     # Is its output a norm's output? Then `model.final_norm=auto` leaves the final norm out.
     ends_normed: bool = False
@@ -79,6 +80,6 @@ T = TypeVar("T", bound=Traits)
 
 
 def traits(part: nn.Module, kind: type[T]) -> T:
-    """What the part says of itself, and for the rest the defaults above."""
+    """Return the traits that the part declares, with the defaults above for all others."""
     names = [each.name for each in fields(kind)]
     return kind(**{name: getattr(part, name) for name in names if hasattr(part, name)})

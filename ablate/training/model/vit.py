@@ -1,4 +1,4 @@
-"""The Vision Transformer of big_vision/models/vit.py (at 26c7bc8), every norm of it a choice."""
+"""The Vision Transformer of big_vision/models/vit.py (at 26c7bc8), with a choice for every norm."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from ablate.training.model.traits import BlockTraits, NormTraits, StemTraits, tr
 
 
 class Registers(nn.Module):
-    """Joins learned tokens before the patches; they have no positions, and the head reads none.
+    """Learned tokens that are put before the patches; they have no positions, and the head reads
+    none.
 
-    Darcet et al. 2023 (arXiv 2309.16588). They stand behind the class token, as in DINOv2's and
+    Darcet et al. 2023 (arXiv 2309.16588). They come after the class token, as in DINOv2's and
     timm's vision_transformer.py.
     """
 
@@ -40,7 +41,7 @@ class Registers(nn.Module):
 
 
 class Behind(nn.Module):
-    """All but the first tokens."""
+    """All tokens but the first `number`."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -51,7 +52,8 @@ class Behind(nn.Module):
 
 
 class ClassToken(Registers):
-    """Joins one learned token before the others, which the head reads; it has no position."""
+    """A learned token that is put before the others, and that the head reads; it has no
+    position."""
 
     roles: ClassVar[dict[str, str]] = {"token": "cls"}
 
@@ -73,16 +75,17 @@ class PlacedClassToken(ClassToken):
 
 
 def class_token(model: sections.Model) -> nn.Module:
-    """The model's class token, or nothing."""
+    """Return the model's class token, or the identity where it has none."""
     if model.pool != "tok":
         return nn.Identity()
     return (PlacedClassToken if model.cls_posemb else ClassToken)(model.width)
 
 
 def past_cls(norm: MakeNorm, plain: MakeNorm) -> MakeNorm:
-    """Makes `norm`; where it mixes tokens, for the patches only, and `plain` for those before.
+    """Return a maker of `norm`, except that a norm that mixes tokens gets the patches only, and the
+    tokens before them get `plain`.
 
-    A norm that does not say whether it mixes tokens (`NormTraits`) is taken to.
+    A norm that does not declare whether it mixes tokens (`NormTraits`) is taken to do so.
     """
 
     def make(shape: Shape) -> nn.Module:
@@ -95,7 +98,7 @@ def past_cls(norm: MakeNorm, plain: MakeNorm) -> MakeNorm:
 
 
 def placed_behind(number: int) -> Callable[[Tensor, Tensor], Tensor]:
-    """Adds positions to all tokens but the first."""
+    """Return a function that adds positions to all tokens but the first `number`."""
 
     def add(x: Tensor, posemb: Tensor) -> Tensor:  # (B, R+N, D), (1, N, D) -> (B, R+N, D)
         return torch.cat([x[:, :number], x[:, number:] + posemb], 1)
@@ -104,14 +107,15 @@ def placed_behind(number: int) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def in_turn(modules: Iterable[nn.Module], x: Tensor) -> Tensor:
-    """One after the other. The modules may belong to others: unlike nn.Sequential it owns none."""
+    """Return x after each module in turn. Unlike nn.Sequential this owns none of the modules, which
+    may belong to others."""
     for module in modules:
         x = module(x)
     return x
 
 
 def sincos2d(grid: tuple[int, int], width: int) -> Tensor:
-    """(1, h*w, D): [sin xf, cos xf, sin yf, cos yf], f_j = 10000^(-j / (D/4 - 1)).
+    """Return positions (1, h*w, D): [sin xf, cos xf, sin yf, cos yf], f_j = 10000^(-j / (D/4 - 1)).
 
     MoCo v3's (Chen et al. 2021), as in S/16+ (Beyer et al. 2022, arXiv 2205.01580).
     """
@@ -131,11 +135,11 @@ class ViT(Host):
         stem -> + posemb -> after_posemb -> cls -> after_cls -> dropout -> blocks -> norm -> pool
                                              \\- cls=late: joins before block cls_at
 
-    Registers join before the class token does, and so before the first block, and stand behind it;
-    behind them stand those that a stem has added.
-    `stem`, `block` and `norm` make the chosen ones. The final norm is a LayerNorm whatever the
-    block's norm is, unless that is `everywhere` or the block brings one: only what is ablated
-    changes. So are the norms behind a class token that joins late.
+    Registers join before the class token does, and so before the first block, but are placed after
+    it; tokens that a stem has added come after the registers. `stem`, `block` and `norm` make the
+    chosen modules. The final norm is a LayerNorm whatever the block's norm is, unless that is
+    `everywhere` or the block brings one: only what is ablated changes. The norms after a class
+    token that joins late are LayerNorms, too.
     """
 
     roles: ClassVar[dict[str, str]] = {"posemb": "posemb"}
@@ -218,7 +222,7 @@ class ViT(Host):
         self.name_sites()
 
     def tokens(self, images: Tensor) -> Tensor:
-        """(B, H, W, C) -> (B, N, D): what leaves the last block."""
+        """Return the tokens after the last block: (B, H, W, C) -> (B, N, D)."""
         x = self.placed(self.stem(images), self.posemb)  # (B, h*w, D)
         x = in_turn(self.on_patches, x)
         x = self.cls(x)  # (B, N, D)
@@ -231,7 +235,8 @@ class ViT(Host):
 
 
 def blocks_of(model: sections.Model, stem: nn.Module) -> int:
-    """How many blocks the encoder has beside the stem. Raises UserError where they are too few."""
+    """Return the number of the encoder's blocks: `model.depth` less those that the stem saves.
+    Raises UserError where too few are left."""
     saved = traits(stem, StemTraits).blocks_saved
     depth = model.depth - saved
     least = (model.cls_at or 0) + 1
@@ -247,10 +252,10 @@ class Segmenter(ViT):
     """Images (B, H, W, C) -> logits (B, classes, H, W): the linear decoder of Strudel et al. 2021
     (arXiv 2105.05633).
 
-    Each patch's token as it leaves the last block, without the final norm, becomes a logit a class;
-    these are enlarged bilinearly (segm/model/decoder.py DecoderLinear, segmenter.py). The class
-    token and registers are read by nobody, and what a classifier has behind the tokens is not
-    there.
+    Each patch's token as it leaves the last block, without the final norm, becomes one logit for
+    each class; these are enlarged bilinearly (segm/model/decoder.py DecoderLinear, segmenter.py).
+    The decoder ignores the class token and the registers, and the layers that a classifier has
+    between the tokens and its head are absent.
     """
 
     def __init__(
@@ -274,20 +279,20 @@ class Segmenter(ViT):
 
 
 def first_token(x: Tensor) -> Tensor:
-    """(B, N, D) -> (B, D): the class token."""
+    """Return the class token: (B, N, D) -> (B, D)."""
     return x[:, 0]
 
 
 def mean_token(x: Tensor) -> Tensor:
-    """(B, N, D) -> (B, D): the mean over all tokens."""
+    """Return the mean over all tokens: (B, N, D) -> (B, D)."""
     return x.mean(1)
 
 
 class MAPHead(nn.Module):
-    """y + MLP(LN(y)), y the tokens' values as a learned query, the probe, attends to them.
+    """y + MLP(LN(y)), where y is the attention of a learned query, the probe, to the tokens.
 
-    Multihead attention pooling: Set Transformer's (Lee et al. 2019, arXiv 1810.00825) as in
-    Scaling Vision Transformers (Zhai et al. 2022, arXiv 2106.04560) and MAPHead of big_vision's
+    Multihead attention pooling: Set Transformer's (Lee et al. 2019, arXiv 1810.00825) as in Scaling
+    Vision Transformers (Zhai et al. 2022, arXiv 2106.04560) and MAPHead of big_vision's
     models/vit.py (at 26c7bc8). Heads, activation and inner width are the blocks'; no dropout, as
     there. q, kv and proj have the names of timm's AttentionPoolLatent.
     """
@@ -314,7 +319,7 @@ class MAPHead(nn.Module):
         return y + self.mlp(self.norm(y))
 
 
-# Each made given what the blocks are told, and eps of LayerNorms.
+# Each is made from the blocks' Layer and the eps of LayerNorms.
 POOLS: dict[str, Callable[[Layer, float], Callable[[Tensor], Tensor]]] = {
     "tok": lambda layer, eps: first_token,
     "gap": lambda layer, eps: mean_token,

@@ -23,7 +23,7 @@ RIDGE = 1e-5  # of the mean variance, added to each: a pixel that never varies s
 
 
 def moments(batches: Iterable[Tensor], patches: Patches) -> tuple[Tensor, Tensor]:
-    """Mean (K,) and biased covariance (K, K) of all patches of all images, float64."""
+    """Return the mean (K,) and biased covariance (K, K) of all patches of all images, float64."""
     number = 0
     total = products = torch.zeros((), dtype=torch.float64)
     for images in batches:
@@ -36,10 +36,11 @@ def moments(batches: Iterable[Tensor], patches: Patches) -> tuple[Tensor, Tensor
 
 
 def whitening(covariance: Tensor, kind: str) -> Tensor:
-    """(K, K) map whose output has unit covariance: L^-1/2 U^T (pca) or U L^-1/2 U^T (zca).
+    """Return the (K, K) map whose output has unit covariance: L^-1/2 U^T (pca) or U L^-1/2 U^T
+    (zca).
 
-    U L U^T is the covariance with `RIDGE` * mean(L) added to each of L; components by falling
-    variance, signs such that the largest entry of each is positive.
+    U L U^T is the covariance with `RIDGE` * mean(L) added to each of L. Components are ordered by
+    falling variance; signs are such that the largest entry of each is positive.
     """
     values, vectors = torch.linalg.eigh(covariance)
     values, vectors = values.flip(0), vectors.flip(1)
@@ -64,7 +65,7 @@ class Whiten(nn.Module):
         self.register_buffer("matrix", torch.full((size, size), torch.nan))
 
     def fit(self, batches: Iterable[Tensor], memo: Path | None = None) -> None:
-        """See Host.fit."""
+        """Fit the mean and the map to images, see `Host.fit`."""
         path = memo and memo.with_name(f"{memo.name}-moments-{self.patches.patch}.safetensors")
         try:
             if path is None:

@@ -1,7 +1,7 @@
-"""Whole models: one of timm's, or a class of the user's own, in the place of the shipped one.
+"""Whole models: one of timm's, or a class of the user's own, in place of the shipped one.
 
-It is a module of torch as it comes, its parameters by its own names. Images reach it as torch's
-models read them, (B, C, H, W) in float; what it gives is (B, outputs).
+A whole model is a module of torch, unchanged, its parameters under its own names. It gets images as
+torch's models read them, (B, C, H, W) in float, and returns (B, outputs).
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ HEAD = "head"  # the submodule that a class of the user's own calls so
 
 @dataclass(frozen=True)
 class Images:
-    """What a model is shown: squares of `size` x `size` pixels, of `channels` colours."""
+    """The images that a model takes: squares of `size` x `size` pixels, with `channels` colours."""
 
     size: int
     channels: int
 
 
 def build_whole(model: Whole, images: Images, outputs: int, seed: int) -> nn.Module:
-    """The model on the CPU, with the weights that its constructor gives it under this seed: models
-    that are constructed alike have the same. Raises UserError where it can't be made."""
+    """Return the model on the CPU, with the weights that its constructor gives it under this seed:
+    models constructed alike have the same weights. Raises UserError where it can't be made."""
     with torch.random.fork_rng([]):
         torch.manual_seed(draw_key(seed, "init"))
         if model.folder is None:
@@ -62,12 +62,13 @@ def build_whole(model: Whole, images: Images, outputs: int, seed: int) -> nn.Mod
 
 
 def _as_torch(net: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
-    """(B, H, W, C), as all else here has them -> (B, C, H, W)."""
+    """Convert the images from the layout of the rest of the code: (B, H, W, C) -> (B, C, H, W)."""
     return (given[0].permute(0, 3, 1, 2).contiguous(),)
 
 
 def _untied(net: nn.Module, name: str) -> None:
-    """Raises UserError for a parameter of two names: a file of safetensors has each tensor once."""
+    """Raise UserError for a parameter with two names: a file of safetensors has each tensor
+    once."""
     first: dict[Tensor, str] = {}
     for path, parameter in net.named_parameters(remove_duplicate=False):
         if (other := first.setdefault(parameter, path)) != path:
@@ -105,7 +106,9 @@ def _of_timm(model: Whole, images: Images, outputs: int) -> nn.Module:
 
 @contextmanager
 def of_timm(model: Whole, data: Data) -> Iterator[None]:
-    """What goes wrong inside, where no code is the user's own, hangs on what images are shown."""
+    """Within the block, raise UserError, naming the model and the images that it was shown, in
+    place of any other error. The errors of a model whose code is the user's own are left as they
+    are."""
     try:
         yield
     except Exception as error:
@@ -129,11 +132,11 @@ _stubs: list[torch.library.Library] = []
 
 
 def _timm() -> Any:
-    """timm, imported. Raises UserError where that is not possible.
+    """Return timm, imported. Raises UserError where that is not possible.
 
-    It imports torchvision, whose wheel has its operators in a compiled file, which only loads
-    beside the build of torch that it was made for. timm's models need none of them: beside another
-    build they are declared, and no more.
+    timm imports torchvision, whose wheel has its operators in a compiled file that only loads with
+    the build of torch for which it was made. timm's models use none of them, so for another build
+    the operators are only declared.
     """
     try:
         importlib.import_module("torchvision")
@@ -159,8 +162,8 @@ def _timm() -> Any:
 
 @contextmanager
 def seeded(*place: int | str) -> Iterator[None]:
-    """What is drawn inside hangs on this place alone: torch's own generators, of the CPU and of the
-    GPU, are keyed by it, and are afterwards as they were before."""
+    """Make what is drawn within the block depend on `place` alone: seed torch's own generators, of
+    the CPU and of the current GPU, by it, and restore their state afterwards."""
     devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(draw_key(*place))
@@ -168,8 +171,8 @@ def seeded(*place: int | str) -> Iterator[None]:
 
 
 def features(model: nn.Module, images: Tensor) -> Tensor:
-    """(B, H, W, C) -> (B, D): what the model's head reads. Raises UserError where it has no such
-    method."""
+    """Return the features that the model's head reads: (B, H, W, C) -> (B, D). Raises UserError
+    where the model has no method that gives them."""
     if isinstance(model, Host):
         return model.features(images)
     (shown,) = _as_torch(model, (images,))
@@ -190,7 +193,8 @@ def _has(model: nn.Module, method: str) -> bool:
 
 
 def heads(model: nn.Module) -> tuple[str, ...]:
-    """The paths of what a child of the model doesn't take over, but begins anew."""
+    """Return the names of the model's heads, which a child run does not take over but starts
+    anew."""
     if isinstance(model, Host):
         return (HEAD,)
     said = getattr(model, "pretrained_cfg", {}).get("classifier", HEAD)
@@ -198,9 +202,9 @@ def heads(model: nn.Module) -> tuple[str, ...]:
 
 
 def kernel_names(model: nn.Module) -> set[str]:
-    """Names of the parameters that decay, as far as names and shapes tell: kernels, which are
-    called `weight` and have two dimensions at least, but for tables of embeddings and for what the
-    model itself excludes (`no_weight_decay()`, as timm has it)."""
+    """Return the names of the parameters that decay, as far as names and shapes tell. These are
+    kernels: parameters called `weight`, with at least two dimensions, except tables of embeddings
+    and the parameters that the model itself excludes (`no_weight_decay()`, as timm has it)."""
     tables = {
         f"{path}.weight" if path else "weight"
         for path, module in model.named_modules()
@@ -216,7 +220,8 @@ def kernel_names(model: nn.Module) -> set[str]:
 
 
 def initial(model: nn.Module) -> dict[str, tuple[str, int]]:
-    """By parameter: a hash of its initial values and their shape, and how many they are."""
+    """Return, for each parameter by its name, a hash of its initial values and shape (12 hex
+    digits), and its number of values."""
     return {
         name: (
             hashlib.sha256(
@@ -229,8 +234,8 @@ def initial(model: nn.Module) -> dict[str, tuple[str, int]]:
 
 
 def check_outputs(model: nn.Module, given: Any, shape: tuple[int, int]) -> None:
-    """Raises UserError, naming the file and the line of its `forward`, where a model gives another
-    shape than (B, outputs)."""
+    """Raise UserError, naming the file and the line of the model's `forward`, where its output has
+    another shape than (B, outputs)."""
     found = tuple(given.shape) if isinstance(given, Tensor) else type(given).__name__
     if found != shape:
         code = type(model).forward.__code__

@@ -1,2 +1,2 @@
-"""Runs of a training loop of the user's own: a function, called in a process of its own. No torch,
-but where that function has it."""
+"""Runs of the user's own training loop: a function, called in a process of its own. Nothing here
+imports torch unless that function has."""

@@ -1,7 +1,8 @@
-"""Trains a run by a program: starts it, reads its curves while it runs, and its result at its end.
+"""The training of a run by a program: starts it, reads its curves while it runs, and its result at
+its end.
 
-What counts is what this attempt wrote, with exit code 0. So the result of an earlier attempt is
-moved aside before, and no process of an earlier attempt lives on (see `processes`).
+Only what this attempt wrote counts, and only with exit code 0. So the result of an earlier attempt
+is moved aside first, and no process of an earlier attempt lives on (see `processes`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ KILLS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # all ot
 
 @dataclass
 class Command:
-    """A run in the hands of its program, for one attempt."""
+    """A run that its program trains, for one attempt."""
 
     run: OwnRun
     rundir: RunDir
@@ -123,8 +124,8 @@ class Command:
         raise TrainingStopped
 
     def _folder(self) -> Path:
-        """The program's folder: that of the last attempt; a copy of it where that attempt may be
-        at work still, on another machine."""
+        """Return the program's folder: that of the last attempt, or a copy of it where that attempt
+        may still be at work on another machine."""
         first, before = self.rundir.scratch, self.attempt.before
         last = before[-1] if before else {}
         folder = self.rundir.path / last.get("folder", first.name)
@@ -142,8 +143,8 @@ class Command:
         return folder
 
     def _watch(self, words: list[str], program: Program, curves: ProgramCurves) -> int:
-        """Run the program; return its exit code once none of its processes lives. Asked to stop,
-        send it SIGTERM, and end it by SIGKILL where that does not."""
+        """Run the program; return its exit code once none of its processes lives. When asked to
+        stop, send it SIGTERM, and SIGKILL if it doesn't end within its grace time."""
         began = time.monotonic()
         look_at = note_at = 0.0
         deadline = math.inf
@@ -196,7 +197,8 @@ class Command:
                 raise UserError(f"trainer.command: {words[0]}: {error.strerror}") from error
 
     def _die(self, number: int) -> NoReturn:
-        """End this worker as its program was ended, so that whoever drives hears of a kill."""
+        """End this worker by SIGKILL after its program was killed, so that whoever drives the sweep
+        sees a kill."""
         self.rundir.say(f"the program was killed by {signal_words(number)}")
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("alive after SIGKILL")
@@ -204,8 +206,8 @@ class Command:
 
 @contextlib.contextmanager
 def _ignoring(number: signal.Signals) -> Iterator[None]:
-    """Have what is started meanwhile ignore a signal that this process handles: by default it
-    would be killed."""
+    """Make processes started within the block ignore a signal that this process handles: by default
+    it would kill them."""
     handler = signal.getsignal(number)
     if callable(handler):
         signal.signal(number, signal.SIG_IGN)
@@ -219,8 +221,7 @@ def _ignoring(number: signal.Signals) -> Iterator[None]:
 
 
 def check_code(run: OwnRun, cache: Path) -> None:
-    """Raises UserError for a file of code or data that is another one than when the run was
-    planned."""
+    """Raise UserError for a file of code or data that changed since the run was planned."""
     folder, files = Path(run.code["folder"]), run.code["files"]
     for name, digest in files_now(run).items():
         if digest != files[name]:
@@ -236,7 +237,7 @@ def check_code(run: OwnRun, cache: Path) -> None:
 
 
 def files_now(run: OwnRun) -> dict[str, str]:
-    """The hashes of the files of code as they are; "" of one that is gone."""
+    """Return the hashes of the files of code as they are now; "" for one that is gone."""
     hashes = {}
     for name in run.code["files"]:
         try:
@@ -254,8 +255,8 @@ def _changed(name: str, what: str, hint: str = "") -> UserError:
 
 
 def _set_aside(program: Program, folder: Path, number: int) -> bool:
-    """Rename what attempt `number` left as its result, which counts as none; return whether there
-    was anything."""
+    """Rename the files that attempt `number` left as its result, which doesn't count; return
+    whether there were any."""
     files = [folder / name for name in (program.result.get("file"), program.predictions) if name]
     left = [file for file in files if os.path.lexists(file)]
     for file in left:
@@ -272,8 +273,8 @@ print(json.dumps({"python": platform.python_version(), "packages": versions}))
 
 
 def interpreter(word: str, run: OwnRun) -> dict[str, Any]:
-    """What runs the program: its path; of Python its version, and those of the distributions that
-    its code imports."""
+    """Return the path of the program that runs the command (None where it is not found) and, for
+    Python, its version and those of the distributions that the run's code imports."""
     folder = Path(run.code["folder"])
     path = shutil.which(os.path.join(folder, word) if os.sep in word else word)
     if path is None or not Path(path).name.startswith("python"):

@@ -1,4 +1,4 @@
-"""Reads the table of curves that a program writes while it trains: a csv, or JSON lines."""
+"""The table of curves that a program writes while it trains: a csv, or JSON lines."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ LONGEST = 1 << 20  # bytes of a line
 
 
 class ProgramCurves:
-    """The table of one attempt: its new lines are logged as it grows, all of them once it shrank,
-    as then the program writes them again."""
+    """The table of one attempt. New lines are logged as it grows; all lines again after it has
+    shrunk, since then the program writes them anew."""
 
     def __init__(self, program: Program, folder: Path, handle: Handle) -> None:
         self._curves = program.curves
@@ -30,14 +30,14 @@ class ProgramCurves:
 
     def read(self) -> bool:
         """Log some of the lines that are new and whole; return whether there are more. Raises
-        UserError for what is no regular file, and for a line that is too long."""
+        UserError where the table is no regular file, and for a line that is too long."""
         lines, more = self._new_lines()
         self._log_all(lines)
         return more
 
     def read_rest(self) -> None:
-        """Log all that is left, once the program has ended, and with it its last line. Raises as
-        `read`."""
+        """Log all that is left once the program has ended, including an unfinished last line.
+        Raises as `read`."""
         while self.read():
             pass
         lines, _ = self._new_lines(ended=True)

@@ -1,8 +1,8 @@
-"""What a trainer is given as `run`; and what it saves, as bytes and back: nested dicts, lists and
-tuples of tensors, arrays, numbers, texts, bytes and None. Nothing is pickled.
+"""The handle that a trainer is given as `run`; and the encoding of the state that it saves: nested
+dicts, lists and tuples of tensors, arrays, numbers, texts, bytes and None. Nothing is pickled.
 
-A state is a tree of JSON, whose leaves name arrays of bytes beside it. So neither torch nor a type
-of numpy's is needed to write a file, and bits come back as they were.
+A state is a tree of JSON, whose leaves name arrays of bytes kept with it. So neither torch nor a
+type of numpy's is needed to write a file, and values come back bit for bit.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ KIND = "~"  # the key that says that an object is no dict of the user's
 
 
 def encode(state: Any) -> tuple[str, Arrays]:
-    """(JSON, the bytes that it names). Raises UserError for what can't be saved, by its place."""
+    """Return the state as JSON, and the arrays of bytes that it names. Raises UserError, naming the
+    place, for what can't be saved."""
     arrays: Arrays = {}
     return json.dumps(_encoded(state, "state", arrays)), arrays
 
 
 def decode(text: str, arrays: Mapping[str, np.ndarray]) -> Any:
-    """The state; tensors are on the CPU."""
+    """Return the state that `encode` was given; tensors are on the CPU."""
     return _decoded(json.loads(text), arrays)
 
 
@@ -126,9 +127,9 @@ TIMES = ("seconds", "peak_bytes", "env_sha256")  # of a result: no two runs have
 
 
 def compare(one: Path, other: Path) -> dict[str, Any]:
-    """What two folders of a run have in common, by every bit: {"parts": how many there are,
-    "differing": the names of those that differ}; of the newest saved states, or of the results
-    where both have ended, and of the metrics."""
+    """Compare two folders of a run bit by bit. Return {"parts": how many parts there are,
+    "differing": the names of those that differ}. The parts are the metrics and those of the newest
+    saved state, or of the result where the run has ended."""
     sides = [_parts(RunDir(folder)) for folder in (one, other)]
     names = [*dict.fromkeys([*sides[0], *sides[1]])]
     differing = [name for name in names if sides[0].get(name) != sides[1].get(name)]
@@ -147,7 +148,7 @@ def _parts(folder: RunDir) -> dict[str, Any]:
 
 
 def _walk(tree: Any, place: str, arrays: Any, parts: dict[str, Any]) -> None:
-    """Every leaf of a state by its place, an array by its bytes."""
+    """Add every leaf of a state to `parts` by its place, an array by its bytes."""
     if isinstance(tree, list):
         for n, part in enumerate(tree):
             _walk(part, f"{place}[{n}]", arrays, parts)
@@ -171,9 +172,10 @@ MOST_EXAMPLES = 1 << 53  # of a test set: whole numbers up to there are exact in
 
 
 class Ended(BaseException):
-    """Ends the function from inside of a call: no `except Exception` of its own shall hold it up.
+    """The exception that ends the trainer's function from inside a call. It is no `Exception`, so
+    the function's own `except Exception` doesn't catch it.
 
-    `result`: why the run is over; None: it was asked to stop, and its state is saved.
+    `result` says why the run is over; None: it was asked to stop, and its state is saved.
     """
 
     def __init__(self, result: dict[str, Any] | None) -> None:
@@ -182,11 +184,11 @@ class Ended(BaseException):
 
 
 class Handle:
-    """A run in the hands of the function that trains it.
+    """A run, as the function that trains it sees it.
 
     seed; device: "cpu" or "cuda"; devices: all that the run has, one for each process that it may
-    start; threads: how many each may use; folder: a scratch folder of its own, which is also where
-    it works (`open("x", "w")` writes there).
+    start; threads: how many each process may use; folder: the run's own scratch folder, which is
+    also its working directory (`open("x", "w")` writes there).
     """
 
     def __init__(
@@ -197,7 +199,7 @@ class Handle:
         stopping: Callable[[], bool],
         note: Callable[..., None],
     ) -> None:
-        """`note`: is told of facts of this attempt."""
+        """`note` records facts of this attempt."""
         self.seed: int = run.seed
         self.device: str = options["device"]
         ranks = range(options.get("ranks", 1))
@@ -218,43 +220,45 @@ class Handle:
         self._checkpoint_at = self._began + self._checkpoint_s
         self._tried = False
         self._final: tuple[dict[str, float], np.ndarray | None] | None = None
-        self.knows_of_stop = False  # the function was told to stop, by `should_stop`
+        self.knows_of_stop = False  # `should_stop` has told the function to stop
         self.ended: Ended | None = None  # it is over, whatever the function does with that
 
     # --- Randomness -----------------------------------------------------------------------------
 
     def rng(self, *place: int | str) -> np.random.Generator:
-        """numpy's generator of a place such as ("batch", step): the seed and the place decide what
-        it draws, so there is no state to save."""
+        """Return numpy's generator of a place such as ("batch", step). The seed and the place alone
+        decide what it draws, so there is no state to save."""
         return np.random.Generator(np.random.Philox(key=self.key_of("rng", *place)))
 
     def generator(self, *place: int | str, device: str | None = None) -> torch.Generator:
-        """torch's, of a place as `rng`; `device`: the CPU, where not another is named."""
+        """Return torch's generator of a place, as `rng` does; on the CPU, unless `device` names
+        another."""
         import torch
 
         return torch.Generator(device or "cpu").manual_seed(self.key_of("torch", *place))
 
     def key_of(self, *place: int | str) -> int:
-        """63 bits."""
+        """Return the key of a place under the run's seed, an integer of 63 bits."""
         text = "\x1f".join(map(str, ("trainer", self.seed, *place))).encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
 
     # --- On the way -----------------------------------------------------------------------------
 
     def progress(self, step: int, total: int | None = None) -> None:
-        """Say how far it is, which is a sign of life, too; `log`, `save` and `should_stop` are
-        others. A run that gives none for `launcher.hang_s` is taken for one that hangs."""
+        """Report how far the run is. This is also a sign of life, as are `log`, `save` and
+        `should_stop`: a run that gives none for `launcher.hang_s` is taken to hang."""
         self._step = max(self._step, _whole(step, "run.progress: step"))
         if total is not None:
             self._total = {"total": _whole(total, "run.progress: total")}
         self._beat()
 
     def log(self, step: int, **values: Any) -> None:
-        """A line of the run's curves. The value of a declared metric is that on validation data.
+        """Write a line of the run's curves. The value of a declared metric is that on validation
+        data.
 
         A value that is not finite ends the run as diverged. Raises UserError for a step below the
-        last one, for what is no number, for a metric outside its range, for a name that a declared
-        metric's values are kept under, and after `result`.
+        last one, for a value that is no number, for a metric outside its range, for a name under
+        which a declared metric's values are kept, and after `result`.
         """
         self._go_on()
         if self._final is not None:
@@ -281,8 +285,8 @@ class Handle:
             self._end({"status": "pruned", "step": enough, **self._validation()})
 
     def should_stop(self) -> bool:
-        """Was the run asked to stop? Then the next `save` writes, and ends the function; one that
-        saves nothing returns."""
+        """Return whether the run was asked to stop. Then the next `save` writes the state and ends
+        the function; a function that saves nothing should return."""
         self._beat()
         self.knows_of_stop |= self._stopping()
         return self.knows_of_stop
@@ -290,11 +294,11 @@ class Handle:
     # --- The state ------------------------------------------------------------------------------
 
     def save(self, state: Any) -> None:
-        """Keep a state from which `resume` goes on, every `launcher.checkpoint_s` seconds and when
-        the run was asked to stop; between them nothing is written, so call it as often as the state
-        is whole. Asked to stop, it doesn't return.
+        """Save a state from which `resume` continues, every `launcher.checkpoint_s` seconds and
+        when the run was asked to stop. Other calls write nothing, so call this whenever the state
+        is complete. It doesn't return if the run was asked to stop.
 
-        Raises UserError for a state that can't be saved, with the place in it.
+        Raises UserError, naming the place in the state, for a state that can't be saved.
         """
         self._go_on()
         stopping = self._stopping()
@@ -315,8 +319,8 @@ class Handle:
             self._end(None)
 
     def resume(self) -> Any:
-        """The state that was saved last, or None: then it begins. Before the first `log` or `save`.
-        Tensors are on the CPU."""
+        """Return the state that was saved last, or None where the run begins. Call this before the
+        first `log` or `save`. Tensors are on the CPU."""
         if self._metrics is not None:
             raise UserError("run.resume: comes before run.log and run.save, once")
         content = self._rundir.metrics_content()
@@ -358,16 +362,17 @@ class Handle:
     # --- The end --------------------------------------------------------------------------------
 
     def result(self, *, predictions: Any = None, **test: Any) -> None:
-        """The test: a value for every declared metric; `n`: how many examples it is of.
-        `predictions`: an array of what the model says of each example, which is kept and hashed.
+        """Give the run's test result: a value for every declared metric, and `n`, the number of
+        test examples. `predictions` is an array of the model's outputs for each example, which is
+        kept and hashed.
 
         A value that is not finite ends the run as diverged. Raises UserError for a metric that is
-        not declared, or is missing, and as `log` does.
+        not declared or is missing, and as `log` does.
         """
         self.give("run.result", test, predictions)
 
     def give(self, place: str, test: Mapping[str, Any], predictions: Any) -> None:
-        """Take the result, as `result` does; `place`: what messages call it."""
+        """Take the result as `result` does; messages call it `place`."""
         self._go_on()
         if self._final is not None:
             raise UserError(f"{place}: was called before; a run has one result")
@@ -384,7 +389,8 @@ class Handle:
         self._final = numbers, kept
 
     def finished(self) -> dict[str, Any] | None:
-        """What `result.json` holds of it; None where `result` was not called."""
+        """Write the test metrics and the predictions; return the status and the predictions' hash
+        for `result.json`. Return None where `result` was not called."""
         if self._final is None:
             return None
         test, predictions = self._final
@@ -404,32 +410,32 @@ class Handle:
         return str(self._written().seal()["sha256"])
 
     def lines(self) -> list[dict[str, Any]]:
-        """Of metrics.jsonl."""
+        """Return the lines of metrics.jsonl, parsed."""
         return self._written().lines()
 
     # --- For a program ----------------------------------------------------------------------------
 
     @property
     def step(self) -> int:
-        """Of the last `log` or `progress`."""
+        """The step of the last `log` or `progress`."""
         return self._step
 
     def judges(self, name: str) -> bool:
-        """Is it a metric that is declared, or the training loss?"""
+        """Return whether `name` is a declared metric or the training loss."""
         return name in self._declared or name == "train_loss"
 
     def rewind(self, step: int) -> None:
-        """Drop the lines of `log` after a step: the program writes them again."""
+        """Drop the lines that were logged after a step: the program writes them again."""
         self._written().rewind(step)
         self._step = max(step, 0)
 
     def add_seconds(self, seconds: float) -> None:
-        """Count what earlier attempts trained."""
+        """Add the training time of earlier attempts."""
         self._before_s += seconds
 
     @property
     def seconds(self) -> float:
-        """Of training, with those of the attempts that this one went on from."""
+        """The training time in seconds, including the attempts from which this one continues."""
         return self._before_s + time.monotonic() - self._began
 
     # --- Inside ---------------------------------------------------------------------------------
@@ -458,7 +464,7 @@ class Handle:
             self._rundir.lock.note(phase="train", step=self._step, beat=self._beats, **self._total)
 
     def _number_of(self, name: str, value: Any, call: str, step: int) -> float:
-        """A number as JSON has it: of Python, numpy, or a tensor of one value."""
+        """Return a number of Python or numpy, or a tensor of one value, as JSON has it."""
         if hasattr(value, "item") and getattr(value, "size", 1) != 0:
             with contextlib.suppress(ValueError, RuntimeError, TypeError):
                 value = value.item()

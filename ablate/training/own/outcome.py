@@ -1,4 +1,5 @@
-"""How a program ended: the cause of its failure, or the result and the predictions that it left."""
+"""The outcome of a program: the cause of its failure, or the result and the predictions that it
+left."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ _OUT_OF_MEMORY = re.compile(r"\bOutOfMemoryError\b|\bMemoryError\b|CUDA out of m
 
 
 def read_output(log: Path, begin: int) -> str:
-    """Read what this attempt printed, the last of a long output."""
+    """Read what this attempt printed, only the end of a long output."""
     with open(log, "rb") as file:
         file.seek(max(begin, file.seek(0, os.SEEK_END) - TAIL))
         return file.read().decode(errors="replace").replace("\r", "\n")
@@ -52,8 +53,8 @@ def fail(code: int, output: str) -> NoReturn:
 
 
 def cause(lines: Sequence[str]) -> str:
-    """Return the line that says why a program failed: the last one of an exception, else the last
-    one that is no hint."""
+    """Return the line that says why a program failed: the last line of an exception, or else the
+    last one that is no hint."""
     said = [line for line in lines[-LAST_LINES:] if not _HINT.search(line.strip())]
     traced, named = False, []
     for line in said:
@@ -67,8 +68,8 @@ def cause(lines: Sequence[str]) -> str:
 def read_result(
     program: Program, folder: Path, output: str, run: OwnRun
 ) -> tuple[str, dict[str, float]]:
-    """Return the place that names the result in messages, and its numbers: the metrics, and `n`,
-    the number of test examples, where it says so. Raises UserError for what is no result."""
+    """Return the place that names the result in messages, and its numbers: the metrics and, where
+    given, `n`, the number of test examples. Raises UserError for an invalid result."""
     keys = [metric["key"] for metric in run.metrics]
     place, values = _values(program, folder, output)
     if lacking := [key for key in keys if key not in values]:
@@ -111,8 +112,8 @@ def _values(program: Program, folder: Path, output: str) -> tuple[str, Mapping[s
 
 
 def read_predictions(program: Program, folder: Path) -> np.ndarray | None:
-    """Return the array that the program left, None where the yaml names none. Raises UserError for
-    what is no whole .npy of numbers."""
+    """Return the array that the program left; None where the yaml names none. Raises UserError for
+    a file that is no complete .npy of numbers."""
     if program.predictions is None:
         return None
     place, file = f"trainer.predictions: {program.predictions}", folder / program.predictions

@@ -1,8 +1,8 @@
 """The processes that a run of the user's own code started, wherever they went.
 
-Each has a tag in its environment that names the run, by which it is found even when the worker that
-began it is dead, and when it has left its parent, its group and its session. A worker that was
-forked is also the parent of whatever its descendants leave behind, so it finds those, too, that
+Each has a tag in its environment that names the run. By it a process is found even when the worker
+that started it is dead, and when it has left its parent, its group and its session. A worker that
+was forked is also the parent of whatever its descendants leave behind, so it also finds those that
 have cleared their environment.
 """
 
@@ -23,23 +23,23 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def machine() -> str:
-    """Return a text that is equal where processes see one another: one boot of one kernel, one
-    namespace of processes."""
+    """Return a text that is equal where processes see one another: in one boot of one kernel and
+    one process namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot} {os.readlink('/proc/self/ns/pid')}"
 
 
 def tag_of(rundir: RunDir) -> str:
-    """Return the tag of a run: the same for all its attempts, and by whichever path its store is
-    reached (a link, a second mount)."""
+    """Return the tag of a run: the same for all its attempts, whichever path leads to its store (a
+    link, a second mount)."""
     runs = rundir.runs
     device, inode = file_identity(runs) or (0, 0)
     return f"{device}-{inode}-{rundir.id}"
 
 
 def processes_of(tag: str, parent: int | None = None) -> list[int]:
-    """List the processes of a run that live, without this one: those that have its tag, and all
-    that descend from them or from `parent`."""
+    """List the live processes of a run, without this one: those that have its tag, and all that
+    descend from them or from `parent`."""
     entry = f"{TAG}={tag}".encode()
     parents: dict[int, int] = {}
     members = set[int]() if parent is None else {parent}
@@ -76,7 +76,7 @@ class Processes:
     """The processes of one run, as its worker sees them."""
 
     def __init__(self, rundir: RunDir, adopts: bool) -> None:
-        """`adopts`: all that descends from this process is the run's; it becomes the parent of
+        """`adopts`: all descendants of this process are the run's, and it becomes the parent of
         orphans."""
         self.tag = tag_of(rundir)
         self._parent = os.getpid() if adopts else None
@@ -96,8 +96,8 @@ class Processes:
                 os.kill(pid, number)
 
     def cpu_seconds(self) -> float:
-        """Return how long they have computed so far, those that ended not counted. One that was
-        started a moment ago may be missing."""
+        """Return the CPU seconds of the processes that live, updated from time to time: one that
+        was just started may be missing."""
         now = time.monotonic()
         if now >= self._look_at:
             self._known = processes_of(self.tag, self._parent)

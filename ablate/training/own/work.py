@@ -1,6 +1,6 @@
-"""One run of a trainer of the user's own, from its run.json to its result.
+"""The work on one run of the user's own trainer, from its run.json to its result.
 
-The user's own files are imported as they were when the run was planned, or not at all.
+The user's files are imported as they were when the run was planned, or not at all.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ from ablate.training.own.processes import end_processes, tag_of
 
 
 class Code(importlib.abc.MetaPathFinder):
-    """Imports modules from one folder: what is run are the bytes that were hashed.
+    """A finder that imports modules from one folder, and runs exactly the bytes that were hashed.
 
-    `files`: the hash of each file by its path there, as the run's id has it. Another file of the
-    folder is imported, too, since no reading of a text finds what `importlib` is given; it is told.
+    `files` maps each file's path in the folder to its hash, as the run's id has it. Other files of
+    the folder are imported, too, since reading the source can't tell what `importlib` will be
+    given; a warning names them.
     """
 
     def __init__(self, folder: Path, files: Mapping[str, str]) -> None:
@@ -59,7 +60,7 @@ class Code(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Of a module whose file lies in the folder; of any other None."""
+        """Return the spec of a module whose file lies in the folder; None for any other."""
         if name.partition(".")[0] == "ablate":  # whose sources may lie there, too
             return None
         places = [str(self.folder)] if path is None else path
@@ -73,14 +74,14 @@ class Code(importlib.abc.MetaPathFinder):
         return spec
 
     def place_of(self, file: str) -> str | None:
-        """A file's path in the folder; None where it is not the user's own."""
+        """Return a file's path in the folder; None where the file is not the user's own."""
         whole = Path(file)
         if not whole.is_relative_to(self.folder) or "site-packages" in whole.parts:
             return None
         return whole.relative_to(self.folder).as_posix()
 
     def check(self, file: str, content: bytes) -> None:
-        """Raises UserError for a file that was edited since the run was planned."""
+        """Raise UserError for a file that was edited since the run was planned."""
         place, found = self.place_of(file), code_file_hash(content)
         assert place is not None
         if place not in self.files:
@@ -93,15 +94,15 @@ class Code(importlib.abc.MetaPathFinder):
 
     @property
     def digest(self) -> str:
-        """Of all files that are the run's code: those that were planned, and what was loaded
-        beside them."""
+        """The hash of all files that are the run's code: those that were planned, and any others
+        that were loaded from the folder."""
         whole = {**self.files, **self.unforeseen}
         return code_file_hash(json.dumps(whole, sort_keys=True).encode())
 
     @contextmanager
     def importing(self, name: str) -> Iterator[Callable[..., Any]]:
-        """The function `module:function`, while the folder's modules can be imported. They are
-        forgotten after it: the next run in this process imports its own."""
+        """Yield the function `module:function`, while the folder's modules can be imported. They
+        are forgotten afterwards: the next run in this process imports its own."""
         module, _, function = name.partition(":")
         self._forget()
         sys.meta_path.insert(0, self)
@@ -122,7 +123,8 @@ class Code(importlib.abc.MetaPathFinder):
 
 
 class _Checked(importlib.machinery.SourceFileLoader):
-    """Runs the source that it has hashed: never a .pyc, nor what is written in between."""
+    """A loader that runs the source it has hashed: never a .pyc, nor a version written in
+    between."""
 
     def __init__(self, name: str, path: str, code: Code) -> None:
         super().__init__(name, path)
@@ -136,7 +138,8 @@ class _Checked(importlib.machinery.SourceFileLoader):
 
 
 def tree_of(path: str) -> dict[str, Any] | None:
-    """The plain tree of a run that is such a one; None of any other, and where it is not whole."""
+    """Return the plain tree of a run with the user's own trainer; None for any other run, and where
+    its run.json is not whole."""
     try:
         tree = RunDir(Path(path)).read_spec()
     except (ValueError, OSError):
@@ -145,8 +148,8 @@ def tree_of(path: str) -> dict[str, Any] | None:
 
 
 def work(path: str, options: dict[str, Any], tree: Mapping[str, Any]) -> int:
-    """As `hold`. A process that was forked from a server becomes a fresh interpreter, unless the
-    trainer says that it is `fork_safe`."""
+    """Work on a run as `hold` does. A process that was forked from a server becomes a fresh
+    interpreter, unless the trainer declares that it is `fork_safe`."""
     if not options.get("forked") or tree["code"]["fork_safe"]:
         return here(path, options)
     threads = str(options["threads"])
@@ -156,7 +159,7 @@ def work(path: str, options: dict[str, Any], tree: Mapping[str, Any]) -> int:
 
 
 def here(path: str, options: dict[str, Any]) -> int:
-    """As `hold`, in this process."""
+    """Work on a run as `hold` does, in this process."""
     path = os.path.abspath(path)  # it works in another folder
     forked = bool(options.get("forked"))  # this process is the worker's own then
     if forked:
@@ -170,7 +173,8 @@ def here(path: str, options: dict[str, Any]) -> int:
 
 
 def told(error: BaseException, path: str) -> str:
-    """Where in the user's files it was raised, and what."""
+    """Return what an error says, after the file and line of the user's own at which it was
+    raised."""
     tree = tree_of(path) or {}
     folder = Path(tree.get("code", {}).get("folder", "/"))
     errors = [error, *([error.__cause__] if error.__cause__ else [])]
@@ -239,8 +243,8 @@ def _train(rundir: RunDir, attempt: Attempt, options: dict[str, Any], stopping: 
 
 
 def _meeting(world: int) -> dict[str, str]:
-    """What torchrun tells the processes of a run of several devices, so that they find one another.
-    Whoever trains starts them, and gives each its RANK."""
+    """Return the environment variables by which the processes of a run on several devices find one
+    another, as torchrun sets them. The trainer starts these processes, and gives each its RANK."""
     if world == 1:
         return {}
     with socket.socket() as free:
@@ -253,7 +257,7 @@ def _meeting(world: int) -> dict[str, str]:
 def _call(
     run: OwnRun, rundir: RunDir, handle: Handle, code: Code, options: Mapping[str, Any]
 ) -> None:
-    """Train by the function, in a folder of the run's own."""
+    """Train by calling the function, in a folder of the run's own."""
     if not rundir.checkpoints():  # what an attempt left that this one can't go on from
         shutil.rmtree(rundir.scratch, ignore_errors=True)
     rundir.scratch.mkdir(exist_ok=True)
@@ -270,9 +274,9 @@ def _call(
 
 
 def _leave_to_parent(rundir: RunDir) -> None:
-    """Leave, in a process that the trainer forked, what is its parent's: the run, which must not
-    be held when the parent is killed; the file of signals that arrive there; and the threads of
-    torch's pool, see `renew_threads`."""
+    """Give up, in a process that the trainer forked, what belongs to its parent: the run's lock,
+    which must not stay held when the parent is killed; the file of signals that arrive there; and
+    the threads of torch's pool, see `renew_threads`."""
     rundir.lock.release()
     signal.set_wakeup_fd(-1)
     if "torch" in sys.modules:  # a trainer may do without
@@ -282,7 +286,7 @@ def _leave_to_parent(rundir: RunDir) -> None:
 
 
 def _seed(handle: Handle, options: Mapping[str, Any]) -> None:
-    """The generators that a library draws from where nobody names one begin at the run's seed."""
+    """Seed the global generators of the libraries that are loaded from the run's seed."""
     seed = handle.key_of("global")
     random.seed(seed)
     if "numpy" in sys.modules:
@@ -293,7 +297,8 @@ def _seed(handle: Handle, options: Mapping[str, Any]) -> None:
 
 
 def _where(run: OwnRun, handle: Handle, attempt: Attempt) -> dict[str, Any]:
-    """Of a result: what it declares and cost, by which code, on what."""
+    """Return the entries of a result that say what it declares and cost, which code made it, and on
+    what device."""
     known = attempt.facts.get("interpreter", {})
     who = resource.RUSAGE_CHILDREN if known else resource.RUSAGE_SELF
     versions = [f"{name} {version}" for name, version in known.get("packages", {}).items()]
@@ -313,12 +318,12 @@ def _where(run: OwnRun, handle: Handle, attempt: Attempt) -> dict[str, Any]:
 
 
 def keys_of(run: OwnRun) -> list[str]:
-    """Of its metrics."""
+    """Return the keys of the run's declared metrics."""
     return [said["key"] for said in run.metrics]
 
 
 def _device(handle: Handle) -> str:
-    """The GPUs' names, where the trainer has loaded what knows them."""
+    """Return the GPUs' names where the trainer has loaded torch, else the kind of device."""
     torch = sys.modules.get("torch")
     if handle.device == "cuda" and torch is not None and torch.cuda.is_available():
         return listed(map(torch.cuda.get_device_name, handle.devices))

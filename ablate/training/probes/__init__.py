@@ -1,7 +1,8 @@
-"""What a run measures beside its metrics: one probe a file, found through `choices.PROBES`.
+"""Probes: what a run measures in addition to its metrics. Each has a file and is found through
+`choices.PROBES`.
 
 A probe changes no bit of the training: it draws nothing at random and writes to nothing that the
-model reads. One that is off is not built.
+model reads. A probe that is off is not built.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ IMAGES = 500  # of validation, at least, that probes at the end look at
 
 
 class Probes:
-    """Those that a run has switched on."""
+    """The probes that a run has switched on."""
 
     def __init__(self, run: Run, model: nn.Module, total: int) -> None:
-        """Raises UserError where the model has nothing that a probe could look at."""
+        """Build the probes. Raises UserError where the model has nothing that a probe could look
+        at."""
         self._probes: dict[str, Probe] = {}
         for name in run.probe:
             self._probes[name] = class_of(name, run)(run, model, total)
 
     def kept(self) -> dict[str, Tensor]:
-        """What belongs into a checkpoint, by name: the tensors themselves."""
+        """Return the tensors that belong in a checkpoint, by name; not copies."""
         return {
             f"{name}.{key}": tensor
             for name, probe in self._probes.items()
@@ -41,14 +43,14 @@ class Probes:
         }
 
     def gradients(self, step: int) -> None:
-        """All gradients of this step are there, not yet clipped."""
+        """Show the probes the gradients of this step: all are computed, none is clipped yet."""
         for probe in self._probes.values():
             probe.gradients(step)
 
     def end(self, data: Mapping[str, AnySplit], evaluate: Callable[..., Any]) -> None:
-        """Look at the finished model, which `evaluate(split, task)` shows a split, by the task of
-        the run or another. Hooks see validation images: evenly spaced, since stored order may go by
-        class."""
+        """Let the probes look at the finished model. `evaluate(split, task)` shows it a split, by
+        the run's task or another. Hooks see validation images: evenly spaced ones, since the stored
+        order may go by class."""
         validation = data["validation"]
         hooks = [hook for probe in self._probes.values() for hook in probe.hooks()]
         try:
@@ -61,7 +63,7 @@ class Probes:
             probe.end(partial(evaluate, data["test"]))
 
     def measured(self, steps: int) -> dict[str, bytes]:
-        """The file of what each probe measured in that many steps."""
+        """Return, by the name of each probe, the npz file of what it measured in `steps` steps."""
         files = {}
         for name, probe in self._probes.items():
             arrays = probe.arrays(steps)
@@ -72,7 +74,7 @@ class Probes:
         return files
 
     def write(self, rundir: RunDir, steps: int) -> dict[str, str]:
-        """Write what was measured in that many steps; the sha256 of each file by its probe."""
+        """Write what was measured in `steps` steps; return the sha256 of each file by its probe."""
         files = self.measured(steps)
         for name, content in files.items():
             write_whole(rundir.probe(name), content)
@@ -80,7 +82,8 @@ class Probes:
 
 
 def class_of(name: str, run: Run) -> Callable[..., Probe]:
-    """Raises UserError for a class of the user's own that can't be imported, or is no Probe."""
+    """Return the class of a probe. Raises UserError for a class of the user's own that can't be
+    imported, or is no subclass of Probe."""
     if name in PROBES:
         cls = named(PROBES[name].path)
     else:

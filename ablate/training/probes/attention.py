@@ -1,4 +1,4 @@
-"""How far heads look: the mean attention distance (DTN, arXiv 2112.02624)."""
+"""The mean attention distance of heads (DTN, arXiv 2112.02624)."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ AT_ONCE = 32  # images whose attention is in memory: (images, H, N, N)
 class AttentionDistance(Probe):
     """sum_q sum_k A[q, k] ||place q - place k|| / N for each head of each layer, mean over images.
 
-    In grid units: the distance of neighbours is 1. DTN's vit_norm.py get_attention_map leaves the
+    In grid units: the distance of neighbours is 1. DTN's vit_norm.py get_attention_map has the
     division by N commented out. The class token is left out, and rows are normalised without it.
-    The probabilities are computed again from the layer's input, in float32: the kernel that
-    computes the layer stays what it is.
+    The probabilities are computed again from the layer's input, in float32, so that the layer still
+    uses its own kernel.
 
     Arrays: distance float32 (layers, heads); layers, their names; grid int64 (2,); images int64 ().
     """
@@ -71,8 +71,11 @@ class AttentionDistance(Probe):
 
 
 def mean_distance(layer: Attention, x: Tensor, distances: Tensor) -> Tensor:
-    """(B, H), float32, for the input of a layer (B, N, D), patches last among its tokens;
-    `distances` is (patches, patches)."""
+    """Return the mean distance of each image and head, float32 (B, H).
+
+    x is a layer's input (B, N, D), whose last tokens are the patches; `distances` is (patches,
+    patches).
+    """
     q, k, _ = layer.parts(x)
     with torch.autocast(x.device.type, enabled=False):
         q, k = (part[:, :, -len(distances) :].float() for part in (q, k))  # (B, H, patches, d)

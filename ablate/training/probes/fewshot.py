@@ -1,4 +1,4 @@
-"""What features are worth, few-shot (Dual PatchNorm, arXiv 2302.01327, Tables 1 and 2)."""
+"""Few-shot accuracy of a run's features (Dual PatchNorm, arXiv 2302.01327, Tables 1 and 2)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ablate.training.task.fewshot import FewShot
 
 
 class FewShotProbe(Probe):
-    """Accuracy on the run's own test set, of shots from its own training set: what a run of
-    `task=fewshot` on this data says that starts from this run.
+    """Accuracy on the run's own test set, with shots from its own training set: what a run of
+    `task=fewshot` on this data reports when it starts from this run.
 
     Arrays: accuracy float64 (shots, draws); shots, seeds of the draws; images int64 ().
     """

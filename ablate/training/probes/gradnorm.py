@@ -20,7 +20,7 @@ LAST = 1000  # ... in so many last steps: what Fig. 2 averages over
 
 
 def steps_to_record(total: int) -> list[int]:
-    """The steps of a run of `total` steps that are recorded."""
+    """Return the steps to record in a run of `total` steps, in order."""
     every = EVERY * ceil(total / (EVERY * RECORDS))
     return sorted(
         {*range(min(FIRST, total)), *range(0, total, every)}
@@ -29,12 +29,13 @@ def steps_to_record(total: int) -> list[int]:
 
 
 def groups(model: nn.Module) -> list[list[str]]:
-    """[group, parameter, ...]: every parameter in one group, named by where it stands.
+    """Return a list [group, parameter, ...] for each group: every parameter is in one group, named
+    by its place.
 
-    `embedding`: kernels and biases of the stem; `stem.norms`: what else it has; `blocks.I.attn`,
-    `blocks.I.mlp`, ...: all of a block's sublayer, its norms, too; else by the first part of the
-    name (`head`, `norm`, `posemb`, ...). So ||group|| of a whole block or of the embedding with its
-    norms is the root of the sum of squares of its parts.
+    `embedding`: kernels and biases of the stem; `stem.norms`: the rest of the stem;
+    `blocks.I.attn`, `blocks.I.mlp`, ...: all of a block's sublayer, including its norms; else the
+    first part of the name (`head`, `norm`, `posemb`, ...). So ||group|| of a whole block or of the
+    embedding with its norms is the root of the sum of squares of its parts.
     """
     dense = {name.rpartition(".")[0] for name in decay_names(model)}
     found: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""What every probe is: it looks at a training and changes nothing of it."""
+"""The base class of probes, which look at a training and change nothing of it."""
 
 from __future__ import annotations
 
@@ -16,31 +16,35 @@ Evaluate = Callable[[Evaluation], tuple[dict[str, float], np.ndarray]]  # of the
 
 
 class Probe:
-    """Built before the first step; a probe does what it needs of these, in this order."""
+    """A measurement, built before the first step. The training calls these methods in this order; a
+    probe overrides those that it needs."""
 
     def __init__(self, run: Run, model: Host, total: int) -> None:
         """`total`: steps of the run. Raises UserError where the model has nothing to look at."""
 
     def kept(self) -> dict[str, Tensor]:
-        """What is measured step by step: in checkpoints, and written over by what they hold."""
+        """Return the tensors of what is measured step by step: checkpoints save them, and a resumed
+        run overwrites them."""
         return {}
 
     def gradients(self, step: int) -> None:
-        """Called in each step when all gradients are there, not yet clipped."""
+        """Look at the gradients of a step: all are computed, none is clipped yet."""
 
     def hooks(self) -> Iterable[RemovableHandle]:
-        """Put on at the end while the model, as it is measured, is shown validation images."""
+        """Yield the handles of hooks, which stay on at the end while the model, as it is measured,
+        is shown validation images."""
         return ()
 
     def end(self, evaluate: Evaluate) -> None:
-        """The model is as it is measured and saved; images have been shown."""
+        """Look at the finished model, as it is measured and saved, after the hooks have seen
+        images."""
 
     def arrays(self, steps: int) -> dict[str, np.ndarray]:
-        """What it has measured in that many steps; {} for nothing."""
+        """Return the arrays that were measured in `steps` steps, by name; {} for none."""
         raise NotImplementedError
 
 
 def grid_of(run: Run) -> tuple[int, int]:
-    """Places of patches in a column and in a row."""
+    """Return how many patches stand in a column and in a row."""
     side = run.data.size // shipped(run).model.patch
     return side, side

@@ -1,4 +1,4 @@
-"""How long tokens are, place by place (after DTN, arXiv 2112.02624)."""
+"""Token norms by place (after DTN, arXiv 2112.02624)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ablate.training.probes.probe import Probe, grid_of
 
 
 class TokenNorms(Probe):
-    """||token||_2 at each place of the grid, before the first block and behind each, mean over
+    """||token||_2 at each place of the grid, before the first block and after each, mean over
     images; without the class token.
 
     Arrays: norms float32 (blocks + 1, h, w); images int64 ().

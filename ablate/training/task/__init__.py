@@ -1,4 +1,5 @@
-"""What is learnt: a task is an entry of `ablate.shared.metrics.TASKS` and the class it names."""
+"""Tasks, which define what a run learns: each is an entry of `ablate.shared.metrics.TASKS` and the
+class that it names."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ if TYPE_CHECKING:  # it imports this
 
 @dataclass(frozen=True)
 class Predictor:
-    """The model of a training as it is measured: a call with images gives its outputs.
+    """The model of a training as it is measured; calling it with images returns its outputs.
 
-    `split`: the one that is measured, of the set `data`.
+    `split` is the split that is measured, of the set `data`.
     """
 
     training: Training
@@ -33,19 +34,19 @@ class Predictor:
     ranks: Ranks = ALONE  # who measures it, each some of its batches
 
     def __call__(self, images: Tensor) -> Tensor:
-        """(B, H, W, C) -> the model's outputs."""
+        """Return the model's outputs for images (B, H, W, C)."""
         outputs: Tensor = self.compute(self.training.model, images.to(self.training.weights))
         return outputs
 
     def features(self, images: Tensor) -> Tensor:
-        """(B, H, W, C) -> (B, D): what the model's head reads."""
+        """Return the features that the model's head reads: (B, H, W, C) -> (B, D)."""
         found: Tensor = self.compute(
             features, self.training.model, images.to(self.training.weights)
         )
         return found
 
     def compute(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """The function's value in the run's arithmetic."""
+        """Return the function's value in the run's arithmetic."""
         return self.training.compute(function, *arguments)
 
     @property
@@ -54,52 +55,53 @@ class Predictor:
         return self.training.train
 
     def shown(self, split: AnySplit) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of (images, labels) of a split, as evaluation shows them."""
+        """Yield batches of (images, labels) of a split, as evaluation shows them."""
         return self.training.shown(split)
 
 
 class Evaluation(Protocol):
-    """How a model is measured: of a task, or of a probe."""
+    """The interface of a task or a probe that measures a model."""
 
     def evaluate(
         self, predict: Predictor, batches: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[dict[str, float], np.ndarray]:
-        """The declared metrics of a split, raw, and what `predictions.npy` keeps of its examples,
-        of which alone `TaskChoice.score` makes the same metrics.
+        """Return the declared metrics of a split, raw, and the array that `predictions.npy` keeps
+        of its examples, from which alone `TaskChoice.score` computes the same metrics.
 
-        batches: (images, labels), each example once, in stored order; of several ranks each has
-        some, in a row, and `predict.ranks.gathered` all that they make of them. predict(images):
-        the model's outputs.
+        `batches` yields (images, labels), each example once, in stored order; with several ranks
+        each rank has a contiguous part of them, and `predict.ranks.gathered` joins what the ranks
+        compute. `predict(images)` returns the model's outputs.
         """
 
 
 class Task(Evaluation):
-    """What a training asks of a task: inputs, loss and scores. It keeps no state: all that a run
-    learns is in its model.
+    """The interface of a task to training: inputs, loss and scores. A task keeps no state: all that
+    a run learns is in its model.
 
-    It is made of the run. B are the rows of a batch; what an input, a target and an output are is
-    the task's own matter. One that trains nothing (`TaskChoice.shown`) has `evaluate` alone.
+    It is constructed from the run. B is the number of rows of a batch; each task defines its own
+    inputs, targets and outputs. A task that trains nothing (`TaskChoice.shown`) has `evaluate`
+    alone.
     """
 
     def inputs(self, batches: Batches, step: int, dtype: dtype) -> tuple[Tensor, Tensor]:
-        """What the model is shown in a step, in this type, and the target: rows of the global
-        batch, which micro-batches take slices of."""
+        """Return the model's inputs for a step, in the type `dtype`, and the target: the rows of
+        the global batch, of which micro-batches take slices."""
         raise NotImplementedError
 
     def arguments(self, images: Tensor | None, target: Tensor) -> tuple[Tensor | None, ...]:
-        """What the model is called with."""
+        """Return the arguments of the model's call."""
         return (images,)
 
     def loss(self, outputs: Any, target: Tensor) -> Tensor:
-        """What is minimised: a mean over the rows given, so that the loss of a global batch is the
-        sum over its micro-batches of (rows / global rows) times this."""
+        """Return the loss to minimise, a mean over the rows given: the loss of a global batch is
+        the sum over its micro-batches of (rows / global rows) times this."""
         raise NotImplementedError
 
     def backward(
         self, training: Training, images: Tensor, target: Tensor, weights: Mapping[str, Tensor]
     ) -> Tensor:
-        """Take the gradients of the loss of a global batch, in micro-batches; that loss, float64
-        (). `weights`: see `Training.part`."""
+        """Compute the gradients of the loss of a global batch, in micro-batches; return that loss,
+        float64 (). `weights`: see `Training.part`."""
         losses, share = [], training.micro_batch / training.batches.size
         for rows in training.summed():
             loss = training.part(images, target, rows, weights)
@@ -110,19 +112,20 @@ class Task(Evaluation):
         return sum(whole[1:], whole[0])
 
     def prior_loss(self, train: AnySplit) -> float | None:
-        """The training loss of the best prediction that looks at no input; None: nobody knows it.
-        A run whose last training loss is not below it has collapsed."""
+        """Return the training loss of the best prediction that looks at no input; None where it is
+        unknown. A run whose last training loss is not below it has collapsed."""
         raise NotImplementedError
 
     def notes(self, train: AnySplit) -> dict[str, str]:
-        """What the result and each checkpoint say of how the task reads its data."""
+        """Return what the result and each checkpoint record about how the task reads its data."""
         return {}
 
     def check_notes(self, notes: Mapping[str, str], train: AnySplit, file: Path) -> None:
-        """Raises UserError where the checkpoint `file` has `notes` that are not those of here."""
+        """Raise UserError where the `notes` of the checkpoint `file` are not those that `train`
+        gives."""
 
 
 def make_task(run: Run) -> Task:
-    """The task of a run."""
+    """Return the task of a run."""
     task: Task = named(TASKS[run.task].path)(run)
     return task

@@ -1,4 +1,4 @@
-"""Classification: what is minimised, and what is measured.
+"""Classification: the loss that training minimises, and the metrics.
 
 Shapes: B examples, C classes. Losses are in nats.
 """
@@ -42,8 +42,8 @@ class Classify(Task):
         self._own = own
 
     def inputs(self, batches: Batches, step: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Images, and labels int64 (B,) or, where images are mixed, soft ones (B, C); a loss by
-        import path has soft ones where they are smoothed, too."""
+        """Return images, and labels: int64 (B,), or soft (B, C) where images are mixed or where a
+        loss by import path has smoothed labels."""
         images, labels = batches.at(step)
         images = images.to(dtype)
         if not self._soft:
@@ -52,16 +52,16 @@ class Classify(Task):
         return batches.mixed(images, soft, step) if self._mixes else (images, soft)
 
     def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """Mean over the rows given, a scalar."""
+        """Return the mean loss over the rows given, a scalar."""
         return self._minimised(outputs, target)
 
     def _cross_entropy(self, outputs: Tensor, target: Tensor) -> Tensor:
         return loss(outputs, target, self._smoothing, self._kind)
 
     def prior_loss(self, train: AnySplit) -> float | None:
-        """That of guessing by the classes' frequencies. With a loss by import path, of the best
-        guess that is found; None where images are mixed, as it needn't be linear in the target, and
-        for more than ROWS classes."""
+        """Return the loss of guessing by the classes' frequencies; with a loss by import path, the
+        loss of the best constant guess that is found. None with such a loss where images are mixed,
+        since it needn't be linear in the target, and for more than ROWS classes."""
         if self._own is None:
             return prior_loss(train.labels, self._classes, self._smoothing, self._kind)
         if self._mixes or self._classes > ROWS:
@@ -75,8 +75,8 @@ class Classify(Task):
         predict: Predictor,
         batches: Iterable[tuple[Tensor, Tensor]],
     ) -> tuple[dict[str, float], np.ndarray]:
-        """Metrics and predictions of a whole split: see `evaluate`. With a loss by import path the
-        measured loss is the cross-entropy."""
+        """Return metrics and predictions of a whole split: see `evaluate`. With a loss by import
+        path the measured loss is the cross-entropy."""
         outputs = ((predict(images), labels) for images, labels in batches)
         return evaluate(outputs, self._kind, predict.ranks)
 
@@ -84,9 +84,10 @@ class Classify(Task):
 def targets(
     labels: Tensor, classes: int, smoothing: float, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """(B, C): 1 - smoothing on the label's class, and smoothing / C on every class.
+    """Return soft labels (B, C): 1 - smoothing on the label's class, and smoothing / C on every
+    class.
 
-    What mixup and cutmix mix: labels are smoothed first (timm.data.mixup.mixup_target).
+    Mixup and cutmix mix these: labels are smoothed first (timm.data.mixup.mixup_target).
     """
     rest = smoothing / classes
     soft = torch.full((len(labels), classes), rest, dtype=dtype, device=labels.device)
@@ -100,13 +101,15 @@ def loss(
     kind: Loss = "softmax",
     reduction: Literal["mean", "none"] = "mean",
 ) -> Tensor:
-    """Mean loss over the rows given, a scalar; with `none` that of each row, (B,).
+    """Return the mean loss over the rows given, a scalar; with reduction `none` that of each row,
+    (B,).
 
     softmax: cross-entropy. sigmoid: a binary cross-entropy for each class, summed over the classes
     (big_vision/utils.py sigmoid_xent).
-    logits (B, C); target: labels int64 (B,), smoothed here, or what became of `targets` (B, C), as
-    it is. Computed in float32 at least. The loss of a global batch is the sum over its
-    micro-batches of (rows / global rows) times this.
+
+    logits (B, C); target: labels int64 (B,), which are smoothed here, or soft labels (B, C) made
+    from `targets`, used as they are. Computed in float32 at least. The loss of a global batch is
+    the sum over its micro-batches of (rows / global rows) times this.
     """
     if logits.dtype in (torch.bfloat16, torch.float16):
         logits = logits.float()
@@ -124,12 +127,13 @@ def loss(
 def prior_loss(
     labels: Tensor, classes: int, smoothing: float = 0.0, kind: Loss = "softmax"
 ) -> float:
-    """The training loss of the best prediction that looks at no image: the class frequencies.
+    """Return the training loss of the best prediction that looks at no image: the class
+    frequencies.
 
     That is the entropy of the (smoothed) label distribution; for sigmoid the sum over the classes
     of the entropy of "this one or not". A run whose final training loss is not below it has
     collapsed. Mixing changes nothing: both losses are linear in the target, and mixup and cutmix,
-    one share and one permutation a batch, keep its mean. (What they raise is the least loss that
+    with one share and one permutation a batch, keep its mean. (They raise the least loss that
     looking at images could reach.)
     """
     # On the CPU: torch compiles entr for a GPU when it is first called there, so a machine whose
@@ -147,15 +151,15 @@ def evaluate(
     kind: Loss = "softmax",
     ranks: Ranks = ALONE,
 ) -> tuple[dict[str, float], np.ndarray]:
-    """Metrics and per-example predictions from batches of (logits (B, C), labels int64 (B,)), each
-    rank's of its own.
+    """Return metrics and per-example predictions from batches of (logits (B, C), labels int64
+    (B,)); each rank gives its own batches.
 
     Metrics: n, loss (of `kind`, mean, unsmoothed, in float64), top1 and, from 10 classes, top5 as
     fractions. Predictions: an array of PREDICTION: the class with the largest logit, the rank of
     the true class, the loss, the true class, and as the confidence the probability of the predicted
     class (softmax or sigmoid, as the loss; in float64). The rank counts the other classes whose
     logit is not less than the true one's: 0 is best, and ties count against, so that a model that
-    says nothing (all logits equal, or NaN) is right never, not always. top-k is rank < k.
+    says nothing (all logits equal, or NaN) is never right, instead of always. top-k is rank < k.
     """
     parts, classes = [], 0
     for logits, labels in batches:
@@ -183,11 +187,13 @@ ROWS = 4096  # at most, that stand for the training labels
 
 
 def own_loss(train: Train) -> OwnLoss | None:
-    """The loss by import path that is minimised; None: it is one of ours. It is called with logits
-    (B, C), in float32 at least, and the target: labels int64 (B,), or soft labels (B, C) where they
-    are smoothed or images are mixed; it gives the mean over the rows given, a scalar.
+    """Return the loss by import path that is minimised; None where the loss is one of ours. It is
+    called with logits (B, C), in float32 at least, and the target: labels int64 (B,), or soft
+    labels (B, C) where they are smoothed or images are mixed. It returns the mean over the rows
+    given, a scalar.
 
-    Raises UserError where it can't be made, or would have to be trained itself."""
+    Raises UserError where the loss can't be made, or has parameters, which nothing would train.
+    """
     if (used := LOSS.one(train)) is None:
         return None
     given = make_part(used)
@@ -208,8 +214,8 @@ def own_loss(train: Train) -> OwnLoss | None:
 
 
 def alike(labels: Tensor, classes: int) -> Tensor:
-    """Labels, int64 on the CPU and about ROWS at most, in which the classes have the shares that
-    they have in `labels`; each at least once if it is there at all."""
+    """Return labels, int64 on the CPU and about ROWS at most, in which the classes have the same
+    shares as in `labels`; each class that occurs there occurs at least once."""
     counts = torch.bincount(labels, minlength=classes).cpu()
     if len(labels) > ROWS:
         counts = (counts * ROWS / len(labels)).round().clamp(min=1).long() * (counts > 0)
@@ -217,9 +223,9 @@ def alike(labels: Tensor, classes: int) -> Tensor:
 
 
 def least_constant(loss: OwnLoss, target: Tensor, classes: int) -> float | None:
-    """The least loss of one guess for all rows of the target that is found, from the classes'
-    shares on: that of a model that looks at no image, where the loss is convex in the logits. None
-    where it isn't finite."""
+    """Return the least loss found of one guess for all rows of the target, searched from the
+    classes' shares on; None where it isn't finite. For a loss that is convex in the logits this is
+    the least loss of a model that looks at no image."""
     from scipy import optimize  # torch.optim's would load torch.compile
 
     soft = target if target.is_floating_point() else nn.functional.one_hot(target, classes)
@@ -236,8 +242,9 @@ def least_constant(loss: OwnLoss, target: Tensor, classes: int) -> float | None:
 
 
 def check_loss(run: Run) -> None:
-    """Call a loss by import path with what the recipe makes. Raises UserError where that fails, or
-    gives no finite scalar with a gradient; where batches are split, no mean over the rows."""
+    """Call a loss by import path with logits and a target such as the recipe makes. Raises
+    UserError where the call fails or returns no finite scalar with a gradient, and, for a run that
+    splits its batches, where it returns no mean over the rows."""
     if (used := LOSS.one(run.train)) is None:
         return
     loss = own_loss(run.train)

@@ -35,7 +35,7 @@ PREDICTION = np.dtype(
     [("label", "<i4"), ("class", "<i4"), ("loss", "<f8"), ("floor", "<f8"), ("twin", "?")]
 )
 
-PLAIN = ("{}",)  # a caption is asked for as it is
+PLAIN = ("{}",)  # a caption is used as it is
 CLASSES = 1 << 15  # whose similarities to a batch of images are there at once
 
 
@@ -43,7 +43,7 @@ class Contrastive(Task):
     """Images (B, H, W, C) and the tokens (B, L) of their captions; the model is `Towers`.
 
     A label is the number of a text in `split.names`: of a caption or, where images have classes, of
-    a name. The table of tokens is that of the training split, made when it is first asked for.
+    a name. The table of tokens is that of the training split, made when it is first needed.
     """
 
     def __init__(self, run: Run) -> None:
@@ -54,7 +54,7 @@ class Contrastive(Task):
         self._kept: dict[tuple[tuple[str, ...], tuple[str, ...]], np.ndarray] = {}  # see `_numbers`
 
     def inputs(self, batches: Batches, step: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Images, and the tokens of their captions."""
+        """Return images, and the tokens of their captions."""
         images, labels = batches.at(step)
         if self._captions is None:
             captions = self._numbers(names_of(batches.split), PLAIN, batches.split)
@@ -62,19 +62,20 @@ class Contrastive(Task):
         return images.to(dtype), self._captions[labels]
 
     def arguments(self, images: Tensor | None, target: Tensor) -> tuple[Tensor | None, ...]:
-        """Images and tokens; see `Towers`."""
+        """Return images and tokens; see `Towers`."""
         return images, target
 
     def loss(self, outputs: tuple[Tensor, Tensor, Tensor], target: Tensor) -> Tensor:
-        """Of all pairs of the batch, a scalar. outputs: see `Towers`."""
+        """Return the mean loss over all pairs of the batch, a scalar. outputs: see `Towers`."""
         return pair_losses(similarities(*outputs)).mean()
 
     def backward(
         self, training: Training, images: Tensor, target: Tensor, weights: Mapping[str, Tensor]
     ) -> Tensor:
-        """See `Task`. The loss compares all pairs of the batch. So, in micro-batches, all are
-        embedded without a graph, the loss is taken of these, and then each micro-batch is embedded
-        again for the slope of the loss there. Gao et al. 2021 (arXiv 2101.06983, GradCache)."""
+        """Compute the gradients as `Task.backward` does. The loss compares all pairs of the batch.
+        So, with micro-batches, all rows are first embedded without a graph and the gradient of the
+        loss by these embeddings is taken; then each micro-batch is embedded again, and that
+        gradient is passed back through it. Gao et al. 2021 (arXiv 2101.06983, GradCache)."""
         if training.micro_batch == training.batches.size:
             return super().backward(training, images, target, weights)
         towers, parts = training.model, training.micro_batches()
@@ -94,16 +95,16 @@ class Contrastive(Task):
         return loss.detach().double()
 
     def prior_loss(self, train: AnySplit) -> float:
-        """That of embeddings that are all alike."""
+        """Return ln(batch), the loss where all embeddings are alike."""
         return log(self._batch)
 
     @torch.inference_mode()
     def evaluate(
         self, predict: Predictor, batches: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[dict[str, float], np.ndarray]:
-        """Metrics and predictions of a whole split. An image's classes are all of its set or, where
-        `data.test_classes` counts them, those of its split; its loss is that among the pairs of its
-        batch."""
+        """Return metrics and predictions of a whole split. An image is classified among all classes
+        of its set or, where `data.test_classes` is set, among those of its split; its loss is that
+        among the pairs of its batch."""
         split, train, towers = predict.split, predict.train, predict.training.model
         assert isinstance(towers, Towers)
         names = names_of(split)
@@ -136,13 +137,13 @@ class Contrastive(Task):
         return contrastive_scores(predictions, len(classes)), predictions
 
     def notes(self, train: AnySplit) -> dict[str, str]:
-        """{"tokens_sha256"}, of all texts of the set: they hang on the version of `tokenizers`,
-        which learns byte pairs."""
+        """Return {"tokens_sha256": a hash of the tokens of all texts of the set}. The tokens depend
+        on the version of `tokenizers`, which learns byte pairs."""
         numbers = self._numbers(names_of(train), PLAIN, train)
         return {"tokens_sha256": hashlib.sha256(numbers.data).hexdigest()}
 
     def check_notes(self, notes: Mapping[str, str], train: AnySplit, file: Path) -> None:
-        """Raises UserError where the texts were other tokens."""
+        """Raise UserError where the checkpoint's texts had other tokens."""
         if notes and notes != self.notes(train):
             raise UserError(
                 f"text.tokens: {file}: was trained with other tokens for the same texts: another "
@@ -151,9 +152,9 @@ class Contrastive(Task):
             )
 
     def _embedded(self, predict: Predictor, towers: Towers, prompts: np.ndarray) -> Tensor:
-        """(C, E), float64: of each class the mean of its prompts' embeddings, of length 1. prompts
-        (C, P, L): their tokens. Beside the means a batch of embeddings is kept: of millions of
-        captions all would fill a GPU."""
+        """Return for each class the mean of its prompts' embeddings, scaled to length 1: (C, E),
+        float64. prompts (C, P, L) are their tokens. Only one batch of embeddings is kept in
+        addition to the means, since those of millions of captions would fill a GPU."""
         known, done = torch.empty(0), 0
         rows = torch.empty(0)  # embeddings of classes that are not complete yet
         for some in torch.from_numpy(prompts).flatten(0, 1).split(self._at_once):
@@ -170,7 +171,7 @@ class Contrastive(Task):
     def _numbers(
         self, names: tuple[str, ...], prompts: tuple[str, ...], train: AnySplit
     ) -> np.ndarray:
-        """int64 (C, P, L): the tokens of each name in each prompt, worked out once."""
+        """Return the tokens of each name in each prompt, int64 (C, P, L), computed once."""
         if (names, prompts) not in self._kept:
             table = self._tokens(train)
             made = np.empty((len(names), len(prompts), self._text.length), np.int64)
@@ -180,7 +181,7 @@ class Contrastive(Task):
         return self._kept[names, prompts]
 
     def _tokens(self, train: AnySplit) -> Tokens:
-        """The table of the training texts."""
+        """Return the table of the training texts, made once."""
         if self._table is None:
             names = names_of(train)
             numbers, counts = np.unique(train.labels.cpu().numpy(), return_counts=True)
@@ -193,16 +194,17 @@ class Contrastive(Task):
 
 
 def first_alike(prompts: np.ndarray) -> np.ndarray:
-    """int64 (C,): the first class whose prompts (C, P, L) are these, token by token. Two names may
-    differ, and their tokens not: in words that no caption has, or behind what is cut."""
+    """Return for each class the first class whose prompts (C, P, L) have the same tokens, int64
+    (C,). Two names may differ and their tokens not: in words that no caption has, or beyond the
+    length at which texts are cut."""
     firsts: dict[bytes, int] = {}
     each = (firsts.setdefault(row.tobytes(), n) for n, row in enumerate(prompts))
     return np.fromiter(each, np.int64, len(prompts))
 
 
 def nearest(images: Tensor, known: Tensor) -> Tensor:
-    """int64 (B,): the number of the embedding in `known` (C, E) that is nearest to each of the
-    images (B, E), the first of several; of those that are alike to the last bits, any."""
+    """Return for each image (B, E) the number of the nearest embedding in `known` (C, E), int64
+    (B,): the first of equal ones, any of those that agree up to rounding."""
     best = said = torch.empty(0)
     for first in range(0, len(known), CLASSES):
         near = images @ known[first : first + CLASSES].T
@@ -217,14 +219,15 @@ def nearest(images: Tensor, known: Tensor) -> Tensor:
 
 
 def names_of(split: AnySplit) -> tuple[str, ...]:
-    """The texts of a split, by label. Raises UserError where it has none."""
+    """Return the texts of a split, by label. Raises UserError where it has none."""
     if split.names is None:
         raise UserError("task: contrastive reads texts, and the data has no names of classes")
     return split.names
 
 
 def pair_losses(logits: Tensor) -> Tensor:
-    """(B,): 1/2 (cross-entropy of row i + of column i), against the diagonal. logits (B, B)."""
+    """Return 1/2 (cross-entropy of row i + of column i) of logits (B, B), against the diagonal,
+    (B,)."""
     target = torch.arange(len(logits), device=logits.device)
     rows = F.cross_entropy(logits, target, reduction="none")
     columns = F.cross_entropy(logits.T, target, reduction="none")
@@ -232,10 +235,11 @@ def pair_losses(logits: Tensor) -> Tensor:
 
 
 def floors(texts: np.ndarray) -> np.ndarray:
-    """float64 (B,), whose mean no loss of a batch is below: ln m of a text that is there m times.
+    """Return ln m for each text, which occurs m times, float64 (B,). No loss of the batch is below
+    their mean.
 
-    Equal texts have equal embeddings, so at best each of the m has an m-th of what they share.
-    texts int64 (B,): equal where the texts are.
+    Equal texts have equal embeddings, so at best each of the m has an m-th of the probability that
+    they share. texts int64 (B,): equal where the texts are.
     """
     _, place, count = np.unique(texts, return_inverse=True, return_counts=True)
     found: np.ndarray = np.log(count[place])
@@ -253,32 +257,33 @@ _AWAY = str.maketrans("", "", string.punctuation.replace(",", ""))
 
 
 def canonical(text: str) -> str:
-    """Small letters, no punctuation but commas and the {} of a prompt, single spaces.
+    """Return the text in small letters, with single spaces, and no punctuation but commas and the
+    {} of a prompt.
 
     big_vision/evaluators/proj/image_text/prompt_engineering.py: an underscore becomes a space, all
-    other punctuation goes without one, so that "T-shirt/top" is "tshirttop".
+    other punctuation is deleted without one, so that "T-shirt/top" is "tshirttop".
     """
     parts = (part.translate(_AWAY) for part in text.replace("_", " ").split("{}"))
     return re.sub(r"\s+", " ", "{}".join(parts)).lower().strip()
 
 
 def prompted(name: str, prompts: Iterable[str]) -> list[str]:
-    """The texts that stand for a class."""
+    """Return the texts that stand for a class: its name in each prompt."""
     own = canonical(name)
     return [canonical(prompt).replace("{}", own) for prompt in prompts]
 
 
 class Tokens:
-    """The numbers of texts: `tokens(["a red seven"])` is int64 (1, length)."""
+    """A table from texts to token numbers: `tokens(["a red seven"])` is int64 (1, length)."""
 
     def __init__(self, text: Text, counts: Mapping[str, int]) -> None:
-        """`counts`: how often each training text, canonical, is there."""
+        """`counts`: how often each training text, in canonical form, occurs."""
         self._length = text.length
         self._numbers = TABLES[text.tokens](text.vocab, counts)
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """What is too long is cut before an [end], and [end] fills what is left: the last token
-        always is one."""
+        """Return the tokens of the texts, int64 (texts, length). A text that is too long is cut
+        before an [end], and [end] fills up a shorter one: the last token is always [end]."""
         table = np.full((len(texts), self._length), END, dtype=np.int64)
         for row, text in zip(table, texts, strict=True):
             numbers = self._numbers(text)[: self._length - 1]
@@ -287,7 +292,8 @@ class Tokens:
 
 
 def words(vocab: int, counts: Mapping[str, int]) -> Callable[[str], list[int]]:
-    """A number for each word, by how often it is there, then by spelling; the rest is [unk]."""
+    """Return a function from a text to the numbers of its words. Words are numbered by how often
+    they occur, then by spelling; those beyond `vocab` are [unk]."""
     found: Counter[str] = Counter()
     for text, count in counts.items():
         for word in _words(text):
@@ -302,7 +308,9 @@ def _words(text: str) -> list[str]:
 
 
 def byte_pairs(vocab: int, counts: Mapping[str, int]) -> Callable[[str], list[int]]:
-    """Byte-level BPE (Sennrich et al. 2016, arXiv 1508.07909) as in GPT-2, by `tokenizers`."""
+    """Return a function from a text to its byte-level BPE tokens (Sennrich et al. 2016, arXiv
+    1508.07909) as in GPT-2, learned by `tokenizers`. Raises UserError where that is not installed,
+    or `vocab` is too small."""
     try:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     except ImportError as error:

@@ -1,7 +1,7 @@
 """Few-shot classification: ridge regression on the features of a few images of each class.
 
-big_vision/evaluators/fewshot_lsr.py. Shapes: N images that are predicted, K of the shots, D
-features, C classes. All that follows the features is computed in float64.
+big_vision/evaluators/fewshot_lsr.py. Shapes: N images to predict, K shots in all, D features, C
+classes. All computation after the features is in float64.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ AT_ONCE = 500  # rows that are read at once: a pool need not fit into memory
 
 
 class FewShot(Task):
-    """What a model's features are worth where there are a few images of each class."""
+    """Few-shot classification, which measures how well a model's features tell classes apart, given
+    a few images of each."""
 
     def __init__(self, run: Run) -> None:
         self._classes = run.data.classes
@@ -33,8 +34,8 @@ class FewShot(Task):
     def evaluate(
         self, predict: Predictor, batches: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[dict[str, float], np.ndarray]:
-        """Every number of shots and every draw. Predictions: `label`, and `class` (shots, draws),
-        in the smallest integers that hold them."""
+        """Return the metrics and predictions of every number of shots and every draw. Predictions:
+        `label`, and `class` (shots, draws), in the smallest integer type that holds them."""
         labels = predict.train.labels.cpu().numpy()
         rows = pool(len(labels), self._classes)
         shots = [
@@ -64,7 +65,7 @@ class FewShot(Task):
 
 
 def _features(predict: Predictor, rows: np.ndarray) -> Tensor:
-    """(rows, D), float64, of these rows of the training split."""
+    """Return the features of these rows of the training split, float64 (rows, D)."""
     found, parts = [], torch.from_numpy(rows).split(AT_ONCE)
     for part in parts[predict.ranks.share(len(parts))]:
         split = predict.train.take(part.to(predict.train.device))
@@ -73,10 +74,11 @@ def _features(predict: Predictor, rows: np.ndarray) -> Tensor:
 
 
 def pool(rows: int, classes: int) -> np.ndarray:
-    """Which of so many rows shots are drawn from, int64: all, or the first of a permutation.
+    """Return the rows from which shots are drawn, int64: all `rows`, or the first of a permutation.
 
-    The evaluator takes ImageNet's first 65,000, 65 a class, of a stored order that is mixed. Ours
-    may go by class, in which these are 50 classes: so it is permuted first, the same in every run.
+    The evaluator takes ImageNet's first 65,000, 65 a class, of a stored order that is mixed. Our
+    stored order may go by class, in which case these would be 50 classes. So it is permuted first,
+    the same in every run.
     """
     most = max(POOL, POOL_A_CLASS * classes)
     if rows <= most:
@@ -85,10 +87,11 @@ def pool(rows: int, classes: int) -> np.ndarray:
 
 
 def draw(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
-    """int64: so many rows of each class, class by class; all that a class has, where it has fewer.
+    """Return the rows of `shots` examples of each class, int64, class by class; all rows of a class
+    that has fewer.
 
-    One permutation of all its rows for each class, whatever `shots`: those of fewer are among those
-    of more.
+    Each class has one permutation of its rows, whatever `shots`: a draw of fewer shots is part of a
+    draw of more.
     """
     generator = np.random.default_rng(seed)
     by_class = np.argsort(labels, kind="stable")
@@ -98,8 +101,8 @@ def draw(labels: np.ndarray, shots: int, seed: int) -> np.ndarray:
 
 
 def classify(known: Tensor, labels: Tensor, features: Tensor, classes: int) -> Tensor:
-    """int64 (N,), the class of each row of `features` (N, D), by those of the shots: `known` (K, D)
-    with `labels` (K,). Of equal scores the first class counts."""
+    """Return the class of each row of `features` (N, D), int64 (N,), from those of the shots:
+    `known` (K, D) with `labels` (K,). Of equal scores the first class counts."""
     mean, deviation = known.mean(0), known.std(0, correction=0) + EPS
     x, z = (F.pad((part - mean) / deviation, (0, 1), value=BIAS) for part in (known, features))
     target = 2 * F.one_hot(labels, classes).to(x.dtype) - 1
@@ -107,9 +110,9 @@ def classify(known: Tensor, labels: Tensor, features: Tensor, classes: int) -> T
 
 
 def ridge(x: Tensor, y: Tensor) -> Tensor:
-    """(D, C): the least |xw - y|^2 + 1024 |w|^2, of x (K, D) and y (K, C).
+    """Return the w (D, C) of least |xw - y|^2 + 1024 |w|^2, for x (K, D) and y (K, C).
 
-    Solved in as few unknowns as there are: of D features, or of K rows.
+    It is solved in the fewer unknowns: of D features, or of K rows.
     """
     rows, width = x.shape
     if rows >= width:

@@ -17,12 +17,13 @@ from ablate.data import AnySplit, Batches
 from ablate.shared import NO_CLASS, Run, segmentation_scores
 from ablate.training.task import Predictor, Task
 
-ROWS = 64  # of an image whose classes are told at once
+ROWS = 64  # of an image, whose classes are found at once
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Where the windows lie that an evaluated image is shown in, and how many are at once."""
+    """The layout of the windows that cover an evaluated image, and how many are computed at
+    once."""
 
     size: int
     stride: int
@@ -34,16 +35,18 @@ class Windows:
         return cls(size, run.eval.stride or 2 * size // 3, run.eval.batch)
 
     def anchors(self, length: int) -> list[int]:
-        """Where they begin along a side of so many pixels, at least `size`: every `stride` pixels,
-        and the last one at its end (Segmenter's segm/model/utils.py, mmseg's slide_inference)."""
+        """Return where the windows begin along a side of `length` pixels (at least `size`): every
+        `stride` pixels, the last one at its end (Segmenter's segm/model/utils.py, mmseg's
+        slide_inference)."""
         last = length - self.size
         return [*range(0, last, self.stride), last]
 
     def logits(self, predict: Callable[[Tensor], Tensor], image: Tensor) -> Tensor:
-        """float32 (K, H, W), of an image (1, H, W, C): the mean over the windows that show a pixel.
+        """Return the logits of an image (1, H, W, C), float32 (K, H, W): for each pixel the mean
+        over the windows that contain it.
 
-        An image whose shorter side is below a window is enlarged for it, and its logits are resized
-        back to (H, W), both bilinearly.
+        An image whose shorter side is smaller than a window is enlarged to fit, and its logits are
+        resized back to (H, W), both bilinearly.
         """
         own = image.shape[1:3]
         short = min(own)
@@ -62,7 +65,7 @@ class Windows:
             for number, (y, x) in enumerate(some):
                 total[:, y, x] += parts[number]
                 seen[y, x] += 1
-            del parts  # or it stands beside the next ones
+            del parts  # or it is in memory together with the next ones
         mean = total.div_(seen)
         return mean if (tall, wide) == own else _resized(mean[None], own)[0]
 
@@ -83,14 +86,16 @@ class Segment(Task):
         self._windows = Windows.of(run)
 
     def inputs(self, batches: Batches, step: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Images, and int64 (B, 1 + S S): how many pixels of the global batch have a class, and
-        each pixel's. The first lets a micro-batch know its share of the mean."""
+        """Return images, and the target int64 (B, 1 + S S): the number of pixels of the global
+        batch that have a class, then the class of each pixel. From the number a micro-batch knows
+        its share of the mean."""
         images, masks = batches.at(step)
         counted = batches.over((masks != NO_CLASS).sum()).expand(len(masks), 1)
         return images.to(dtype), torch.cat([counted, masks.flatten(1)], 1)
 
     def loss(self, outputs: Tensor, target: Tensor) -> Tensor:
-        """The cross-entropy, of which a global batch has the mean over its pixels with a class."""
+        """Return the cross-entropy, scaled so that a global batch has the mean over its pixels with
+        a class."""
         masks = target[:, 1:].view(len(target), *outputs.shape[2:])
         each = F.cross_entropy(
             *(outputs, masks),
@@ -102,8 +107,8 @@ class Segment(Task):
         return each.sum() / counted * (self._batch / len(target))
 
     def prior_loss(self, train: AnySplit) -> float:
-        """That of guessing each pixel by the classes' shares in the whole images: their entropy.
-        Crops have about the same shares."""
+        """Return the loss of guessing each pixel by the classes' shares in the whole images, which
+        is their entropy. Crops have about the same shares."""
         pixels = train.labels.sum(0).cpu().double()  # there entr needs no compiler
         share = (1 - self._smoothing) * pixels / pixels.sum() + self._smoothing / self._classes
         return float(torch.special.entr(share).sum())
@@ -111,8 +116,11 @@ class Segment(Task):
     def evaluate(
         self, predict: Predictor, batches: Iterable[tuple[Tensor, Tensor]]
     ) -> tuple[dict[str, float], np.ndarray]:
-        """Metrics and predictions of a whole split: `label`, `said` and `same` of each image, int32
-        (K,), see `score`. batches: (image (1, H, W, C), mask (1, H, W)), whatever H and W are."""
+        """Return metrics and predictions of a whole split: `label`, `said` and `same` of each
+        image, int32 (K,), see `segmentation_scores`.
+
+        `batches` yields (image (1, H, W, C), mask (1, H, W)), whatever H and W are.
+        """
         parts = []
         for image, mask in batches:  # nothing of an image outlives its turn
             counts = self._counts(self._windows.logits(predict, image), mask[0])
@@ -125,8 +133,9 @@ class Segment(Task):
         return segmentation_scores(table, self._classes), table
 
     def _counts(self, logits: Tensor, mask: Tensor) -> Tensor:
-        """int64 (3, K): pixels of each class as the mask (H, W) has them, as the largest logit says
-        and where both are one, of the pixels with a class. A few rows at a time."""
+        """Return the pixels of each class as the mask (H, W) has them, as the largest logit says,
+        and where both agree, int64 (3, K), among the pixels with a class. Works on a few rows at a
+        time."""
         pairs = torch.zeros(self._classes**2, dtype=torch.int64, device=logits.device)
         for rows, part in zip(mask.split(ROWS), logits.split(ROWS, 1), strict=True):
             known = rows != NO_CLASS

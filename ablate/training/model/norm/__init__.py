@@ -1,7 +1,8 @@
-"""Norms on tokens. Each is built as `Norm(shape, **settings)`; its settings stand in choices.NORMS.
+"""Norms on tokens. Each is built as `Norm(shape, **settings)`; its settings are listed in
+choices.NORMS.
 
-What one may say of itself is `traits.NormTraits`. A norm over the batch normalises as many values
-as the batch has and says no `group`.
+A norm may declare the traits in `traits.NormTraits`. A norm over the batch normalises as many
+values as the batch has, and declares no `group`.
 """
 
 from ablate.training.model.norm.dtn import DTN, DTNPool, DTNVar

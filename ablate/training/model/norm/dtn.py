@@ -17,11 +17,11 @@ from ablate.training.model.norm.shape import Norm, Shape, precise, rms, unrounde
 
 
 class Positions(Dense):
-    """How much each head looks from a token b at a token a, by where they are: P_h(a -> b).
+    """The attention of each head from a token b to a token a by their places alone: P_h(a -> b).
 
-    P_h(. -> b) = softmax over a of w_h . (dx, dy, dx^2 + dy^2) + c_h, (dx, dy) the columns and rows
-    from a to b; c_h cancels. It depends on parameters only and is made once a forward pass, for
-    all images; w decays with the other dense kernels, as in the released code.
+    P_h(. -> b) = softmax over a of w_h . (dx, dy, dx^2 + dy^2) + c_h, where (dx, dy) are the
+    columns and rows from a to b; c_h cancels. It depends on parameters only and is computed once a
+    forward pass, for all images; w decays with the other dense kernels, as in the released code.
     """
 
     rounds = False
@@ -37,15 +37,17 @@ class Positions(Dense):
         self.register_buffer("offsets", torch.stack([rows, columns], 2), persistent=False)
 
     def shares(self) -> tuple[Tensor, Tensor]:
-        """P of rows and of columns, each (H, n, n), [h, b, a].
+        """Return P of rows and of columns, each (H, n, n), [h, b, a].
 
-        A score is a sum of one of rows and one of columns, so P is the product of their softmaxes.
+        A score is a sum of one for rows and one for columns, so P is the product of their
+        softmaxes.
         """
         rows, columns = self(self.offsets).permute(2, 3, 0, 1).softmax(-1)
         return rows, columns
 
     def initialise(self, name: str, values: Tensor, generator: Generator) -> bool:
-        """w normal of std 0.02 (dtn.py truncates at +-100 std), c = 0.
+        """Fill w from a normal distribution of std 0.02 (dtn.py truncates at +-100 std), and c with
+        0.
 
         Locality: of the H heads the first k*k, k = floor(sqrt(H)), start with a bump of variance
         1/2 at the tokens a = b - (h2 - m, h1 - m), head h = h1 + k*h2, m = (k - 1)/2.
@@ -63,12 +65,12 @@ class Positions(Dense):
 
 
 class Mix(torch.autograd.Function):
-    """y = w z + b, z = (x - mean) / sqrt(var + eps), its statistics mixed.
+    """y = w z + b, z = (x - mean) / sqrt(var + eps), with mixed statistics.
 
     mean = f mean_t + (1 - f) m and var = g var_t + (1 - g) (q - m^2); mean_t and var_t (unbiased)
-    are those of a token over all H*d channels, f = sigmoid(u), g = sigmoid(v). u = None: f = 1.
-    x, m, q (H, N, B, d); u, v (H,); w, b (H*d,) -> y (B, N, H*d). By hand, for autograd's passes
-    over memory would be twice as many.
+    are those of a token over all H*d channels, f = sigmoid(u), g = sigmoid(v). u = None: f = 1. x,
+    m, q (H, N, B, d); u, v (H,); w, b (H*d,) -> y (B, N, H*d). The backward pass is written by
+    hand: autograd's would go over memory twice as often.
     """
 
     @staticmethod
@@ -122,7 +124,7 @@ class Mix(torch.autograd.Function):
 
 
 def heads_first(x: Tensor, channels: int) -> Tensor:
-    """(B, N, H*d) -> (H, N, B, d)."""
+    """Return x with heads first: (B, N, H*d) -> (H, N, B, d)."""
     return x.unflatten(-1, (-1, channels)).permute(2, 1, 0, 3).contiguous()
 
 
@@ -171,13 +173,14 @@ class DTN(Norm):
             return Mix.apply(x, *self.surroundings(x), *gates, self.weight, self.bias, self.eps)
 
     def surroundings(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Means of x and x^2 over the tokens, weighted by position. All (H, N, B, d)."""
+        """Return the means of x and x^2 over the tokens, weighted by position. All (H, N, B, d)."""
         rows, columns = self.positions.shares()
         return around(x, rows, columns), around(x.square(), rows, columns)
 
 
 def around(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """sum_a P_h(a -> b) x_a, first along the columns of the grid, then along its rows.
+    """Return sum_a P_h(a -> b) x_a, summed first along the columns of the grid, then along its
+    rows.
 
     (H, n*n, B, d) -> the same: 2 n products for each value instead of n^2.
     """

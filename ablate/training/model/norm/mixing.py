@@ -1,6 +1,6 @@
-"""Norms whose statistics run over tokens, and some over the batch. All (B, N, D) -> (B, N, D).
+"""Norms whose statistics are over tokens, some also over the batch. All (B, N, D) -> (B, N, D).
 
-Running statistics: which modules keep them from step to step, our own norms and torch's.
+Also finds the modules that keep running statistics from step to step: our own norms and torch's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ablate.training.model.norm.shape import Norm, Shape, precise
 
 
 def needs_tokens(shape: Shape, norm: str) -> None:
-    """UserError where one token alone would have to vary."""
+    """Raise UserError for fewer than two tokens, over which there is no unbiased variance."""
     if shape.tokens < 2:
         raise UserError(
             f"norm={norm}: an unbiased variance over tokens needs at least 2 tokens, got "
@@ -107,13 +107,13 @@ class GroupNorm(Norm):
 
 
 def grouped_over_tokens(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """GroupNorm over the group's channels of all tokens. (B, N, D) -> the same."""
+    """Apply GroupNorm over the group's channels of all tokens. (B, N, D) -> the same."""
     images = x.transpose(1, 2).unsqueeze(-1)  # (B, D, N, 1), torch's channels-last: no copy
     return F.group_norm(images, groups, weight, bias, eps).squeeze(-1).transpose(1, 2)
 
 
 def grouped_by_token(x: Tensor, groups: int, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """GroupNorm over the group's channels of one token. (B, N, D) -> the same."""
+    """Apply GroupNorm over the group's channels of one token. (B, N, D) -> the same."""
     x = x.unflatten(-1, (groups, -1))
     return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:], eps=eps).flatten(-2), weight)
 
@@ -168,25 +168,26 @@ class SwitchNorm(Norm):
 
 
 def moments_of_sample(x: Tensor, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
-    """Variance and mean (B, 1, 1) of a sample, from the mean and mean square (B, 1, D) of each
-    channel."""
+    """Return variance and mean (B, 1, 1) of a sample, from the mean and mean square (B, 1, D) of
+    each channel."""
     whole = mean.mean(-1, keepdim=True)
     return square.mean(-1, keepdim=True) - whole.square(), whole
 
 
 def moments_of_tokens(x: Tensor, mean: Tensor, square: Tensor) -> tuple[Tensor, Tensor]:
-    """Variance and mean (B, N, 1) of each token's channels."""
+    """Return variance and mean (B, N, 1) of each token's channels."""
     var, whole = torch.var_mean(x, -1, correction=0, keepdim=True)
     return var, whole
 
 
 def has_statistics(model: nn.Module) -> bool:
-    """Has a module of the model any?"""
+    """Return whether any module of the model keeps running statistics."""
     return any(running(module) is not None for module in model.modules())
 
 
 def running(module: nn.Module) -> tuple[float, list[Tensor]] | None:
-    """The share that a new value has in a module's running ones, and these."""
+    """Return the share that a new value has in a module's running statistics, and these tensors;
+    None where the module keeps none, or weighs all steps alike."""
     if isinstance(module, BatchNorm):
         return module.momentum, [module.mean, module.var]
     if isinstance(module, SwitchNorm):

@@ -78,7 +78,8 @@ class PowerNorm(Norm):
 
     @torch.no_grad()
     def _advance(self, psi: Tensor) -> Tensor:
-        """Count a step and move phi; the power to divide by. No branch: nothing waits for a GPU."""
+        """Count a step and update phi; return the power to divide by. There is no branch, so
+        nothing waits for a GPU."""
         self.steps += 1
         used = torch.where(self.steps <= self.warmup, psi, self.phi)
         mean = self.phi + (psi - self.phi) / self.steps

@@ -1,4 +1,4 @@
-"""What a norm is told and what all of them share."""
+"""The `Shape` that a norm is built for, and the code that norms share."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ablate.shared import UserError
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the tokens that a norm will see: (B, cls + h*w, width), the patches in rows of a grid.
+    """The shape of the tokens that a norm will see: (B, cls + h*w, width), the patches row by row.
 
-    `cls`: how many tokens stand before the patches: the class token, and registers behind it.
+    `cls` is the number of tokens before the patches: the class token, and the registers behind it.
     """
 
     width: int
@@ -27,11 +27,12 @@ class Shape:
 
     @property
     def tokens(self) -> int:
-        """N, with those before the patches."""
+        """N, including the tokens before the patches."""
         return self.grid[0] * self.grid[1] + self.cls
 
     def head_dim(self, groups: int, place: str) -> int:
-        """Channels in one of `groups` equal groups; UserError naming `place` if they don't fit."""
+        """Return the channels in each of `groups` equal groups. Raises UserError, naming `place`,
+        where the width isn't a multiple of `groups`."""
         if groups < 1 or self.width % groups:
             fits = [str(g) for g in range(1, self.width + 1) if self.width % g == 0]
             raise UserError(
@@ -45,9 +46,10 @@ MakeNorm = Callable[[Shape], nn.Module]
 
 
 class Norm(nn.Module):
-    """A scale of 1 and an offset of 0 to start with, for each channel: weight and bias.
+    """The base of our norms: for each channel a scale (weight), which starts at 1, and an offset
+    (bias), which starts at 0.
 
-    A norm that has more parameters writes down in `starts` at what value each begins.
+    A norm with more parameters puts their initial values in `starts`.
     """
 
     roles: ClassVar[dict[str, str]] = {"weight": "scale", "bias": "offset"}
@@ -62,19 +64,21 @@ class Norm(nn.Module):
         self.starts: dict[str, float] = {}
 
     def initialise(self, name: str, values: Tensor, generator: Generator) -> bool:
-        """Fill the first values of a parameter that is this norm's alone; False: use its role."""
+        """Fill the initial values of a parameter in `starts`; return False for any other, which its
+        role fills."""
         if name in self.starts:
             values.fill_(self.starts[name])
         return name in self.starts
 
 
 def precise(x: Tensor) -> Tensor:
-    """x in float32 where it comes in half precision: statistics are never taken in less."""
+    """Return x, in float32 if it is in half precision: statistics are never computed in less."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def unrounded(device: torch.device) -> AbstractContextManager[Any]:
-    """Without autocast, which would round the factors of a matrix product of statistics."""
+    """Return a context without autocast, which would round the factors of a matrix product of
+    statistics."""
     if torch.amp.is_autocast_available(device.type):
         return torch.autocast(device.type, enabled=False)
     return nullcontext()  # the meta device knows of none
@@ -105,7 +109,7 @@ class Scaled(torch.autograd.Function):
 
 
 def rms(x: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps), the mean over the last axis."""
+    """Return x / sqrt(mean(x^2) + eps), the mean over the last axis."""
     share = 1 / x.shape[-1]
     length = torch.linalg.vector_norm(x.detach(), dim=-1, keepdim=True)
     r = (length.square() * share + eps).rsqrt()
@@ -113,6 +117,6 @@ def rms(x: Tensor, eps: float) -> Tensor:
 
 
 def unit(x: Tensor, eps: float) -> Tensor:
-    """x / max(||x||, eps), the norm over the last axis."""
+    """Return x / max(||x||, eps), the norm over the last axis."""
     length = torch.linalg.vector_norm(x.detach(), dim=-1, keepdim=True)
     return Scaled.apply(x, length.clamp(min=eps).reciprocal(), (length > eps).to(x.dtype))

@@ -1,4 +1,4 @@
-"""Norms that look at one token at a time. All (B, N, D) -> (B, N, D)."""
+"""Norms over one token at a time. All (B, N, D) -> (B, N, D)."""
 
 from __future__ import annotations
 
@@ -109,12 +109,12 @@ class Identity(nn.Module):
         return x
 
 
-# --- Class tokens beside norms that mix tokens ----------------------------------------------------
+# --- Class tokens where norms mix tokens ----------------------------------------------------------
 
 
 class ExcludeCls(nn.Module):
-    """`patches` normalises the patches and never sees the tokens before them, which are `number`
-    (class token, registers) and have a norm of their own.
+    """A norm `patches` for the patches alone, and a norm `token` for the first `number` tokens
+    (class token, registers).
 
     ::
 
