@@ -139,7 +139,8 @@ def planned(
     """Return the driven plan that is selected: by no words the last one, else by its name or its
     words. `analysis.KEY=VALUE` changes it for a command by which verdicts are `read`, which is a
     look; other commands refuse a value that is not the driven one. `sealed`: see
-    `store.driven_plan`. Raises UserError for any other word that makes the sweep differ from the driven one."""
+    `store.driven_plan`. Raises UserError for any other word that makes the sweep differ from the
+    driven one."""
     from ablate.planning import (
         Composer,
         change_analysis,
