@@ -33,7 +33,7 @@ SCOPE = {
     for name, value in vars(module).items()
 } | {"Callable": Callable}
 PLAIN = {str: "text", int: "whole", float: "number", bool: "yes/no"}
-# What the trees leave out, where it is empty or always: `ablate.report.formats.tidy.tree`.
+# What the trees leave out, where it is empty or always: `ablate.report.formats.tidy.table_tree`.
 ABSENT = {"task", "groups", "on", "group", "lacking", "beside", "population"}
 WITHOUT = {
     "Table": {"choice", "words", "notes", "whole"},
