@@ -22,7 +22,7 @@ from checks import COMMAND, HERE, cpu_s
 ROUNDS = 5
 WITHOUT = f"""
 from ablate.running import rehearse
-rehearse.rehearsed = lambda *_, **__: rehearse.Rehearsals({{}}, [])
+rehearse.rehearse_rows = lambda *_, **__: rehearse.Rehearsals({{}}, [])
 {COMMAND}
 """
 OWN = """

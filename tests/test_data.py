@@ -513,8 +513,8 @@ def in_process(script: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 UNNEEDED = f"""{LOAD}
 for data in every:
-    assert cache.count(data, folder) == cache.prepare(data, folder).counts
-    cache.prepare(data, folder).split("train")
+    assert cache.count_examples(data, folder) == cache.prepare_cache(data, folder).counts
+    cache.prepare_cache(data, folder).split("train")
 print(sorted({{"datasets", "sklearn", "pyarrow"}} & set(sys.modules)))
 """
 

@@ -211,7 +211,7 @@ PREPARED = f"""{LOAD}
 decoded = []
 for threads in (1, 2):
     try:
-        cache.prepare(data, folder, lambda done, total: decoded.append(done), threads=threads)
+        cache.prepare_cache(data, folder, lambda done, total: decoded.append(done), threads=threads)
     except OSError as error:
         print(error.errno, decoded, sorted(p.name for p in folder.iterdir()), error.filename)
 """
