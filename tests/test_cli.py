@@ -177,7 +177,8 @@ BROKEN_OFF = {
 
 @pytest.mark.parametrize("body", BROKEN_OFF.values(), ids=BROKEN_OFF)
 def test_a_ctrl_c_ends_a_command_silently_whatever_becomes_of_it(shell, body):
-    text = f"import os, signal, time, weakref, ablate.planning.compose\ndef resolve_run(*_):\n{body}"
+    loads = "import os, signal, time, weakref, ablate.planning.compose\n"
+    text = f"{loads}def resolve_run(*_):\n{body}"
     there = customized(shell, f"{text}ablate.planning.compose.resolve_run = resolve_run\n")
     done = shell.process("config", code=130, **there)
     assert (done.out, done.err) == ("", "")

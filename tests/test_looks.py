@@ -76,7 +76,7 @@ def test_only_the_door_asks_for_verdicts():
     asking = set()
     for path in (REPOSITORY / "ablate").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and "tabulate" in ast.unparse(node):
+            if isinstance(node, ast.Call) and "make_table" in ast.unparse(node):
                 given = {keyword.arg for keyword in node.keywords}
                 if given & {"words", None}:  # None: **options
                     asking.add(path.name)
