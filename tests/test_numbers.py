@@ -174,7 +174,7 @@ def test_they_are_verified_exported_drawn_and_reported(driven, tmp_path, monkeyp
     driven("plot", "steep", "forest", "--out", "forest.svg")
     assert "difference" in (driven.folder / "forest.svg").read_text()
     for module in (plot, export):  # other figures, which take the longest
-        monkeypatch.setattr(module, "figures", lambda *_: {})
+        monkeypatch.setattr(module, "draw_figures", lambda *_: {})
     driven("report", "mine", "--out", "page.html")
     page = (driven.folder / "page.html").read_text()
     value = defined(driven.folder)["none", 0, ECE]
