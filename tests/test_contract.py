@@ -300,7 +300,7 @@ def test_nothing_of_the_users_runs_while_it_is_planned(users):
         "import sys; from pathlib import Path; from ablate.planning import compose;"
         "from ablate.planning.analysis_keys import read_own_metric;"
         "trainer, model, *others = sys.argv[1:];"
-        "[compose.resolve(words, Path('runs')) for words in ([trainer], [model], others)];"
+        "[compose.resolve_run(words, Path('runs')) for words in ([trainer], [model], others)];"
         "read_own_metric('own_metric:Part', Path.cwd(), ''); assert 'torch' not in sys.modules"
     )
     words = [KINDS[new].word for new in ("trainer", "model", *TOGETHER)]
