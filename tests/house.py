@@ -138,7 +138,7 @@ class House:
     @property
     def empty_names(self) -> float:
         """The share of all bindings, in %, that don't say what the value is."""
-        names = [name for node in self._nodes() for name in _bindings(node)]
+        names = [name for node in self._nodes() for name in _bindings(node) if name != "__all__"]
         empty = [name for name in names if name.strip("_").lower() in EMPTY_NAMES]
         return 100 * len(empty) / len(names)
 
